@@ -113,8 +113,12 @@ impl Assembler {
         let expected = "from 1 byte to 1 GiB";
         let size = usize::try_from(config.size.0).ok().filter(|size| (1..=MAX_PAYLOAD).contains(size));
         let size = size.ok_or(DeviceError::Setting { option: "size", value: config.size.0, expected })?;
+        let step = u64::from(config.step.unwrap_or(1));
+        if step == 0 {
+            return Err(DeviceError::Setting { option: "step", value: 0, expected: "1 or more" });
+        }
         Ok(Self {
-            sequence: Sequence::new(format.bits(), config.first),
+            sequence: Sequence::new(format.bits(), config.first, step),
             format,
             size,
             reorders: config.reorders.into(),
@@ -161,9 +165,10 @@ impl Assembler {
         self.started = true;
     }
 
-    /// Whether a new fragment finds a buffer.
-    pub fn has_buffer(&self) -> bool {
-        !self.free.is_empty()
+    /// Whether the next datagram can be received: always where it is copied, since it may belong to a fragment that has a
+    /// buffer.
+    pub fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.in_place().is_none()
     }
 
     /// Buffers that datagrams can be received into, at most so many: each comes back by
@@ -354,9 +359,7 @@ impl Assembler {
             return Some(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied }));
         }
         let later = self.held - if here { first.packets } else { 0 };
-        // Where later ones hold all the buffers, nobody gives one.
-        let stuck = self.starved && self.entries.len() >= self.buffers;
-        if !(self.over || later > self.reorders || stuck || now >= self.due()) {
+        if !(self.over || later > self.reorders || self.is_stuck() || now >= self.due()) {
             return None;
         }
         let (begin, end) = (self.next, if here { number + 1 } else { number });
@@ -380,6 +383,13 @@ impl Assembler {
         Some(entry)
     }
 
+    /// Whether fragments that wait for an earlier one hold all buffers: nobody gives one, and without one nothing more can
+    /// be received in its place, or is, where it lies elsewhere and belongs to none of them.
+    fn is_stuck(&self) -> bool {
+        let cannot_be_received = self.free.is_empty() && self.in_place().is_some();
+        (self.starved || cannot_be_received) && self.entries.len() >= self.buffers
+    }
+
     /// When what is next is given up.
     fn due(&self) -> Duration {
         self.entries.first_key_value().map_or(Duration::MAX, |(_, first)| first.last + self.patience)
@@ -388,7 +398,8 @@ impl Assembler {
     /// When to ask for the [`next`](Self::next) although nothing came.
     pub fn next_time(&self) -> Option<Duration> {
         let (number, first) = self.entries.first_key_value()?;
-        Some(if *number == self.next && first.is_whole() { Duration::ZERO } else { self.due() })
+        let at_once = *number == self.next && first.is_whole() || self.is_stuck();
+        Some(if at_once { Duration::ZERO } else { self.due() })
     }
 
     /// What it has counted.
@@ -546,13 +557,28 @@ mod tests {
 
     #[test]
     fn later_fragments_that_hold_all_buffers_do_not_wait_for_ever() {
+        // Received in place, none can come any more: there is no place.
         let (mut assembler, _pool) = assembler(1, 1000, 4);
         for number in 1..=4 {
+            assert_eq!(out(&mut assembler, NOW), []);
             assert_eq!(give(&mut assembler, &datagram(number, 1)), Taken::Done);
         }
-        assert_eq!(out(&mut assembler, NOW), [], "the first may still come");
-        assert_eq!(give(&mut assembler, &datagram(5, 1)), Taken::NoBuffer);
+        assert!(!assembler.has_room() && assembler.next_time() == Some(Duration::ZERO));
         assert_eq!(out(&mut assembler, NOW).len(), 5);
+    }
+
+    #[test]
+    fn parts_of_fragments_that_hold_all_buffers_are_received_and_what_needs_another_ends_the_wait() {
+        let (mut assembler, _pool) = self::assembler(4, 1000, 4);
+        for number in (1..20).filter(|number| number / 4 < 4) {
+            assert_eq!(give(&mut assembler, &datagram(number, 4)), Taken::Done);
+        }
+        assert_eq!(out(&mut assembler, NOW), [], "the first of the first fragment may still come");
+        assert!(assembler.has_room() && assembler.next_time() > Some(NOW));
+        assert_eq!(give(&mut assembler, &datagram(16, 4)), Taken::NoBuffer);
+        assert_eq!(assembler.next_time(), Some(Duration::ZERO));
+        let came = out(&mut assembler, NOW);
+        assert_eq!((came.len(), &came[0]), (4, &Err(1)));
     }
 
     /// A packet of a SPEAD-64-48 heap of one byte; or the end of the stream.

@@ -48,6 +48,12 @@ impl Fixed {
             );
             return Err(wrong("packets", problem));
         }
+        if config.step.is_some() && config.index.is_none() && packets > 1 {
+            return Err(wrong(
+                "step",
+                "it is of fragments, and the counter counts datagrams: say where their `index` is".into(),
+            ));
+        }
         let size = usize::try_from(config.size.0).unwrap_or(usize::MAX);
         Ok(Self { header: header as usize, counter, index: config.index, packets: packets.into(), size })
     }

@@ -87,9 +87,10 @@ pub(crate) fn filled(payload_type: PayloadType, timestamp: Option<TaiNanos>) -> 
 /// The format of a device, where its options go together.
 pub(crate) fn of(config: &UdpConfig) -> Result<Box<dyn Format>, DeviceError> {
     use DatagramFormat::{Fixed, Spead, Vdif, Vita49};
-    let options: [(&'static str, bool, &[DatagramFormat]); 9] = [
+    let options: [(&'static str, bool, &[DatagramFormat]); 10] = [
         // The packets' own count begins anew every 16, and their times are counted from the first that comes.
         ("first", config.first.is_some(), &[Vdif, Spead, Fixed]),
+        ("step", config.step.is_some(), &[Spead, Fixed]),
         ("rate", config.rate.is_some(), &[Vdif, Vita49]),
         ("thread", config.thread.is_some(), &[Vdif]),
         ("sequence", config.sequence, &[Vdif]),

@@ -389,14 +389,14 @@ impl Acquisition for Listener {
 
     /// Nobody is to be woken for what has no buffer.
     fn has_room(&self) -> bool {
-        self.assembler.has_buffer() && self.waiting.is_empty()
+        self.assembler.has_room() && self.waiting.is_empty()
     }
 
     fn next_time(&self) -> Option<Duration> {
         if self.more {
             return Some(Duration::ZERO);
         }
-        // What waits at the port may be what is missing: nothing is given up while nobody looks there.
+        // What waits at the port may be what is missing: nothing is given up while nobody looks there, unless nobody can.
         let due = self.assembler.next_time().filter(|due| due.is_zero() || self.has_room());
         // Nobody tells of what comes at a port that is polled.
         let look = self.port.fd().is_none().then(|| self.looked + LOOK);

@@ -14,11 +14,16 @@ const GAP: i128 = 1 << 24;
 const FOLLOWERS: u32 = 16;
 /// For so long none was believed before.
 const SILENCE: Duration = Duration::from_secs(1);
+/// So many counts that follow others, until it is known by how much the counter goes up.
+const STEPS: u32 = 32;
 
 /// The numbers of a stream.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     bits: u32,
+    /// By how much the counter goes up from one number to the next.
+    step: u64,
+    steps: Steps,
     /// What the instrument calls number 0.
     first: Option<u64>,
     /// The highest so far: the instrument's, and ours.
@@ -29,6 +34,15 @@ pub(crate) struct Sequence {
     /// Somebody was told that the first number is far from what comes.
     warned: bool,
     pub(crate) restarts: u64,
+}
+
+/// What is known of how a counter goes up.
+#[derive(Debug, Default)]
+struct Steps {
+    last: Option<u64>,
+    /// What divides all steps so far, and how many there were.
+    divisor: u64,
+    count: u32,
 }
 
 /// What a datagram's number is.
@@ -43,18 +57,25 @@ pub(crate) enum Number {
 }
 
 impl Sequence {
-    /// Of a counter with so many bits, up to 64.
-    pub(crate) fn new(bits: u32, first: Option<u64>) -> Self {
-        Self { bits, first, newest: None, believed: Duration::ZERO, doubted: None, warned: false, restarts: 0 }
+    /// Of a counter with so many bits, up to 64, that goes up by `step` from one number to the next.
+    pub(crate) fn new(bits: u32, first: Option<u64>, step: u64) -> Self {
+        let (believed, steps) = (Duration::ZERO, Steps::default());
+        Self { bits, step, steps, first, newest: None, believed, doubted: None, warned: false, restarts: 0 }
     }
 
-    /// Where it would be. Changes nothing.
-    fn place(&self, raw: u64) -> i128 {
+    /// Where it would be; nothing where it lies between two numbers. Changes nothing.
+    fn place(&self, raw: u64) -> Option<i128> {
         match (self.newest, self.first) {
-            (Some((newest, number)), _) => i128::from(number) + self.distance(newest, raw),
-            (None, Some(first)) => self.distance(first, raw),
-            (None, None) => 0,
+            (Some((newest, number)), _) => Some(i128::from(number) + self.numbers(newest, raw)?),
+            (None, Some(first)) => self.numbers(first, raw),
+            (None, None) => Some(0),
         }
+    }
+
+    /// How many numbers there are from one count to another.
+    fn numbers(&self, from: u64, to: u64) -> Option<i128> {
+        let (counts, step) = (self.distance(from, to), i128::from(self.step));
+        (counts % step == 0).then_some(counts / step)
     }
 
     /// How far that is ahead of the newest; before the first came, of number 0.
@@ -72,16 +93,21 @@ impl Sequence {
 
     /// The number that would be believed at once, and is none of the past. Changes nothing.
     pub(crate) fn expects(&self, raw: u64, next: u64) -> Option<u64> {
-        let place = self.place(raw);
+        let place = self.place(raw)?;
         u64::try_from(place).ok().filter(|number| *number >= next && self.ahead(place) <= AT_ONCE)
     }
 
     /// Takes note of a number. `next` is the first that is still waited for: what is before it is of no use.
     pub(crate) fn came(&mut self, raw: u64, next: u64, now: Duration) -> Number {
+        self.look_for_step(raw);
         if let Some(number) = self.expects(raw, next) {
             return self.believe(raw, number, now);
         }
-        let (place, row) = (self.place(raw), self.follow(raw));
+        let row = self.follow(raw);
+        let Some(place) = self.place(raw) else {
+            let anew = self.newest.is_some() && self.begins_anew(row, now);
+            return if anew { self.begin_anew(raw, next, now) } else { Number::Stray };
+        };
         let ahead = self.ahead(place);
         let Ok(number) = u64::try_from(place) else {
             let anew = self.newest.is_some() && self.begins_anew(row, now);
@@ -119,16 +145,48 @@ impl Sequence {
 
     /// How many have come in a row, none believed in between, each a little behind the one before.
     fn follow(&mut self, raw: u64) -> u32 {
-        let before = self.doubted.filter(|(last, _)| (0..=FOLLOWERS.into()).contains(&self.distance(*last, raw)));
+        let near = i128::from(FOLLOWERS) * i128::from(self.step);
+        let before = self.doubted.filter(|(last, _)| (0..=near).contains(&self.distance(*last, raw)));
         let count = before.map_or(1, |(_, count)| count.saturating_add(1));
         self.doubted = Some((raw, count));
         count
+    }
+
+    /// Finds out whether the counter goes up by more than it was thought to, once.
+    fn look_for_step(&mut self, raw: u64) {
+        if self.steps.count >= STEPS {
+            return;
+        }
+        let last = self.steps.last.replace(raw);
+        let Some(step) = last.and_then(|last| u64::try_from(self.distance(last, raw)).ok()).filter(|step| *step > 0)
+        else {
+            return;
+        };
+        self.steps.divisor = greatest_common_divisor(self.steps.divisor, step);
+        self.steps.count += 1;
+        let (found, step) = (self.steps.divisor, self.step);
+        if self.steps.count == STEPS && found != step {
+            tracing::warn!("the instrument's counter goes up by {found}, and not by {step}: set the device's `step`");
+        }
+    }
+
+    /// By how much the counter goes up, as far as that is known by now.
+    #[cfg(test)]
+    fn step_found(&self) -> Option<u64> {
+        (self.steps.count >= STEPS).then_some(self.steps.divisor)
     }
 
     /// Whether so many in a row, after such a silence, are the instrument's.
     fn begins_anew(&self, row: u32, now: Duration) -> bool {
         row >= FOLLOWERS && now.saturating_sub(self.believed) >= SILENCE
     }
+}
+
+fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one
 }
 
 #[cfg(test)]
@@ -140,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_counter_of_four_bits_goes_on_beyond_sixteen() {
-        let mut sequence = Sequence::new(4, None);
+        let mut sequence = Sequence::new(4, None, 1);
         for number in 0..100u64 {
             assert_eq!(sequence.came((number + 9) % 16, number, NOW), Number::At(number));
         }
@@ -151,11 +209,11 @@ mod tests {
     #[test]
     fn of_a_counter_of_four_bits_ten_may_be_lost_in_a_row_and_one_may_be_overtaken_by_four() {
         for lost in 0..=10u64 {
-            let mut sequence = Sequence::new(4, None);
+            let mut sequence = Sequence::new(4, None, 1);
             sequence.came(0, 0, NOW);
             assert_eq!(sequence.came((lost + 1) % 16, 1, NOW), Number::At(lost + 1));
         }
-        let mut sequence = Sequence::new(4, None);
+        let mut sequence = Sequence::new(4, None, 1);
         for number in 0..30 {
             sequence.came(number % 16, 0, NOW);
         }
@@ -163,15 +221,34 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_that_goes_up_by_more_has_a_step() {
+        for (bits, step) in [(64, 4), (64, 4096), (16, 4)] {
+            let mut sequence = Sequence::new(bits, None, step);
+            for number in (0..70_000u64).filter(|number| number % 10 != 3) {
+                let raw = (9 + number * step) & (u64::MAX >> (64 - bits));
+                assert_eq!(sequence.came(raw, number, NOW), Number::At(number));
+            }
+            assert_eq!(sequence.came(9 + 70_000 * step + 1, 70_000, NOW), Number::Stray, "it lies between two");
+            assert_eq!(sequence.step_found(), Some(step));
+        }
+        // What was thought to go up by one.
+        let mut sequence = Sequence::new(64, None, 1);
+        for number in 0..40u64 {
+            sequence.came(7 + 4096 * number, 0, NOW);
+        }
+        assert_eq!(sequence.step_found(), Some(4096));
+    }
+
+    #[test]
     fn the_first_is_the_one_that_was_named() {
-        let mut sequence = Sequence::new(48, Some(1000));
+        let mut sequence = Sequence::new(48, Some(1000), 1);
         assert_eq!(sequence.came(998, 0, NOW), Number::Early);
         assert_eq!(sequence.came(1003, 0, NOW), Number::At(3));
     }
 
     #[test]
     fn a_first_datagram_far_from_the_first_number_is_not_believed() {
-        let mut sequence = Sequence::new(64, Some(0));
+        let mut sequence = Sequence::new(64, Some(0), 1);
         let heard: Vec<_> = (0..100).map(|number| sequence.came((1 << 62) + number, 0, NOW)).collect();
         assert!(heard.iter().all(|number| *number == Number::Stray), "{heard:?}");
         assert!(sequence.warned);
@@ -183,7 +260,7 @@ mod tests {
 
     #[test]
     fn a_jump_is_believed_when_the_next_numbers_follow_it() {
-        let mut sequence = Sequence::new(64, None);
+        let mut sequence = Sequence::new(64, None, 1);
         sequence.came(5, 0, NOW);
         assert_eq!(sequence.came(40_000, 1, NOW), Number::Stray, "a single one");
         assert_eq!(sequence.came(6, 1, NOW), Number::At(1));
@@ -194,7 +271,7 @@ mod tests {
 
     #[test]
     fn one_forged_number_moves_nothing() {
-        let mut sequence = Sequence::new(64, None);
+        let mut sequence = Sequence::new(64, None, 1);
         sequence.came(5, 0, NOW);
         assert_eq!(sequence.came(1 << 60, 1, NOW + SILENCE), Number::Stray);
         assert_eq!(sequence.came(6, 1, NOW + SILENCE), Number::At(1));
@@ -202,7 +279,7 @@ mod tests {
 
     #[test]
     fn an_instrument_that_begins_anew_is_followed_after_a_while() {
-        let mut sequence = Sequence::new(64, None);
+        let mut sequence = Sequence::new(64, None, 1);
         for number in 0..5000 {
             sequence.came(number, number, NOW);
         }
@@ -222,8 +299,8 @@ mod tests {
         /// Whatever comes, nothing overflows; and what is believed is at or behind what is waited for, and no further
         /// ahead than a gap can be.
         #[test]
-        fn any_numbers(raws in proptest::collection::vec(any::<u64>(), 0..50), bits in 1u32..=64, first: Option<u64>) {
-            let mut sequence = Sequence::new(bits, first);
+        fn any_numbers(raws in proptest::collection::vec(any::<u64>(), 0..50), bits in 1u32..=64, first: Option<u64>, step in 1u64..9) {
+            let mut sequence = Sequence::new(bits, first, step);
             for (at, raw) in raws.into_iter().enumerate() {
                 let (next, before) = (at as u64, sequence.newest.map_or(0, |(_, number)| number));
                 let expected = sequence.expects(raw, next);

@@ -33,6 +33,9 @@ pub struct UdpConfig {
     /// second since 1970 (TAI) times `rate` and the frame's number, or the sequence number. Not for VITA-49.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<u64>,
+    /// SPEAD and fixed: by how much the instrument's counter goes up from one fragment to the next; 1 where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<u32>,
     /// Frames (VDIF) or packets (VITA-49) per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,

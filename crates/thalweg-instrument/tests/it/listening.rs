@@ -278,6 +278,37 @@ fn what_waits_at_the_port_is_not_given_up_while_nobody_looks_there() {
     }
 }
 
+/// A node looks only when it is woken, or asked to at that time: which does not come here.
+#[test]
+fn one_that_is_lost_holds_nobody_up_where_later_ones_take_all_buffers() {
+    // Received in its place, and copied.
+    for options in [COUNTED.to_owned(), COUNTED.replace("header = 4", "header = 4\npackets = 2")] {
+        let mut run = Run::begin(&format!("{options}\nreorders = 1000"), 4);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let packets = 1 + u32::from(options.contains("packets"));
+        let now = Duration::from_secs(1);
+        let poller = thalweg_link::Poller::new().unwrap();
+        poller.add(run.device.fd().unwrap(), 0, thalweg_link::Interest::READ).unwrap();
+        for fragment in (0..40).filter(|fragment| *fragment != 7) {
+            for number in fragment * packets..(fragment + 1) * packets {
+                let bytes = [&number.to_be_bytes()[..], &vec![1; 100 / packets as usize]].concat();
+                socket.send_to(&bytes, run.device.local()).unwrap();
+            }
+            loop {
+                let mut wakes = false;
+                poller.wait(Some(Duration::ZERO), |_| wakes = true).unwrap();
+                let is_due = run.device.next_time().is_some_and(|at| at <= now);
+                if !(run.device.has_room() && wakes || is_due) {
+                    break;
+                }
+                run.take(now);
+            }
+        }
+        assert_eq!(run.came.len(), 39, "{:?}", run.device.counters());
+        assert_eq!(run.lost, [7]);
+    }
+}
+
 #[test]
 fn a_flood_of_nothing_does_not_hold_anybody_up() {
     let mut run = Run::begin(COUNTED, 16);
