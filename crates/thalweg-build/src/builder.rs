@@ -18,7 +18,7 @@ use crate::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::time::Duration;
 use thalweg_wire::{
-    Accounts, Announcement, DeadTime, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, RecordBytes,
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, NotTaken, RecordBytes,
     Records, SourceId, Status,
 };
 
@@ -525,10 +525,11 @@ impl Builder {
     }
 
     /// A source says what it did not take from its device so far.
-    pub fn dead_time(&mut self, source: usize, dead: DeadTime) {
+    pub fn not_taken(&mut self, source: usize, what: NotTaken) {
         let ledger = &mut self.sources[source].ledger;
-        ledger.not_taken = ledger.not_taken.max(dead.fragments);
-        ledger.dead_time_ms = ledger.dead_time_ms.max(dead.nanos / 1_000_000);
+        ledger.not_taken = ledger.not_taken.max(what.fragments);
+        ledger.dead_time_ms = ledger.dead_time_ms.max(what.dead_nanos / 1_000_000);
+        ledger.of_no_event = ledger.of_no_event.max(what.of_no_event);
     }
 
     /// Whether a source has sent its final counters.

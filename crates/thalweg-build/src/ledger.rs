@@ -51,6 +51,10 @@ pub struct LedgerEntry {
     /// Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0 counts it for the whole run.
     #[serde(default)]
     pub not_taken: u64,
+    /// Frames that came from its device and belong to no event, as far as their numbers or times tell. Not a bucket:
+    /// nobody knows which fragments they would have been. Builder 0 counts it for the whole run.
+    #[serde(default)]
+    pub of_no_event: u64,
     /// For how long it could take nothing, in milliseconds.
     #[serde(default)]
     pub dead_time_ms: u64,
@@ -98,6 +102,7 @@ impl LedgerEntry {
             (&mut self.skipped, other.skipped),
             (&mut self.not_taken, other.not_taken),
             (&mut self.dead_time_ms, other.dead_time_ms),
+            (&mut self.of_no_event, other.of_no_event),
             (&mut self.bytes, other.bytes),
         ];
         for (ours, theirs) in counts {
@@ -159,6 +164,9 @@ impl Ledger {
                     let fragments = if count == 1 { "fragment" } else { "fragments" };
                     reasons.push(format!("{who}: {count} {fragments} {what}"));
                 }
+            }
+            if entry.of_no_event > 0 {
+                reasons.push(format!("{who}: {} frames, or packets of frames, belong to no event", entry.of_no_event));
             }
             if entry.unaccounted != 0 {
                 reasons.push(format!("{who}: {} fragments UNACCOUNTED for", entry.unaccounted));

@@ -96,6 +96,12 @@ pub trait Acquisition: Debug + Send {
         None
     }
 
+    /// Returns how many frames, or packets of frames, have come since [`start`](Self::start) that belong to no event, as far
+    /// as their numbers or times tell. A run with any is INCOMPLETE.
+    fn of_no_event(&self) -> u64 {
+        0
+    }
+
     /// What it has counted that a person should know of, by name: for the node's report. What is lost is in the ledger
     /// beside.
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -137,6 +137,10 @@ impl Acquisition for OnTime {
         self.device.next_time().into_iter().chain(settle).min()
     }
 
+    fn of_no_event(&self) -> u64 {
+        self.device.of_no_event() + self.beats.counts().stray
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let counts = self.beats.counts();
         let beats = [

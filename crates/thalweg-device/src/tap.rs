@@ -265,6 +265,10 @@ impl Acquisition for TappedAcquisition {
         self.device.next_time()
     }
 
+    fn of_no_event(&self) -> u64 {
+        self.device.of_no_event()
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         self.device.counters()
     }

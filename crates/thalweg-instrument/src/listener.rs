@@ -33,6 +33,8 @@ pub struct Listener {
     description: Description,
     port: Port,
     from: Option<Sender>,
+    /// It was said which of several threads or streams is meant.
+    chosen: bool,
     assembler: Assembler,
     /// What came and found no buffer.
     waiting: VecDeque<Box<[u8]>>,
@@ -184,6 +186,7 @@ impl Listener {
             description,
             port,
             from: sender(config)?,
+            chosen: config.thread.is_some() || config.stream.is_some(),
             fronts: vec![0; assembler.in_place().unwrap_or(0) * BURST],
             assembler,
             waiting: VecDeque::new(),
@@ -401,6 +404,15 @@ impl Acquisition for Listener {
         // Nobody tells of what comes at a port that is polled.
         let look = self.port.fd().is_none().then(|| self.looked + LOOK);
         due.into_iter().chain(look).min()
+    }
+
+    /// Datagrams that anybody may have sent count where all that come are the instrument's; those of another thread or
+    /// stream where none was chosen.
+    fn of_no_event(&self) -> u64 {
+        let counts = self.assembler.counts();
+        let broken = counts.malformed + counts.truncated + counts.oversize;
+        let others = if self.chosen { 0 } else { counts.other_stream };
+        counts.stray + counts.unnumbered + others + if self.from.is_some() { broken } else { 0 }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -38,6 +38,9 @@ pub struct SourceReport {
     /// For how long it waited so.
     #[serde(default)]
     pub dead_seconds: f64,
+    /// Frames that came from the device and belong to no event.
+    #[serde(default)]
+    pub of_no_event: u64,
     /// How often the device had to wait.
     pub blocked: u64,
     /// Bytes copied by the device's code, and on the way out.

@@ -20,7 +20,7 @@ use thalweg_arena::{ArenaError, SlotPool};
 use thalweg_control::Command;
 use thalweg_device::{Acquisition, Description, Device};
 use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
-use thalweg_wire::{Accounts, Capabilities, DeadTime, Hello, Message, RunNumber, SourceId, TaiNanos, record_len};
+use thalweg_wire::{Accounts, Capabilities, Hello, Message, NotTaken, RunNumber, SourceId, TaiNanos, record_len};
 
 /// What a source node is made from.
 #[derive(Debug)]
@@ -151,7 +151,7 @@ pub struct SourceNode {
 /// When it could take nothing, where its device has a rate and waits.
 #[derive(Debug, Default)]
 struct Dead {
-    time: DeadTime,
+    time: NotTaken,
     /// Counted up to here, while it goes on.
     since: Option<Duration>,
 }
@@ -369,6 +369,15 @@ impl SourceNode {
             .collect()
     }
 
+    /// What its device had so far, and it did not take.
+    fn not_taken(&self) -> NotTaken {
+        let of_no_event = match &self.settings.feed {
+            Feed::Acquisition(device) => device.of_no_event(),
+            _ => 0,
+        };
+        NotTaken { of_no_event, ..self.dead.time }
+    }
+
     fn report(&self) -> SourceReport {
         let accounts = self.builders.iter().map(|builder| builder.accounts);
         let total = accounts.fold(Accounts::default(), |sum, a| Accounts {
@@ -389,7 +398,8 @@ impl SourceNode {
             lost_in_device: self.shown.lost_in_device,
             device: self.device_counters(),
             not_taken: self.dead.time.fragments,
-            dead_seconds: Duration::from_nanos(self.dead.time.nanos).as_secs_f64(),
+            of_no_event: self.not_taken().of_no_event,
+            dead_seconds: Duration::from_nanos(self.dead.time.dead_nanos).as_secs_f64(),
             blocked: self.shown.stalls,
             copied_bytes: total.copied_bytes,
             cpu_seconds: (self.clock.cpu() - self.cpu_before).as_secs_f64(),

@@ -45,8 +45,8 @@ pub use header::{
 };
 pub use interval::IntervalMap;
 pub use message::{
-    Accounts, Announcement, Assign, Capabilities, Contact, DeadTime, Disposition, Heard, Hello, Left, Losses,
-    MESSAGE_LEN, MESSAGE_MAGIC, Message, MessageError, PROTOCOL_VERSION, Refusal, Room, Sender, Welcome,
+    Accounts, Announcement, Assign, Capabilities, Contact, Disposition, Heard, Hello, Left, Losses, MESSAGE_LEN,
+    MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, Sender, Welcome,
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
 pub use random::{GAMMA, mix};

@@ -280,14 +280,16 @@ pub struct Losses {
     pub again: u64,
 }
 
-/// What a source's device was to give at its rate, and the source did not take, because all slots were full and it waits
-/// then (policy `block`). In all since the run began.
+/// What a source's device had and the source did not take, in all since the run began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DeadTime {
-    /// For how long nothing could be taken, in nanoseconds.
-    pub nanos: u64,
-    /// How many fragments there would have been.
+pub struct NotTaken {
+    /// For how long nothing could be taken, because all slots were full and the device waits then (policy `block`), in
+    /// nanoseconds.
+    pub dead_nanos: u64,
+    /// How many fragments the device was to give meanwhile at its rate.
     pub fragments: u64,
+    /// Frames that came and belong to no event, as far as their numbers or times tell.
+    pub of_no_event: u64,
 }
 
 /// Which end of a link sends a message.
@@ -395,8 +397,8 @@ pub enum Message {
         /// The event.
         end: EventId,
     },
-    /// S→B: what my device was to give so far, and I did not take.
-    DeadTime(DeadTime),
+    /// S→B: what my device had so far, and I did not take.
+    NotTaken(NotTaken),
     /// B→S: from builder 0: these events are to be built there.
     Assign(Assign),
     /// B→S: how much I can take.
@@ -475,7 +477,7 @@ const LEFT: u8 = 21;
 const PASSED: u8 = 22;
 const RESUME: u8 = 23;
 const RUNNING: u8 = 24;
-const DEAD_TIME: u8 = 25;
+const NOT_TAKEN: u8 = 25;
 
 impl Message {
     /// Who does not know one of these kinds ignores it. Nothing follows it but its 64 bytes.
@@ -494,7 +496,7 @@ impl Message {
             | Self::Paused { .. }
             | Self::Running
             | Self::EndsAt { .. }
-            | Self::DeadTime(_)
+            | Self::NotTaken(_)
             | Self::End(_)
             | Self::Losses(_)
             | Self::Heard(_)
@@ -584,9 +586,9 @@ impl Message {
                 w.u64(end.0);
                 ENDS_AT
             }
-            Self::DeadTime(dead) => {
-                w.u64(dead.nanos).u64(dead.fragments);
-                DEAD_TIME
+            Self::NotTaken(n) => {
+                w.u64(n.dead_nanos).u64(n.fragments).u64(n.of_no_event);
+                NOT_TAKEN
             }
             Self::Assign(a) => {
                 w.u64(a.first.0).u64(a.count).u32(a.builder);
@@ -666,7 +668,7 @@ impl Message {
             STOP_AT => Self::StopAt { end: EventId(r.u64()) },
             RUNNING => Self::Running,
             ENDS_AT => Self::EndsAt { end: EventId(r.u64()) },
-            DEAD_TIME => Self::DeadTime(DeadTime { nanos: r.u64(), fragments: r.u64() }),
+            NOT_TAKEN => Self::NotTaken(NotTaken { dead_nanos: r.u64(), fragments: r.u64(), of_no_event: r.u64() }),
             END => Self::End(Accounts {
                 accepted: r.u64(),
                 dropped_newest: r.u64(),
@@ -840,7 +842,7 @@ mod tests {
             Message::Resume,
             Message::Running,
             Message::EndsAt { end: EventId(1240) },
-            Message::DeadTime(DeadTime { nanos: 1 << 40, fragments: 12 }),
+            Message::NotTaken(NotTaken { dead_nanos: 1 << 40, fragments: 12, of_no_event: 5 }),
             Message::End(Accounts {
                 accepted: 1,
                 dropped_newest: 2,

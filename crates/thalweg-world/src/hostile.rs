@@ -7,8 +7,8 @@ use thalweg_arena::SlotPool;
 use thalweg_link::{Address, Endpoints, Poller, SourceEndpoint, SourceGreeting};
 use thalweg_node::{Clock, Handle, Idle, Node, NodeError, SourceReport};
 use thalweg_wire::{
-    Accounts, Announcement, Capabilities, Contact, DeadTime, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard,
-    Hello, Left, Losses, Message, Room, RunNumber, SourceId, crc32c,
+    Accounts, Announcement, Capabilities, Contact, Disposition, EventId, FragmentHeader, HEADER_LEN, Heard, Hello,
+    Left, Losses, Message, NotTaken, Room, RunNumber, SourceId, crc32c,
 };
 
 const SLOTS: u32 = 8;
@@ -243,7 +243,11 @@ fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Mes
         5 => Message::Paused { next: EventId(near(random, event)), asked_by: of_builder },
         6 => Message::EndsAt { end: EventId(near(random, event)) },
         7 => Message::Running,
-        8 => Message::DeadTime(DeadTime { nanos: near(random, 0), fragments: near(random, 0) }),
+        8 => Message::NotTaken(NotTaken {
+            dead_nanos: near(random, 0),
+            fragments: near(random, 0),
+            of_no_event: near(random, 0),
+        }),
         9 => Message::End(Accounts {
             accepted: near(random, event),
             dropped_newest: near(random, 0),

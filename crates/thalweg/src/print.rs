@@ -290,7 +290,7 @@ pub(crate) fn fragments(came: u64, missing: u64) -> String {
 /// they accepted and what became of it; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 15] = [
+    const COLUMNS: [(&str, Get); 16] = [
         ("accepted", |e| e.accepted.into()),
         ("recorded", |e| e.recorded.into()),
         ("discarded", |e| e.discarded.into()),
@@ -304,6 +304,7 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
         ("empty", |e| e.empty.into()),
         ("damaged", |e| e.damaged.into()),
         ("skipped", |e| e.skipped.into()),
+        ("of no event", |e| e.of_no_event.into()),
         ("duplicates", |e| e.duplicates.into()),
         ("unaccounted", |e| e.unaccounted.into()),
     ];
@@ -373,7 +374,7 @@ fn is_remarkable(entry: &LedgerEntry) -> bool {
     let meant = [*recorded, *discarded, *rejected, *beyond_end].into_iter().fold(0, u64::saturating_add);
     meant != *accepted
         || entry.unaccounted != 0
-        || entry.skipped + entry.damaged + entry.duplicates > 0
+        || entry.skipped + entry.damaged + entry.duplicates + entry.of_no_event > 0
         || !entry.final_counters
 }
 

@@ -165,7 +165,7 @@ impl BuilderNode {
             Received::Message(Message::Paused { next, asked_by }) => self.control.paused(source, next, asked_by),
             Received::Message(Message::Running) => self.control.runs_elsewhere(source),
             Received::Message(Message::EndsAt { end }) => self.control.ends_elsewhere(source, end),
-            Received::Message(Message::DeadTime(dead)) => self.builder.dead_time(source, dead),
+            Received::Message(Message::NotTaken(what)) => self.builder.not_taken(source, what),
             Received::Message(Message::End(accounts)) => {
                 self.ended(source, accounts)?;
             }

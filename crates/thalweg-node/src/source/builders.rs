@@ -175,6 +175,7 @@ impl SourceNode {
         builder.most_records = welcome.most_records;
         builder.welcome = Some(welcome);
         self.release(index, welcome.released_below);
+        let not_taken = self.not_taken();
         let builder = &mut self.builders[index];
         if let Some(link) = self.endpoints.link_mut(index) {
             // After a reconnection: whatever has not been released is offered again, under the same tickets.
@@ -185,7 +186,7 @@ impl SourceNode {
             }
             if self.phase == Phase::Ending && builder.started {
                 if index == 0 {
-                    link.send(&Message::DeadTime(self.dead.time));
+                    link.send(&Message::NotTaken(not_taken));
                 }
                 link.send(&Message::End(builder.accounts));
             }

@@ -249,7 +249,7 @@ impl SourceNode {
         let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate) else { return };
         let now = self.clock.now();
         let passed = now.saturating_sub(self.dead.since.replace(now).unwrap_or(now));
-        self.dead.time.nanos += u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
+        self.dead.time.dead_nanos += u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
         let interval = rate.interval().as_nanos().max(1);
         let missed = u64::try_from(now.saturating_sub(*due).as_nanos() / interval).unwrap_or(u64::MAX);
         self.dead.time.fragments += missed;
@@ -441,7 +441,7 @@ impl SourceNode {
 
     pub(super) fn end(&mut self) {
         self.phase = Phase::Ending;
-        self.send_to(0, &Message::DeadTime(self.dead.time));
+        self.send_to(0, &Message::NotTaken(self.not_taken()));
         self.settle_unassigned();
         (1..self.builders.len()).for_each(|index| self.tell_left(index));
         let left = (1..self.builders.len()).filter(|index| self.builders[*index].left).collect::<Vec<_>>();
@@ -596,7 +596,7 @@ mod tests {
         let since = node.dead.since.unwrap();
         node.count_dead_time();
         let passed = node.dead.since.unwrap() - since;
-        assert_eq!(Duration::from_nanos(node.dead.time.nanos), passed);
+        assert_eq!(Duration::from_nanos(node.dead.time.dead_nanos), passed);
         node.end();
         assert_eq!(node.report().not_taken, node.dead.time.fragments);
     }

@@ -136,6 +136,52 @@ fn past_the_kernel(way: &str, adapter: &str) {
 }
 
 #[test]
+fn a_run_that_threw_away_what_fits_no_event_says_so_and_by_how_much_the_counter_goes_up() {
+    for step in ["", ", step = 4096"] {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let (_ours, address) = reserve_udp_port();
+        let device = format!(
+            "device = {{ kind = \"udp\", listen = \"udp:{address}\", format = \"fixed\", size = 1000, header = 8, \
+             counter = {{ at = 0, bytes = 8 }}{step} }}"
+        );
+        let topology = topology(folder.path(), "", &device);
+        let node = |name: &str| {
+            let mut command = thalweg();
+            command.args(["--json", "-v", "node", name]).arg(&topology).current_dir(folder.path());
+            Node::start(name, command)
+        };
+        let mut builder = node("builder0");
+        builder.wait_for("listening on");
+        let mut source = node("telescope");
+        source.wait_for("what comes from now on counts");
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for at in 0..100_u64 {
+            let datagram = [&(at * 4096).to_be_bytes()[..], &[at as u8; 1000]].concat();
+            socket.send_to(&datagram, address).unwrap();
+        }
+        if step.is_empty() {
+            source.wait_for("the instrument's counter goes up by 4096, and not by 1: set the device's `step`");
+        } else {
+            await_events(&folder.path().join("runs/run-000001"), 100);
+        }
+        builder.interrupt();
+        let ended = builder.finish();
+        let report = ended.report(i32::from(step.is_empty()));
+        check_books(&report);
+        source.finish().succeeded();
+        let entry = &report["ledger"]["sources"][0];
+        if step.is_empty() {
+            assert_eq!((&report["state"], &entry["recorded"]), (&"INCOMPLETE".into(), &1.into()), "{report:#}");
+            assert!(entry["of_no_event"].as_u64().unwrap() >= 30, "{report:#}");
+            assert!(reasons(&report).contains("frames, or packets of frames, belong to no event"), "{report:#}");
+        } else {
+            let counts = (&entry["recorded"], &entry["of_no_event"]);
+            assert_eq!((&report["state"], counts), (&"COMPLETE".into(), (&100.into(), &0.into())), "{report:#}");
+        }
+    }
+}
+
+#[test]
 fn an_instrument_that_makes_no_sense_is_refused_before_the_run() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (source, why) in [
