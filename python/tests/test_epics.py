@@ -148,6 +148,38 @@ def test_a_detector_that_is_restarted_goes_on_in_the_same_run(
     assert report["events"]["built"] > 21
 
 
+def test_arrays_without_numbers_are_all_in_the_run_and_in_their_order(
+    here: None, program: Path, tmp_path: Path
+) -> None:
+    from p4p.nt import NTNDArray
+    from p4p.server import Server
+    from p4p.server.thread import SharedPV
+
+    # As `wrap` leaves them: without uniqueId and times.
+    pv = SharedPV(nt=NTNDArray(), initial=np.zeros((4, 6), np.uint16))
+    with Server(providers=[{PV: pv}]):
+        building, address = builder(program, tmp_path, events=30)
+        command = [sys.executable, "-m", "thalweg.epics", PV, address, "--id", "1.0", "--timeout", "20"]
+        taking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | HERE)
+        try:
+            number = 0
+            while building.poll() is None:
+                number += 1
+                pv.post(np.full((4, 6), number, np.uint16))
+                time.sleep(0.002)
+            report = json.loads(building.communicate(timeout=60)[0].splitlines()[-1])
+            said = taking.communicate(timeout=60)[1]
+        finally:
+            building.kill()
+            taking.kill()
+    assert taking.returncode == 0, said
+    assert "its arrays have no numbers: what is lost of them is not known" in said
+    assert report["state"] == "COMPLETE", report
+    values = [int(event["detector"].array[0, 0]) for event in thalweg.open(report["directory"])]
+    assert len(values) == 30
+    assert values == sorted(set(values))
+
+
 def test_what_is_not_there_is_said(here: None) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "thalweg.epics", "nobody:has:this", "tcp:127.0.0.1:9", "--id", "1.0", "--timeout", "1"],

@@ -4,7 +4,11 @@
 
 Each array is one fragment. Events are numbered by `uniqueId`, the counter of the camera's driver: a number
 that is left out is an array that was lost on the way, `lost_in_device` in the run's ledger. Arrays are dated by their
-`dataTimeStamp`. When the server goes away and comes back, numbers go on where they were.
+`dataTimeStamp`, and as they come where that is not set. When the server goes away and comes back, numbers go on where
+they were.
+
+Of arrays without `uniqueId` all that come are in the run, in their order. What of them is lost on the way is not known:
+a warning says so.
 
 Arrays of another shape or type than the first one end the source, as do compressed ones: areaDetector compresses where
 a codec plugin is told to. Needs p4p: pip install thalweg[epics].
@@ -13,6 +17,7 @@ a codec plugin is told to. Needs p4p: pip install thalweg[epics].
 from __future__ import annotations
 
 import queue
+import warnings
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,7 +49,7 @@ def _image(value: Any) -> Image:
     # x comes first there, and last in an array.
     shape = [dimension.size for dimension in reversed(value.dimension)]
     stamp = value.dataTimeStamp
-    time = (stamp.secondsPastEpoch + TAI_UTC) * 10**9 + stamp.nanoseconds
+    time = (stamp.secondsPastEpoch + TAI_UTC) * 10**9 + stamp.nanoseconds if stamp.secondsPastEpoch else None
     return Image(value.uniqueId, time, np.asarray(value.value).reshape(shape))
 
 
@@ -76,6 +81,7 @@ def images(pv: str, *, timeout: float = 10.0, over: Callable[[], bool] = lambda:
         request = f"record[queueSize={WAITING}]field()"
         subscription = context.monitor(pv, came, request=request, notify_disconnect=True)
         count, begun, last, patience = _published.Counter(), False, None, monotonic() + timeout
+        connects, numbered = True, True
         try:
             while True:
                 try:
@@ -88,6 +94,7 @@ def images(pv: str, *, timeout: float = 10.0, over: Callable[[], bool] = lambda:
                         raise TimeoutError(msg) from None
                     continue
                 if isinstance(value, _Gone):
+                    connects = True
                     continue
                 if isinstance(value, BaseException):
                     raise value
@@ -96,8 +103,12 @@ def images(pv: str, *, timeout: float = 10.0, over: Callable[[], bool] = lambda:
                     continue
                 image = _image(value)
                 # Whoever is connected anew is told once more what was the last.
-                if (image.number, image.time) == last:
+                is_told_again, connects = connects and (image.number, image.time) == last, False
+                if is_told_again:
                     continue
+                if numbered and last is not None and image.number == last[0]:
+                    numbered = False
+                    warnings.warn(f"{pv}: its arrays have no numbers: what is lost of them is not known", stacklevel=2)
                 last = image.number, image.time
                 # A counter that goes back begins again.
                 if image.number + count.offset <= count.last:
