@@ -118,7 +118,7 @@ impl Assembler {
             return Err(DeviceError::Setting { option: "step", value: 0, expected: "1 or more" });
         }
         Ok(Self {
-            sequence: Sequence::new(format.bits(), config.first, step),
+            sequence: Sequence::new(format.bits(), config.first, step, format.is_absolute()),
             format,
             size,
             reorders: config.reorders.into(),

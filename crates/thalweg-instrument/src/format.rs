@@ -18,6 +18,11 @@ pub(crate) trait Format: Debug + Send {
         64
     }
 
+    /// Whether that counter is one of time, which goes on while the instrument is away and does not begin anew.
+    fn is_absolute(&self) -> bool {
+        false
+    }
+
     /// Whether each datagram is one fragment, whose payload is the body.
     fn whole(&self) -> bool;
 

@@ -10,6 +10,8 @@ const JUMP: i128 = 1 << 16;
 const FEW: u32 = 4;
 /// A longer gap than this is a counter that began anew.
 const GAP: i128 = 1 << 24;
+/// The same of a counter of time: than this nobody was away.
+const ABSOLUTE_GAP: i128 = 1 << 31;
 /// So many datagrams with numbers that follow each other, none believed in between, are believed however far they are.
 const FOLLOWERS: u32 = 16;
 /// For so long none was believed before.
@@ -24,6 +26,8 @@ pub(crate) struct Sequence {
     /// By how much the counter goes up from one number to the next.
     step: u64,
     steps: Steps,
+    /// It counts time: it goes on while the instrument is away, and does not begin anew.
+    is_absolute: bool,
     /// What the instrument calls number 0.
     first: Option<u64>,
     /// The highest so far: the instrument's, and ours.
@@ -58,9 +62,20 @@ pub(crate) enum Number {
 
 impl Sequence {
     /// Of a counter with so many bits, up to 64, that goes up by `step` from one number to the next.
-    pub(crate) fn new(bits: u32, first: Option<u64>, step: u64) -> Self {
+    pub(crate) fn new(bits: u32, first: Option<u64>, step: u64, is_absolute: bool) -> Self {
         let (believed, steps) = (Duration::ZERO, Steps::default());
-        Self { bits, step, steps, first, newest: None, believed, doubted: None, warned: false, restarts: 0 }
+        Self {
+            bits,
+            step,
+            steps,
+            is_absolute,
+            first,
+            newest: None,
+            believed,
+            doubted: None,
+            warned: false,
+            restarts: 0,
+        }
     }
 
     /// Where it would be; nothing where it lies between two numbers. Changes nothing.
@@ -104,28 +119,31 @@ impl Sequence {
             return self.believe(raw, number, now);
         }
         let row = self.follow(raw);
+        let can_begin_anew = self.newest.is_some() && !self.is_absolute;
         let Some(place) = self.place(raw) else {
-            let anew = self.newest.is_some() && self.begins_anew(row, now);
+            let anew = can_begin_anew && self.begins_anew(row, now);
             return if anew { self.begin_anew(raw, next, now) } else { Number::Stray };
         };
         let ahead = self.ahead(place);
         let Ok(number) = u64::try_from(place) else {
-            let anew = self.newest.is_some() && self.begins_anew(row, now);
+            let anew = can_begin_anew && self.begins_anew(row, now);
             return if anew { self.begin_anew(raw, next, now) } else { Number::Early };
         };
-        if (0..=GAP).contains(&ahead) {
+        let gap = if self.is_absolute { ABSOLUTE_GAP } else { GAP };
+        if (0..=gap).contains(&ahead) {
             let soon = ahead <= JUMP && number >= next && row >= FEW;
             if soon || self.begins_anew(row, now) {
                 return self.believe(raw, number, now);
             }
-        } else if self.newest.is_some() && self.begins_anew(row, now) {
+        } else if can_begin_anew && self.begins_anew(row, now) {
             return self.begin_anew(raw, next, now);
         }
         if let (None, Some(first), false) = (self.newest, self.first, self.warned || ahead <= GAP) {
             self.warned = true;
             tracing::warn!(number = raw, first, "the instrument's number is far from `first`: it is not believed");
         }
-        if ahead > AT_ONCE { Number::Stray } else { Number::At(number) }
+        let set_back = self.is_absolute && ahead < -JUMP;
+        if ahead > AT_ONCE || set_back { Number::Stray } else { Number::At(number) }
     }
 
     fn believe(&mut self, raw: u64, number: u64, now: Duration) -> Number {
@@ -198,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_counter_of_four_bits_goes_on_beyond_sixteen() {
-        let mut sequence = Sequence::new(4, None, 1);
+        let mut sequence = Sequence::new(4, None, 1, false);
         for number in 0..100u64 {
             assert_eq!(sequence.came((number + 9) % 16, number, NOW), Number::At(number));
         }
@@ -209,11 +227,11 @@ mod tests {
     #[test]
     fn of_a_counter_of_four_bits_ten_may_be_lost_in_a_row_and_one_may_be_overtaken_by_four() {
         for lost in 0..=10u64 {
-            let mut sequence = Sequence::new(4, None, 1);
+            let mut sequence = Sequence::new(4, None, 1, false);
             sequence.came(0, 0, NOW);
             assert_eq!(sequence.came((lost + 1) % 16, 1, NOW), Number::At(lost + 1));
         }
-        let mut sequence = Sequence::new(4, None, 1);
+        let mut sequence = Sequence::new(4, None, 1, false);
         for number in 0..30 {
             sequence.came(number % 16, 0, NOW);
         }
@@ -223,7 +241,7 @@ mod tests {
     #[test]
     fn a_counter_that_goes_up_by_more_has_a_step() {
         for (bits, step) in [(64, 4), (64, 4096), (16, 4)] {
-            let mut sequence = Sequence::new(bits, None, step);
+            let mut sequence = Sequence::new(bits, None, step, false);
             for number in (0..70_000u64).filter(|number| number % 10 != 3) {
                 let raw = (9 + number * step) & (u64::MAX >> (64 - bits));
                 assert_eq!(sequence.came(raw, number, NOW), Number::At(number));
@@ -232,7 +250,7 @@ mod tests {
             assert_eq!(sequence.step_found(), Some(step));
         }
         // What was thought to go up by one.
-        let mut sequence = Sequence::new(64, None, 1);
+        let mut sequence = Sequence::new(64, None, 1, false);
         for number in 0..40u64 {
             sequence.came(7 + 4096 * number, 0, NOW);
         }
@@ -240,15 +258,30 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_of_time_goes_on_however_long_it_was_away_and_never_begins_anew() {
+        let mut sequence = Sequence::new(64, None, 1, true);
+        (0..10).for_each(|number| assert_eq!(sequence.came(1_000_000 + number, number, NOW), Number::At(number)));
+        // 40 million frames later.
+        let (away, later) = (40_000_000, NOW + SILENCE);
+        let came: Vec<_> = (0..20).map(|number| sequence.came(1_000_000 + away + number, 10, later)).collect();
+        assert_eq!(came[14..16], [Number::Stray, Number::At(away + 15)]);
+        // Somebody sets it back.
+        let later = later + SILENCE;
+        let came: Vec<_> = (0..40).map(|number| sequence.came(1_000_000 + number, away + 20, later)).collect();
+        assert!(came.iter().all(|number| *number == Number::Stray), "{came:?}");
+        assert_eq!(sequence.restarts, 0);
+    }
+
+    #[test]
     fn the_first_is_the_one_that_was_named() {
-        let mut sequence = Sequence::new(48, Some(1000), 1);
+        let mut sequence = Sequence::new(48, Some(1000), 1, false);
         assert_eq!(sequence.came(998, 0, NOW), Number::Early);
         assert_eq!(sequence.came(1003, 0, NOW), Number::At(3));
     }
 
     #[test]
     fn a_first_datagram_far_from_the_first_number_is_not_believed() {
-        let mut sequence = Sequence::new(64, Some(0), 1);
+        let mut sequence = Sequence::new(64, Some(0), 1, false);
         let heard: Vec<_> = (0..100).map(|number| sequence.came((1 << 62) + number, 0, NOW)).collect();
         assert!(heard.iter().all(|number| *number == Number::Stray), "{heard:?}");
         assert!(sequence.warned);
@@ -260,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_jump_is_believed_when_the_next_numbers_follow_it() {
-        let mut sequence = Sequence::new(64, None, 1);
+        let mut sequence = Sequence::new(64, None, 1, false);
         sequence.came(5, 0, NOW);
         assert_eq!(sequence.came(40_000, 1, NOW), Number::Stray, "a single one");
         assert_eq!(sequence.came(6, 1, NOW), Number::At(1));
@@ -271,7 +304,7 @@ mod tests {
 
     #[test]
     fn one_forged_number_moves_nothing() {
-        let mut sequence = Sequence::new(64, None, 1);
+        let mut sequence = Sequence::new(64, None, 1, false);
         sequence.came(5, 0, NOW);
         assert_eq!(sequence.came(1 << 60, 1, NOW + SILENCE), Number::Stray);
         assert_eq!(sequence.came(6, 1, NOW + SILENCE), Number::At(1));
@@ -279,7 +312,7 @@ mod tests {
 
     #[test]
     fn an_instrument_that_begins_anew_is_followed_after_a_while() {
-        let mut sequence = Sequence::new(64, None, 1);
+        let mut sequence = Sequence::new(64, None, 1, false);
         for number in 0..5000 {
             sequence.came(number, number, NOW);
         }
@@ -299,8 +332,9 @@ mod tests {
         /// Whatever comes, nothing overflows; and what is believed is at or behind what is waited for, and no further
         /// ahead than a gap can be.
         #[test]
-        fn any_numbers(raws in proptest::collection::vec(any::<u64>(), 0..50), bits in 1u32..=64, first: Option<u64>, step in 1u64..9) {
-            let mut sequence = Sequence::new(bits, first, step);
+        fn any_numbers(raws in proptest::collection::vec(any::<u64>(), 0..50), bits in 1u32..=64, first: Option<u64>, step in 1u64..9, is_absolute: bool) {
+            let mut sequence = Sequence::new(bits, first, step, is_absolute);
+            let gap = if is_absolute { ABSOLUTE_GAP } else { GAP };
             for (at, raw) in raws.into_iter().enumerate() {
                 let (next, before) = (at as u64, sequence.newest.map_or(0, |(_, number)| number));
                 let expected = sequence.expects(raw, next);
@@ -309,7 +343,7 @@ mod tests {
                     prop_assert!(expected >= next && number == Number::At(expected));
                 }
                 if let Number::At(number) = number && number >= next {
-                    prop_assert!(number <= before.max(next) + GAP as u64 + 1);
+                    prop_assert!(number <= before.max(next) + gap as u64 + 1);
                     prop_assert!(sequence.newest.is_some_and(|(_, newest)| newest >= number));
                 }
             }

@@ -32,6 +32,10 @@ impl Format for Vdif {
         if self.sequence { size_of::<u64>() } else { 0 }
     }
 
+    fn is_absolute(&self) -> bool {
+        self.rate.is_some() || !self.sequence
+    }
+
     fn whole(&self) -> bool {
         true
     }

@@ -43,6 +43,10 @@ impl Format for Vita49 {
         if self.rate.is_some() { 64 } else { 4 }
     }
 
+    fn is_absolute(&self) -> bool {
+        self.rate.is_some()
+    }
+
     fn whole(&self) -> bool {
         true
     }
