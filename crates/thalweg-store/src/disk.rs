@@ -3,7 +3,7 @@
 mod simulated;
 
 pub(crate) use simulated::SimulatedEngine;
-pub use simulated::{Access, DiskFault, SimulatedDisk};
+pub use simulated::{Access, DiskFault, Exposure, SimulatedDisk};
 
 use crate::engine::Engine;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};

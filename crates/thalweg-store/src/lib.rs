@@ -56,7 +56,7 @@ mod walk;
 
 pub use block::BlockWriter;
 pub use digest::{Extent, segment_digest};
-pub use disk::{Access, Disk, DiskFault, SimulatedDisk};
+pub use disk::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
 pub use error::{StoreError, WriteError};
 pub use event::{Event, EventIds, Events, Fragment, ReadBlock};
 pub use files::RunFiles;

@@ -4,9 +4,10 @@ use crate::device::{Had, payload};
 use crate::plan::Plan;
 use crate::world::Course;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use thalweg_filter::{Decide, Simulated};
 use thalweg_node::BuilderReport;
-use thalweg_store::{EventStatus, Run, StoreError, run_directory_name, salvage, verify};
+use thalweg_store::{EventStatus, Exposure, Run, StoreError, run_directory_name, salvage, verify};
 use thalweg_wire::{EventId, RunNumber, Status};
 
 /// What is wrong with a course.
@@ -25,6 +26,7 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
     let mut judge = Judge { plan, course, wrong: Vec::new() };
     judge.late();
     for (builder, ended) in course.builders.iter().enumerate() {
+        judge.syncs(builder, ended.as_ref().is_some_and(Result::is_ok));
         match ended {
             Some(Ok(report)) => judge.report(builder, report),
             Some(Err(error)) => judge.error(&format!("builder b{builder}"), error),
@@ -39,6 +41,10 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
     let fragments = course.truths.iter().map(|truth| truth.had().len() as u64).sum();
     Verdict { wrong: judge.wrong, fragments, trace: course.trace }
 }
+
+/// The longest that what is written, and the name of a new file, are not on the disk itself.
+const UNSYNCED_BYTES: Duration = Duration::from_secs(3);
+const UNSYNCED_NAME: Duration = Duration::from_millis(500);
 
 struct Judge<'a> {
     plan: &'a Plan,
@@ -61,6 +67,21 @@ impl Judge<'_> {
             let took = self.course.took;
             self.wrong.push(format!("{name} had not ended after {took:?}"));
         }
+    }
+
+    /// What the power can take of a builder that has its time, and a disk that works: what was written in the last second
+    /// or two, which is `flush` and what a sync takes; and nothing at the end.
+    fn syncs(&mut self, builder: usize, has_ended: bool) {
+        let Exposure { bytes, name, now } = self.course.exposed[builder];
+        let unpowered = self.course.unpowered.iter().any(|(unpowered, _)| *unpowered == builder);
+        if !(has_ended || unpowered) || self.plan.holds_up(builder) {
+            return;
+        }
+        self.check(bytes <= UNSYNCED_BYTES, || {
+            format!("builder b{builder}: what it had written was not synced for {bytes:?}")
+        });
+        self.check(name <= UNSYNCED_NAME, || format!("builder b{builder}: a file's name was not synced for {name:?}"));
+        self.check(unpowered || !now, || format!("builder b{builder} has ended, and not all is synced"));
     }
 
     /// A node that ended with an error had a reason to.

@@ -259,6 +259,15 @@ impl Plan {
         self.faults.iter().any(|(_, fault)| *fault == Fault::Command(builder, Command::Abort))
     }
 
+    /// Whether a builder, or its disk, stands still for a time, or for good.
+    pub fn holds_up(&self, builder: usize) -> bool {
+        self.faults.iter().any(|(_, fault)| match fault {
+            Fault::Stopped(NodeName::Builder(at), _) | Fault::Killed(NodeName::Builder(at)) => *at == builder,
+            Fault::Disk(at, _) | Fault::DiskStuck(at, _) => *at == builder,
+            _ => false,
+        })
+    }
+
     /// Whether the device of a source is unplugged for a time.
     pub fn is_unplugged(&self, source: usize) -> bool {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Unplugged(at, _) if *at == source))

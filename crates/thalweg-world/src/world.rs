@@ -17,7 +17,7 @@ use thalweg_node::{
     BuilderNode, BuilderReport, Clock, Environment, EventRate, Feed, Handle, Idle, Node, NodeError, SourceNode,
     SourceReport, SourceSettings, Topology, Wait,
 };
-use thalweg_store::{Access, Disk, DiskFault, SimulatedDisk};
+use thalweg_store::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
 use thalweg_wire::{GAMMA, SourceId, mix};
 
 /// A run that was told to end is over after this: to answer, to go on, to be cut off (and once more where a source comes
@@ -48,6 +48,8 @@ pub struct World {
     ports: BTreeMap<NodeName, SocketAddr>,
     /// Builders whose power failed, and what was found on their disks.
     unpowered: Vec<(usize, PathBuf)>,
+    /// What the power could take of them at worst.
+    exposed: Vec<(usize, Exposure)>,
     trace: u64,
 }
 
@@ -119,6 +121,8 @@ pub struct Course {
     pub runs: PathBuf,
     /// Builders whose power failed, and what was found on their disks.
     pub unpowered: Vec<(usize, PathBuf)>,
+    /// What the power could take of each builder at worst: until it failed, or until the end.
+    pub exposed: Vec<Exposure>,
     /// How long it took, in the world's time.
     pub took: Duration,
     /// Nodes that had not ended when they should have.
@@ -175,6 +179,7 @@ impl World {
             asked_to_stop: Vec::new(),
             ports: BTreeMap::new(),
             unpowered: Vec::new(),
+            exposed: Vec::new(),
             trace: plan.seed,
         };
         for (index, config) in topology.builders.iter().enumerate() {
@@ -280,12 +285,14 @@ impl World {
                 break;
             }
         }
+        let exposed = self.exposure();
         Course {
             took: self.clock.now() - begun,
             builders: self.builders.into_iter().map(|member| member.ended).collect(),
             sources: self.sources.into_iter().map(|member| member.ended).collect(),
             truths: self.truths,
             runs: self.runs,
+            exposed,
             unpowered: self.unpowered,
             late,
             trace: self.trace,
@@ -383,8 +390,17 @@ impl World {
             let to = self.runs.with_file_name(format!("unpowered-b{builder}"));
             let disk = &self.disks[builder];
             disk.after_power_failure(&self.runs, &to, self.random.next()).expect("a directory to write to");
+            self.exposed.push((builder, disk.exposure()));
             self.unpowered.push((builder, to));
         }
+    }
+
+    fn exposure(&self) -> Vec<Exposure> {
+        let of = |(builder, disk): (usize, &SimulatedDisk)| {
+            let at_failure = self.exposed.iter().find(|(unpowered, _)| *unpowered == builder);
+            at_failure.map_or_else(|| disk.exposure(), |(_, exposure)| *exposure)
+        };
+        self.disks.iter().enumerate().map(of).collect()
     }
 
     /// Asked to stop a second time, a builder would end at once.

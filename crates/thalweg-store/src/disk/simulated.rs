@@ -61,6 +61,63 @@ struct Inner {
     open: BTreeMap<RawFd, PathBuf>,
     /// When operations are over.
     due: BTreeMap<Duration, usize>,
+    unsynced: Unsynced,
+}
+
+/// What of the segments the power could take.
+#[derive(Debug, Default)]
+struct Unsynced {
+    /// Since when a file has bytes that are not synced, and since when a name is not.
+    bytes: BTreeMap<PathBuf, Duration>,
+    names: BTreeMap<PathBuf, Duration>,
+    /// The longest that any have been so, and are not any more.
+    longest: Exposure,
+}
+
+/// What a power failure can take, at worst, of segments.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Exposure {
+    /// For how long bytes were written and not synced.
+    pub bytes: Duration,
+    /// For how long the name of a file was not.
+    pub name: Duration,
+    /// Whether some are neither yet.
+    pub now: bool,
+}
+
+impl Unsynced {
+    fn enter(&mut self, change: &Change, now: Duration) {
+        match change {
+            Change::File(path) if path.extension().is_some_and(|extension| extension == "seg") => {
+                self.names.insert(path.clone(), now);
+            }
+            Change::SyncDirectory(directory) => {
+                let Self { names, longest, .. } = self;
+                names.retain(|path, since| {
+                    let is_synced = path.parent() == Some(directory);
+                    if is_synced {
+                        longest.name = longest.name.max(now.saturating_sub(*since));
+                    }
+                    !is_synced
+                });
+            }
+            Change::Remove(path) => {
+                self.bytes.remove(path);
+                self.names.remove(path);
+            }
+            Change::At(path, change) if path.extension().is_some_and(|extension| extension == "seg") => {
+                match **change {
+                    Change::Write { .. } => _ = self.bytes.entry(path.clone()).or_insert(now),
+                    Change::Sync { .. } => {
+                        let since = self.bytes.remove(path).unwrap_or(now);
+                        self.longest.bytes = self.longest.bytes.max(now.saturating_sub(since));
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A change of what is on a disk. Files are named by a descriptor until they are entered into the record.
@@ -104,6 +161,7 @@ impl SimulatedDisk {
             changes: Vec::new(),
             open: BTreeMap::new(),
             due: BTreeMap::new(),
+            unsynced: Unsynced::default(),
         })))
     }
 
@@ -135,6 +193,20 @@ impl SimulatedDisk {
     /// The files cannot be written.
     pub fn after_power_failure(&self, of: &Path, to: &Path, seed: u64) -> io::Result<()> {
         Kept::draw(&self.lock().changes, seed).write(of, to)
+    }
+
+    /// Returns for how long, at most, what was written to segments was not synced.
+    pub fn exposure(&self) -> Exposure {
+        let inner = self.lock();
+        let Unsynced { bytes, names, .. } = &inner.unsynced;
+        let longest = |of: &BTreeMap<PathBuf, Duration>, before| {
+            of.values().map(|since| inner.now.saturating_sub(*since)).fold(before, Duration::max)
+        };
+        Exposure {
+            bytes: longest(bytes, inner.unsynced.longest.bytes),
+            name: longest(names, inner.unsynced.longest.name),
+            now: !bytes.is_empty() || !names.is_empty(),
+        }
     }
 
     pub(super) fn engine(&self) -> io::Result<SimulatedEngine> {
@@ -195,11 +267,13 @@ impl Inner {
             | Change::Sync { file } => self.open.get(file).cloned(),
             _ => None,
         };
-        self.changes.push(match file {
+        let change = match file {
             Some(path) if path.is_dir() => Change::SyncDirectory(path),
             Some(path) => Change::At(path, Box::new(change)),
             None => change,
-        });
+        };
+        self.unsynced.enter(&change, self.now);
+        self.changes.push(change);
     }
 }
 
