@@ -33,6 +33,7 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
             None => judge.dead(builder),
         }
     }
+    judge.aborts();
     for (source, ended) in course.sources.iter().enumerate() {
         if let Some(Err(error)) = ended {
             judge.error(&format!("source s{source}"), error);
@@ -42,6 +43,8 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
     Verdict { wrong: judge.wrong, fragments, trace: course.trace }
 }
 
+/// So soon a run has ended at all builders after one has ended it at once.
+const SOON: Duration = Duration::from_secs(3);
 /// The longest that what is written, and the name of a new file, are not on the disk itself.
 const UNSYNCED_BYTES: Duration = Duration::from_secs(3);
 const UNSYNCED_NAME: Duration = Duration::from_millis(500);
@@ -66,6 +69,32 @@ impl Judge<'_> {
         for name in &self.course.late {
             let took = self.course.took;
             self.wrong.push(format!("{name} had not ended after {took:?}"));
+        }
+    }
+
+    /// Where a builder is told to end its run at once, and nothing else is wrong, the others end it soon, too.
+    fn aborts(&mut self) {
+        if self.plan.hostile.is_some() || !self.plan.has_only_commands() {
+            return;
+        }
+        let ended = self.course.builders.iter().enumerate();
+        let reports: Vec<_> = ended.filter_map(|(at, ended)| Some((at, ended.as_ref()?.as_ref().ok()?))).collect();
+        let is_aborted = |(at, report): &&(usize, &BuilderReport)| {
+            self.plan.is_aborted(*at)
+                && report.reasons.iter().any(|reason| reason.starts_with("the run was ended at once"))
+        };
+        let Some((first, soonest)) =
+            reports.iter().filter(is_aborted).min_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds))
+        else {
+            return;
+        };
+        for (other, report) in &reports {
+            self.check(report.seconds <= soonest.seconds + SOON.as_secs_f64(), || {
+                format!(
+                    "b{first} ended the run at once after {} s, and b{other} after {} s",
+                    soonest.seconds, report.seconds
+                )
+            });
         }
     }
 

@@ -259,6 +259,11 @@ impl Plan {
         self.faults.iter().any(|(_, fault)| *fault == Fault::Command(builder, Command::Abort))
     }
 
+    /// Whether nothing is wrong but what people ask for, and dates.
+    pub fn has_only_commands(&self) -> bool {
+        self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Command(..) | Fault::Date(..)))
+    }
+
     /// Whether a builder, or its disk, stands still for a time, or for good.
     pub fn holds_up(&self, builder: usize) -> bool {
         self.faults.iter().any(|(_, fault)| match fault {
