@@ -502,7 +502,6 @@ impl Recorder {
     /// Moves segments that get no more blocks towards being closed, and lets go of those that are.
     fn close_segments(&mut self) {
         loop {
-            let directory = self.directory();
             let is_current = self.segments.len() == 1 && !self.ending && self.failure.is_none();
             let Some(front) = self.segments.front_mut().filter(|front| !is_current && front.is_idle()) else { return };
             if front.is_closed() {
@@ -515,7 +514,11 @@ impl Recorder {
                     let segment = front.number;
                     if front.failure().is_none() {
                         let job = Job::Remove { segment };
-                        self.engine.start(Operation::remove(directory, job, name_of(segment)));
+                        self.engine.start(Operation::remove(
+                            File::Open(Arc::clone(&self.directory)),
+                            job,
+                            name_of(segment),
+                        ));
                         self.syncing += 1;
                     }
                     let totals = &mut self.info.totals;

@@ -10,8 +10,8 @@ use thalweg_skip::skipped;
 /// flushed.
 const TRACE: u64 = 100 << 10;
 
-/// A call of a system that waits for nothing, by the name of each: what it is done to is named behind the number of a
-/// descriptor, as `read(5<anon_inode:[eventfd]>`.
+/// Whether a call, as strace prints it, may wait for a disk, a peer or another thread. A descriptor's number is followed by
+/// its file, as in `read(5<anon_inode:[eventfd]>`.
 fn waits(call: &str) -> bool {
     let (name, arguments) = call.split_once('(').unwrap_or((call, ""));
     let of = |kinds: &[&str]| kinds.iter().any(|kind| arguments.split(',').next().unwrap_or_default().contains(kind));
@@ -21,7 +21,8 @@ fn waits(call: &str) -> bool {
         // Its third argument is how many completions it waits for.
         "io_uring_enter" => arguments.split(", ").nth(2) == Some("0"),
         // Sockets wait for nobody: they are set so, or the call is. (A new one asks now and then for the MTU of a path.)
-        "socket" | "connect" => true,
+        "socket" => arguments.contains("SOCK_DGRAM") || arguments.contains("SOCK_NONBLOCK"),
+        "connect" => true,
         "recvfrom" | "recvmsg" | "recvmmsg" | "sendto" | "sendmsg" | "sendmmsg" | "setsockopt" | "getsockopt" => true,
         "readv" | "writev" | "sendfile" => of(&["socket:[", "TCP", "UNIX"]),
         "read" | "write" => of(&["anon_inode:[eventfd]", "anon_inode:[timerfd]", "socket:[", "TCP", "UNIX"]),

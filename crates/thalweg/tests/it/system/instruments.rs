@@ -30,6 +30,20 @@ fn topology(folder: &std::path::Path, run: &str, source: &str) -> PathBuf {
     path
 }
 
+/// The builder and the source of a topology, which takes what comes from now on.
+fn nodes(folder: &std::path::Path, topology: &std::path::Path) -> (Node, Node) {
+    let node = |name: &str| {
+        let mut command = thalweg();
+        command.args(["--json", "-v", "node", name]).arg(topology).current_dir(folder);
+        Node::start(name, command)
+    };
+    let mut builder = node("builder0");
+    builder.wait_for("listening on");
+    let mut source = node("telescope");
+    source.wait_for("what comes from now on counts");
+    (builder, source)
+}
+
 #[test]
 fn frames_of_an_instrument_are_on_disk_and_the_ledger_has_those_that_were_lost() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -38,15 +52,7 @@ fn frames_of_an_instrument_are_on_disk_and_the_ledger_has_those_that_were_lost()
         "device = {{ kind = \"udp\", listen = \"udp:{address}\", format = \"vdif\", size = 1032, rate = 100 }}"
     );
     let topology = topology(folder.path(), "events = 1000", &device);
-    let node = |name: &str| {
-        let mut command = thalweg();
-        command.args(["--json", "-v", "node", name]).arg(&topology).current_dir(folder.path());
-        Node::start(name, command)
-    };
-    let mut builder = node("builder0");
-    builder.wait_for("listening on");
-    let mut source = node("telescope");
-    source.wait_for("what comes from now on counts");
+    let (builder, source) = nodes(folder.path(), &topology);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let runs = folder.path().join("runs");
     for at in (0..1000).filter(|at| !lost(*at)) {
@@ -145,15 +151,7 @@ fn a_run_that_threw_away_what_fits_no_event_says_so_and_by_how_much_the_counter_
              counter = {{ at = 0, bytes = 8 }}{step} }}"
         );
         let topology = topology(folder.path(), "", &device);
-        let node = |name: &str| {
-            let mut command = thalweg();
-            command.args(["--json", "-v", "node", name]).arg(&topology).current_dir(folder.path());
-            Node::start(name, command)
-        };
-        let mut builder = node("builder0");
-        builder.wait_for("listening on");
-        let mut source = node("telescope");
-        source.wait_for("what comes from now on counts");
+        let (builder, mut source) = nodes(folder.path(), &topology);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         for at in 0..100_u64 {
             let datagram = [&(at * 4096).to_be_bytes()[..], &[at as u8; 1000]].concat();
