@@ -12,6 +12,8 @@ use thalweg_wire::{
 };
 
 const SLOTS: u32 = 8;
+/// Offers of it that a builder keeps at most: twice its slots, and one of what it left out before and behind them.
+pub(crate) const MOST_OPEN_OFFERS: u64 = 2 * SLOTS as u64 + 2;
 const SLOT_BYTES: u32 = 4096;
 /// Bytes of a record of its slots: a header, and as many of payload.
 const RECORD: usize = 2 * HEADER_LEN;
@@ -31,6 +33,8 @@ pub(crate) struct Hostile {
     clock: Arc<dyn Clock>,
     /// One in so many of its messages breaks a rule.
     breaks_one_in: u64,
+    /// It may have so many offers open.
+    open_offers: u64,
     next_turn: Duration,
     until: Duration,
 }
@@ -48,13 +52,14 @@ struct Counterpart {
 }
 
 impl Hostile {
-    /// Connects to all builders, again and again, until `until`.
+    /// Connects to all builders, again and again, until `until`. One that floods offers more than it has slots for.
     pub(crate) fn new(
         id: SourceId,
         builders: &[Address],
         mut random: Random,
         clock: Arc<dyn Clock>,
         until: Duration,
+        floods: bool,
     ) -> Result<Self, NodeError> {
         let mut pool = SlotPool::new("hostile", SLOTS, SLOT_BYTES as usize)?;
         let mut slots: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
@@ -93,7 +98,8 @@ impl Hostile {
         let builders = counterparts.collect();
         let breaks_one_in = random.logarithmic(1..1000);
         let next_turn = clock.now();
-        Ok(Self { id, endpoints, _pool: pool, builders, random, clock, breaks_one_in, next_turn, until })
+        let open_offers = if floods { u64::MAX } else { u64::from(SLOTS) };
+        Ok(Self { id, endpoints, _pool: pool, builders, random, clock, breaks_one_in, open_offers, next_turn, until })
     }
 
     fn hear(&mut self, at: usize) {
@@ -118,13 +124,13 @@ impl Hostile {
     }
 
     fn speak(&mut self, at: usize) {
-        let Self { builders, random, endpoints, breaks_one_in, id, .. } = self;
+        let Self { builders, random, endpoints, breaks_one_in, open_offers, id, .. } = self;
         let builder = &mut builders[at];
         let Some(link) = endpoints.link_mut(at).filter(|_| builder.started) else { return };
         for _ in 0..random.of(0..MOST_AT_ONCE) {
             if random.once_in(*breaks_one_in) {
                 link.send(&draw_message(random, builder, *id));
-            } else if builder.next_ticket < builder.released + u64::from(SLOTS) {
+            } else if builder.next_ticket < builder.released.saturating_add(*open_offers) {
                 let stride = u64::from(builder.greeting.hello.builders);
                 let offer = honest_offer(builder, random);
                 link.offer(&offer);

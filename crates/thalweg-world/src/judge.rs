@@ -1,12 +1,13 @@
 //! Whether what nodes report and what is on their disks is so.
 
 use crate::device::{Had, payload};
+use crate::hostile::MOST_OPEN_OFFERS;
 use crate::plan::Plan;
 use crate::world::Course;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_filter::{Decide, Simulated};
-use thalweg_node::BuilderReport;
+use thalweg_node::{BuilderReport, Policy};
 use thalweg_store::{EventStatus, Exposure, Run, StoreError, run_directory_name, salvage, verify};
 use thalweg_wire::{EventId, RunNumber, Status};
 
@@ -34,6 +35,8 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
         }
     }
     judge.aborts();
+    judge.left_out();
+    judge.open_offers();
     for (source, ended) in course.sources.iter().enumerate() {
         if let Some(Err(error)) = ended {
             judge.error(&format!("source s{source}"), error);
@@ -44,7 +47,7 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
 }
 
 /// So soon a run has ended at all builders after one has ended it at once.
-const SOON: Duration = Duration::from_secs(3);
+const SOON: Duration = Duration::from_secs(8);
 /// The longest that what is written, and the name of a new file, are not on the disk itself.
 const UNSYNCED_BYTES: Duration = Duration::from_secs(3);
 const UNSYNCED_NAME: Duration = Duration::from_millis(500);
@@ -96,6 +99,37 @@ impl Judge<'_> {
                 )
             });
         }
+    }
+
+    /// A builder that died got no fragment that was taken from a device after that: those that were meant for it are lost.
+    fn left_out(&mut self) {
+        let Some(Some(Ok(leader))) = self.course.builders.first() else { return };
+        for left in &leader.left_out {
+            let died = self.course.died.iter().find(|(builder, _)| u32::try_from(*builder) == Ok(left.builder));
+            let Some((_, next)) = died else { continue };
+            let mut least = 0;
+            for (source, plan) in self.plan.sources.iter().enumerate() {
+                let is_sure = leader.ledger.sources[source].final_counters && plan.policy == Policy::Block;
+                if !is_sure || plan.acquires || self.plan.hostile == Some(source) || self.plan.is_gone(source) {
+                    continue;
+                }
+                let had = self.course.truths[source].had();
+                let taken_after = |(first, count): &(u64, u64)| {
+                    had.range((*first).max(next[source])..).take_while(|(event, _)| **event < first + count).count()
+                        as u64
+                };
+                least += left.events.iter().map(taken_after).sum::<u64>();
+            }
+            self.check(left.lost >= least, || {
+                format!("b{} died before {least} fragments were taken for it, and lost is {left:?}", left.builder)
+            });
+        }
+    }
+
+    /// A peer that keeps to no rules is kept to its bound.
+    fn open_offers(&mut self) {
+        let open = self.course.open_offers;
+        self.check(open <= MOST_OPEN_OFFERS, || format!("{open} offers of one source are kept"));
     }
 
     /// What the power can take of a builder that has its time, and a disk that works: what was written in the last second

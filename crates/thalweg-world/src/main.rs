@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_world::{Plan, Verdict, World, judge, shrink, try_plan, try_twice};
 
+/// A world that takes longer does not end: a node goes round and round in one turn.
+const LONGEST: Duration = Duration::from_secs(120);
 /// Of so many seeds one is played twice.
 const AGAIN: u64 = 8;
 
@@ -80,14 +82,18 @@ fn play_many(options: &Options) -> io::Result<bool> {
     let (next, played, fragments) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let failed = Mutex::new(0_u64);
     let begun = Instant::now();
-    let work = || {
+    let playing: Vec<Mutex<Option<(u64, Instant)>>> = (0..threads).map(|_| Mutex::default()).collect();
+    let lock = |at: usize| playing[at].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let work = |thread: usize| {
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             if at >= options.seeds || begun.elapsed() > options.time {
                 return;
             }
             let seed = first.wrapping_add(at);
+            *lock(thread) = Some((seed, Instant::now()));
             let verdict = play(seed, options);
+            *lock(thread) = None;
             played.fetch_add(1, Ordering::Relaxed);
             fragments.fetch_add(verdict.fragments, Ordering::Relaxed);
             if !verdict.wrong.is_empty() {
@@ -97,7 +103,17 @@ fn play_many(options: &Options) -> io::Result<bool> {
             }
         }
     };
-    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            let stuck = (0..threads).find_map(|at| lock(at).filter(|(_, since)| since.elapsed() > LONGEST));
+            if let Some((seed, _)) = stuck {
+                let _ = writeln!(io::stdout(), "make world ARGS=\"--seed {seed}\"\n  it does not end");
+                std::process::exit(1);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    });
     let failed = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (played, fragments, seconds) = (played.into_inner(), fragments.into_inner(), begun.elapsed().as_secs_f64());
     writeln!(

@@ -53,8 +53,12 @@ pub struct Plan {
     pub network: Impairments,
     /// A source in whose place there is a peer that keeps to no rules.
     pub hostile: Option<usize>,
+    /// Whether that peer offers more than it has slots for.
+    pub floods: bool,
     /// The time that a step takes at least.
     pub step: Duration,
+    /// Whatever happened, the builders are told to stop then.
+    pub last_word: Duration,
     /// What goes wrong, or is asked for, and when.
     pub faults: Vec<(Duration, Fault)>,
 }
@@ -112,12 +116,14 @@ pub enum Fault {
     Date(NodeName, i64),
 }
 
-/// Whatever happened, the builder that leads is told to stop then.
-pub(crate) const LAST_WORD: Duration = Duration::from_secs(8);
+/// When builders are told to stop, whatever happened.
+const LAST_WORD: Duration = Duration::from_secs(8);
 /// By then a run has begun at all builders, where nothing is wrong.
 const BEGUN: Duration = Duration::from_secs(2);
 /// Seeds below this one draw what worlds had at first, so that those that are kept keep their meaning.
 const FIRST_SEEDS: u64 = 1 << 20;
+/// And seeds below this one what they had then.
+const SECOND_SEEDS: u64 = 30_128_000_000_000_000;
 /// `deadline` of builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Of a thousand datagrams, how many may be lost and the run be complete nevertheless.
@@ -156,7 +162,9 @@ impl Plan {
             segment: random.logarithmic(block..block * 64),
             network,
             hostile: None,
+            floods: false,
             step: random.pick(&[100, 500, 2000].map(Duration::from_micros)),
+            last_word: LAST_WORD,
             faults: Vec::new(),
             sources,
         };
@@ -165,6 +173,9 @@ impl Plan {
         plan.faults = (0..count).map(|_| (at(&mut random), plan.draw_fault(&mut random))).collect();
         if seed >= FIRST_SEEDS {
             plan.add(&mut random);
+        }
+        if seed >= SECOND_SEEDS {
+            plan.add_ends(&mut random);
         }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
@@ -191,6 +202,25 @@ impl Plan {
             } else if random.once_in(20) {
                 self.faults.push((when, Fault::Restarted(at, random.millis(0..4000))));
             }
+        }
+    }
+
+    /// Draws ends that are seldom drawn by chance: a run that is ended at once while all is well, and a builder that dies
+    /// while another one assigns events to it.
+    fn add_ends(&mut self, random: &mut Random) {
+        self.floods = self.hostile.is_some() && random.once_in(2);
+        if self.builders == 1 {
+            return;
+        }
+        let builders = self.builders as u64;
+        if random.once_in(8) {
+            (self.hostile, self.events, self.duration) = (None, None, None);
+            self.last_word = 3 * LAST_WORD;
+            let builder = random.of(0..builders) as usize;
+            self.faults = vec![(random.millis(2000..7000), Fault::Command(builder, Command::Abort))];
+        } else if self.by_room && random.once_in(2) {
+            let builder = random.of(1..builders) as usize;
+            self.faults.push((random.millis(1000..6000), Fault::Killed(NodeName::Builder(builder))));
         }
     }
 
@@ -269,6 +299,14 @@ impl Plan {
         self.faults.iter().any(|(_, fault)| match fault {
             Fault::Stopped(NodeName::Builder(at), _) | Fault::Killed(NodeName::Builder(at)) => *at == builder,
             Fault::Disk(at, _) | Fault::DiskStuck(at, _) => *at == builder,
+            _ => false,
+        })
+    }
+
+    /// Whether a source is gone for a time, or for good.
+    pub fn is_gone(&self, source: usize) -> bool {
+        self.faults.iter().any(|(_, fault)| match fault {
+            Fault::Killed(NodeName::Source(at)) | Fault::Restarted(at, _) => *at == source,
             _ => false,
         })
     }

@@ -3,7 +3,7 @@
 use crate::clock::HostClock;
 use crate::device::{Plug, Truth, WorldAcquisition, WorldDevice};
 use crate::hostile::Hostile;
-use crate::plan::{DEADLINE, Fault, LAST_WORD, Medium, NodeName, Plan, TIMEOUT};
+use crate::plan::{DEADLINE, Fault, Medium, NodeName, Plan, TIMEOUT};
 use crate::random::Random;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -48,6 +48,10 @@ pub struct World {
     ports: BTreeMap<NodeName, SocketAddr>,
     /// Builders whose power failed, and what was found on their disks.
     unpowered: Vec<(usize, PathBuf)>,
+    /// Builders that died, and the first event that each source had not yet taken from its device then.
+    died: Vec<(usize, Vec<u64>)>,
+    /// The most offers of a hostile source that a builder kept.
+    open_offers: u64,
     /// What the power could take of them at worst.
     exposed: Vec<(usize, Exposure)>,
     trace: u64,
@@ -121,6 +125,10 @@ pub struct Course {
     pub runs: PathBuf,
     /// Builders whose power failed, and what was found on their disks.
     pub unpowered: Vec<(usize, PathBuf)>,
+    /// Builders that died, and the first event that each source had not yet taken from its device then.
+    pub died: Vec<(usize, Vec<u64>)>,
+    /// The most offers of a hostile source that a builder kept.
+    pub open_offers: u64,
     /// What the power could take of each builder at worst: until it failed, or until the end.
     pub exposed: Vec<Exposure>,
     /// How long it took, in the world's time.
@@ -179,6 +187,8 @@ impl World {
             asked_to_stop: Vec::new(),
             ports: BTreeMap::new(),
             unpowered: Vec::new(),
+            died: Vec::new(),
+            open_offers: 0,
             exposed: Vec::new(),
             trace: plan.seed,
         };
@@ -228,9 +238,9 @@ impl World {
     }
 
     fn hostile(&mut self, index: usize, clock: Arc<dyn Clock>) -> AnySource {
-        let until = clock.now() + LAST_WORD + TIMEOUT;
+        let until = clock.now() + self.plan.last_word + TIMEOUT;
         let (id, random) = (source_id(index), Random::new(self.random.next()));
-        let peer = Hostile::new(id, &self.addresses, random, clock, until);
+        let peer = Hostile::new(id, &self.addresses, random, clock, until, self.plan.floods);
         AnySource::Hostile(Box::new(peer.expect("memory and descriptors")))
     }
 
@@ -265,7 +275,7 @@ impl World {
     pub fn take_course(mut self) -> Course {
         let begun = self.clock.now();
         let mut faults = self.plan.faults.clone().into_iter().peekable();
-        let mut last_word = Some(begun + LAST_WORD);
+        let mut last_word = Some(begun + self.plan.last_word);
         let mut late = Vec::new();
         while !self.is_over() {
             let now = self.clock.now();
@@ -276,6 +286,7 @@ impl World {
                 self.say_the_last_word();
             }
             self.turn(now);
+            self.count_open_offers();
             let next = faults.peek().map(|(at, _)| begun + *at).into_iter().chain(last_word);
             let next = next.chain(self.next_time(now)).min().unwrap_or(now + DEADLINE);
             let next = next.max(now + self.plan.step);
@@ -293,6 +304,8 @@ impl World {
             truths: self.truths,
             runs: self.runs,
             exposed,
+            died: self.died,
+            open_offers: self.open_offers,
             unpowered: self.unpowered,
             late,
             trace: self.trace,
@@ -323,6 +336,14 @@ impl World {
         }
     }
 
+    fn count_open_offers(&mut self) {
+        let Some(source) = self.plan.hostile else { return };
+        for member in self.builders.iter().filter(|member| member.node.is_some()) {
+            let open = member.handle.snapshot().sources.get(source).map_or(0, |row| row.backlog);
+            self.open_offers = self.open_offers.max(open);
+        }
+    }
+
     fn next_time(&self, now: Duration) -> Option<Duration> {
         let disks = self.disks.iter().filter_map(SimulatedDisk::next_time);
         let nodes = self.builders.iter().filter_map(|member| member.next_time(now));
@@ -347,7 +368,7 @@ impl World {
                     NodeName::Source(at) => self.sources[at].stopped_until = until,
                 }
             }
-            Fault::Killed(NodeName::Builder(at)) => self.builders[at].node = None,
+            Fault::Killed(NodeName::Builder(at)) => drop(self.kill_builder(at)),
             Fault::Unpowered(at) => self.power_fails(at),
             Fault::Parted(source, builder, time) => {
                 self.held_up += time;
@@ -385,8 +406,15 @@ impl World {
         }
     }
 
+    fn kill_builder(&mut self, builder: usize) -> Option<BuilderNode> {
+        let node = self.builders[builder].node.take()?;
+        let next = |truth: &Truth| truth.had().keys().next_back().map_or(0, |last| last + 1);
+        self.died.push((builder, self.truths.iter().map(next).collect()));
+        Some(node)
+    }
+
     fn power_fails(&mut self, builder: usize) {
-        if self.builders[builder].node.take().is_some() {
+        if self.kill_builder(builder).is_some() {
             let to = self.runs.with_file_name(format!("unpowered-b{builder}"));
             let disk = &self.disks[builder];
             disk.after_power_failure(&self.runs, &to, self.random.next()).expect("a directory to write to");
@@ -413,7 +441,7 @@ impl World {
 
     /// Nodes that should have ended by now.
     fn late(&self, begun: Duration) -> Vec<NodeName> {
-        let bound = begun + LAST_WORD + self.held_up + 2 * BOUND;
+        let bound = begun + self.plan.last_word + self.held_up + 2 * BOUND;
         let now = self.clock.now();
         let builders = self.builders.iter().enumerate().filter(|(_, member)| member.node.is_some() && now > bound);
         let sources = self
