@@ -145,6 +145,73 @@ def test_two_series_are_one_run(detector: Detector, program: Path, tmp_path: Pat
     assert set(each) == {1, 2, 3}
 
 
+def test_each_image_of_a_series_is_an_event(detector: Detector, program: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(TOPOLOGY.format(events=5))
+    building = subprocess.Popen(
+        [program, "node", "builder", tmp_path / "run.toml", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert building.stderr is not None
+    address = building.stderr.readline().split()[-1]
+    command = [sys.executable, "-m", "thalweg.dectris", detector.endpoint, address, "--id", "1.0", "--timeout", "60"]
+    taking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        detector.series(5)
+        report = json.loads(building.communicate(timeout=90)[0].splitlines()[-1])
+        assert taking.wait(timeout=60) == 0, taking.communicate()[1]
+    finally:
+        building.kill()
+        taking.kill()
+    assert report["state"] == "COMPLETE", report["reasons"]
+    run = thalweg.open(report["directory"])
+    assert [int(event["eiger"].array[:, 20].max()) for event in run] == [1, 2, 3, 1, 2]
+
+
+def came(stream: dectris._Stream, *parts: Any) -> None:
+    """A message has come, of parts that are JSON or bytes."""
+    stream._came([part if isinstance(part, bytes) else json.dumps(part).encode() for part in parts])
+
+
+def image(stream: dectris._Stream, series: int, frame: int) -> None:
+    what = {"htype": "dimage_d-1.0", "shape": [1, 1], "type": "uint8", "encoding": "<"}
+    came(stream, {"htype": "dimage-1.0", "series": series, "frame": frame}, what, bytes([frame]), {})
+
+
+def taken(stream: dectris._Stream) -> list[tuple[int, int, bool]]:
+    """Of each image that is there its number, content and whether that is certain."""
+    there = iter(lambda: stream._order.take(idle=True), None)
+    return [(number, int(array[0, 0]), certain) for number, _, array, certain in there]
+
+
+def test_images_are_numbered_by_their_series_and_what_is_not_known_is_uncertain() -> None:
+    config = {"nimages": 3, "ntrigger": 2, "bit_depth_image": 16, "x_pixels_in_detector": 4, "y_pixels_in_detector": 2}
+    stream = dectris._Stream(f"tcp://127.0.0.1:{free_port()}")
+    header = {"htype": "dheader-1.0", "series": 7, "header_detail": "basic"}
+    assert stream._came([json.dumps(header).encode(), json.dumps(config).encode()]) == (np.dtype("uint16"), (2, 4))
+    # Two overtake each other, and the last of six is lost.
+    for frame in [1, 0, 2, 4, 3]:
+        image(stream, 7, frame)
+    assert taken(stream) == [(frame, frame, True) for frame in range(5)]
+    came(stream, {"htype": "dheader-1.0", "series": 8, "header_detail": "basic"}, config)
+    image(stream, 8, 1)
+    assert taken(stream) == [(7, 1, True)]
+    # Nothing says how many these have.
+    came(stream, {"htype": "dheader-1.0", "series": 9, "header_detail": "none"})
+    image(stream, 9, 0)
+    came(stream, {"htype": "dheader-1.0", "series": 10, "header_detail": "none"})
+    image(stream, 10, 0)
+    assert taken(stream) == [(12, 0, True), (13, 0, False)]
+    stream.close()
+    # A series that had begun before anyone listened.
+    stream = dectris._Stream(f"tcp://127.0.0.1:{free_port()}")
+    image(stream, 3, 57)
+    image(stream, 3, 59)
+    assert taken(stream) == [(0, 57, True), (2, 59, True)]
+    stream.close()
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "float32"])
 def test_an_image_is_what_it_was_however_it_is_encoded(dtype: str) -> None:
     # More than a block, and some pixels beside those that come in eights.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from itertools import islice
-from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import closing
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import thalweg
+from thalweg._thalweg import _FrameCounter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -17,78 +18,144 @@ if TYPE_CHECKING:
 
 # Seconds from one look whether the run is over to the next, while nothing comes.
 LOOK = 0.5
+# Images that may come before one that was published earlier.
+REORDERED = 16
+
+
+class Form(NamedTuple):
+    """What all images will be, before the first has come."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
 
 
 class Image(NamedTuple):
-    """An array: where it is in the order of all, when it was taken (TAI, in nanoseconds), and what it is."""
+    """An array: where it is in the order of all, when it was taken (TAI, in nanoseconds), and what it is.
+
+    `certain`: its number is more than a guess.
+    """
 
     number: int
     time: int | None
     array: np.ndarray[Any, Any]
+    certain: bool = True
 
 
-class Counter:
-    """Numbers that never go back: where what is counted begins anew, they go on."""
+class Stream(Protocol):
+    """What is published at one place."""
 
-    def __init__(self) -> None:
-        """Nothing was counted yet."""
-        self.offset, self.last = 0, -1
+    # How it is called in messages.
+    name: str
 
-    def anew(self, first: int) -> None:
-        """The count begins anew, at this number."""
-        self.offset = self.last + 1 - first
+    def take(self) -> Form | Image | None:
+        """Returns what comes next, in order; None where nothing has come for LOOK seconds."""
 
-    def __call__(self, number: int) -> int:
-        """The number of what comes next, by the count of who sends it."""
-        self.last = number + self.offset
-        return self.last
+    def begin(self) -> bool:
+        """The run begins. Returns whether what has come until now is of it: not where the publisher goes on by itself."""
+
+    def close(self) -> None:
+        """Nothing more is taken."""
+
+
+class Order:
+    """Images in the order of their publisher's counter, which has so many bits. Numbers never go back."""
+
+    def __init__(self, bits: int) -> None:
+        """Nothing has come."""
+        self._bits = bits
+        self._counter = _FrameCounter(bits)
+        self._waiting: dict[int, Image] = {}
+        # The first number that is still waited for.
+        self.next = 0
+
+    def _count(self, count: int) -> int:
+        return count & ((1 << self._bits) - 1)
+
+    @property
+    def end(self) -> int:
+        """The number after all that have come."""
+        return max(self._waiting, default=self.next - 1) + 1
+
+    def begin(self, count: int, number: int, *, certain: bool) -> None:
+        """What has this count has this number, whatever came before."""
+        self._counter.begin(self._count(count), number, certain)
+
+    def came(self, count: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
+        """An array has come."""
+        number = self._counter.came(self._count(count), self.next)
+        if number is None or number in self._waiting:
+            number = self._counter.begin_anew(self._count(count), self.end)
+        self._waiting[number] = Image(number, time, array, self._counter.is_certain(number))
+
+    def take(self, *, idle: bool = False) -> Image | None:
+        """Returns the next image; one that was published earlier is waited for, unless nothing has come for long."""
+        first = min(self._waiting, default=None)
+        if first is None or not (first == self.next or idle or len(self._waiting) > REORDERED):
+            return None
+        self.next = first + 1
+        return self._waiting.pop(first)
+
+
+def images(stream: Stream, timeout: float, over: Callable[[], bool]) -> Generator[Image, None, None]:
+    """All images of a stream, until `over`. The first one comes within `timeout` seconds, or TimeoutError is raised."""
+    begun, patience = False, monotonic() + timeout
+    with closing(stream):
+        while True:
+            image = stream.take()
+            if isinstance(image, Image):
+                begun = True
+                yield image
+            elif over():
+                return
+            elif not begun and monotonic() > patience:
+                msg = f"{stream.name} within {timeout:g} s"
+                raise TimeoutError(msg)
 
 
 def record(
-    images: Callable[[Callable[[], bool], float], Generator[Image, None, None]],
+    stream: Stream,
     builders: str | Sequence[str],
     *,
     id: str,
     name: str | None,
     description: dict[str, Any],
     timeout: float,
-    old: int = 0,
 ) -> dict[str, Any]:
-    """Gives images to the builders, to the end of their run, and returns what the source counted.
-
-    `images` is called with a function that says whether it is to end, which it asks now and then, and with the seconds
-    in which the first one is to come. It is called twice: what is published before the run is not of it, and says only
-    what there will be. `old`: so many of its first images are from before it was called.
-    """
-    before = images(lambda: False, timeout)
-    first = next(before).array
-    before.close()
-    source = thalweg.Source(
-        builders,
-        id=id,
-        name=name,
-        dtype=first.dtype,
-        shape=first.shape,
-        description=description,
-        policy="drop-newest",
-        timeout=timeout,
-    )
-    # The number that comes next.
-    due: int | None = None
-    # The run begins when all its sources are there.
-    with source:
-        stream = images(lambda: not source.running, inf)
-        try:
-            for image in islice(stream, old, None):
-                if due is not None and image.number > due:
-                    source.lost(image.number - due)
-                source.push(image.array, timestamp=image.time)
-                due = image.number + 1
-        except thalweg.RunOver:
-            pass
-        finally:
-            stream.close()
-        return source.finish()
+    """Gives images to the builders, to the end of their run, and returns what the source counted."""
+    with closing(stream):
+        patience = monotonic() + timeout
+        while (first := stream.take()) is None:
+            if monotonic() > patience:
+                msg = f"{stream.name} within {timeout:g} s"
+                raise TimeoutError(msg)
+        form = Form(first.array.dtype, first.array.shape) if isinstance(first, Image) else first
+        source = thalweg.Source(
+            builders,
+            id=id,
+            name=name,
+            dtype=form.dtype,
+            shape=form.shape,
+            description=description,
+            policy="drop-newest",
+            timeout=timeout,
+        )
+        # The run begins when all its sources are there.
+        with source:
+            item: Form | Image | None = first if stream.begin() else None
+            # The number that comes next.
+            due = 0
+            try:
+                while source.running:
+                    if isinstance(item, Image):
+                        if item.number > due:
+                            source.lost(item.number - due)
+                        status = None if item.certain else "uncertain"
+                        source.push(item.array, timestamp=item.time, status=status)
+                        due = item.number + 1
+                    item = stream.take()
+            except thalweg.RunOver:
+                pass
+            return source.finish()
 
 
 def command(

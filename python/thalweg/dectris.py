@@ -3,8 +3,13 @@
     python -m thalweg.dectris tcp://detector:9999 tcp:127.0.0.1:7700 --id 1.0
 
 Each image is one fragment. Events are numbered by the image's number in its series: a number that is left out is an
-image that was lost on the way, `lost_in_device` in the run's ledger. The next series goes on behind the last image of
-the one before. Images are dated as they come: the detector's clock is one of its own.
+image that was lost on the way, `lost_in_device` in the run's ledger. Images that overtake each other are put in order, and
+dated as they come: the detector's clock is one of its own.
+
+The next series goes on behind the last image of the one before. How many that has, the header of a series says, where
+the detector's `header_detail` is `basic` or `all`; else what was lost at its end is not known, and the images of the next
+series are `uncertain`. From such a header, too, it is known what images will be before the first one comes. Without it the
+run begins with the first image.
 
 Images of another shape or type than the first one end the source. Needs pyzmq, and lz4 and bitshuffle where images are
 compressed: pip install thalweg[dectris].
@@ -14,13 +19,12 @@ from __future__ import annotations
 
 import json
 import re
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from thalweg import _published
-from thalweg._published import LOOK, Image
+from thalweg._published import LOOK, Form, Image, Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -107,6 +111,117 @@ def _header(part: bytes, kind: str) -> dict[str, Any]:
     return header
 
 
+def _form(config: Any) -> tuple[int | None, Form | None]:
+    """How many images a series has, and what they are, as the header of the series says where it is told to."""
+    if not isinstance(config, dict):
+        return None, None
+    total = form = None
+    images, triggers = config.get("nimages"), config.get("ntrigger", 1)
+    if isinstance(images, int) and isinstance(triggers, int) and 0 < images * triggers < 1 << 31:
+        total = images * triggers
+    bits = config.get("bit_depth_image")
+    shape = config.get("y_pixels_in_detector"), config.get("x_pixels_in_detector")
+    if bits in {8, 16, 32} and all(isinstance(length, int) and 0 < length < 1 << 16 for length in shape):
+        form = Form(np.dtype(f"uint{bits}"), shape)
+    return total, form
+
+
+class _Stream:
+    """The images of a detector."""
+
+    def __init__(self, endpoint: str) -> None:
+        """Connects, where there is a detector or will be one."""
+        try:
+            import zmq
+        except ImportError as error:
+            msg = "thalweg.dectris needs pyzmq: pip install thalweg[dectris]"
+            raise ImportError(msg) from error
+        self.name = f"{endpoint}: no image"
+        self._nothing: type[Exception] = zmq.Again
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PULL)
+        self._socket.setsockopt(zmq.RCVHWM, WAITING)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, LONGEST)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVTIMEO, int(LOOK * 1000))
+        self._order = Order(64)
+        self._series: int | None = None
+        # The number of the series' first image, and how many it has, where that is known.
+        self._base, self._total = 0, cast("int | None", None)
+        try:
+            self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            msg = f"{endpoint}: {error}"
+            raise ValueError(msg) from error
+
+    def take(self) -> Form | Image | None:
+        """Returns the next image, or what the images of a series will be."""
+        while (image := self._order.take()) is None:
+            try:
+                parts = self._socket.recv_multipart()
+            except self._nothing:
+                return self._order.take(idle=True)
+            form = self._came(parts)
+            if form is not None:
+                return form
+        return image
+
+    def _came(self, parts: list[bytes]) -> Form | None:
+        about = _header(parts[0], "d")
+        kind = about["htype"]
+        if kind.startswith("dheader-"):
+            try:
+                total, form = _form(json.loads(parts[1]) if len(parts) > 1 else None)
+                self._begin(int(about["series"]), 0, total, seen=True)
+            except (KeyError, TypeError, ValueError) as error:
+                msg = f"the header of a series says nothing of it: {error}"
+                raise ValueError(msg) from error
+            return form
+        if kind.startswith("dimage-"):
+            self._image(about, parts)
+        return None
+
+    def _begin(self, series: int, number: int, total: int | None, *, seen: bool) -> None:
+        """A series begins, with this image of it. `seen`: its header says so."""
+        if self._series is None:
+            self._base, certain = (0 if seen else -number), True
+        else:
+            certain = self._total is not None
+            self._base = self._order.end if self._total is None else self._base + self._total
+        self._series, self._total = series, total
+        self._order.begin(self._base + number, self._base + number, certain=certain)
+
+    def _image(self, about: dict[str, Any], parts: list[bytes]) -> None:
+        if len(parts) < 3:
+            msg = f"an image in {len(parts)} parts: it has four"
+            raise ValueError(msg)
+        what = _header(parts[1], "dimage_d-")
+        try:
+            series, number = int(about["series"]), int(about["frame"])
+            array = decoded(parts[2], what["shape"], what["type"], what["encoding"])
+        except (KeyError, TypeError) as error:
+            msg = f"an image says nothing of itself: {error} is missing or wrong"
+            raise ValueError(msg) from error
+        if not 0 <= number < 1 << 31:
+            msg = f"an image says that it is number {number} of its series"
+            raise ValueError(msg)
+        if series != self._series:
+            self._begin(series, number, None, seen=False)
+        if self._total is not None and number >= self._total:
+            self._total = None
+        self._order.came(self._base + number, None, array)
+
+    def begin(self) -> bool:
+        """A detector streams to whoever takes: all that it streamed is of the run."""
+        return True
+
+    def close(self) -> None:
+        """Disconnects."""
+        self._socket.close()
+        self._context.term()
+
+
 def images(
     endpoint: str, *, timeout: float = 10.0, over: Callable[[], bool] = lambda: False
 ) -> Generator[Image, None, None]:
@@ -114,55 +229,7 @@ def images(
 
     While nothing comes, `over` is asked now and then whether to end.
     """
-    try:
-        import zmq
-    except ImportError as error:
-        msg = "thalweg.dectris needs pyzmq: pip install thalweg[dectris]"
-        raise ImportError(msg) from error
-
-    with zmq.Context() as context, context.socket(zmq.PULL) as socket:
-        socket.setsockopt(zmq.RCVHWM, WAITING)
-        socket.setsockopt(zmq.MAXMSGSIZE, LONGEST)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.RCVTIMEO, int(LOOK * 1000))
-        try:
-            socket.connect(endpoint)
-        except zmq.ZMQError as error:
-            msg = f"{endpoint}: {error}"
-            raise ValueError(msg) from error
-        count, series, begun, patience = _published.Counter(), None, False, monotonic() + timeout
-        while True:
-            try:
-                parts = socket.recv_multipart()
-            except zmq.Again:
-                if over():
-                    return
-                if not begun and monotonic() > patience:
-                    msg = f"{endpoint}: no image within {timeout:g} s"
-                    raise TimeoutError(msg) from None
-                continue
-            about = _header(parts[0], "d")
-            # What there is beside images: the header of a series, and its end.
-            if not about["htype"].startswith("dimage-"):
-                continue
-            if len(parts) < 3:
-                msg = f"an image in {len(parts)} parts: it has four"
-                raise ValueError(msg)
-            what = _header(parts[1], "dimage_d-")
-            try:
-                this, number = int(about["series"]), int(about["frame"])
-                array = decoded(parts[2], what["shape"], what["type"], what["encoding"])
-            except (KeyError, TypeError) as error:
-                msg = f"an image says nothing of itself: {error} is missing or wrong"
-                raise ValueError(msg) from error
-            if not 0 <= number < 1 << 31:
-                msg = f"an image says that it is number {number} of its series"
-                raise ValueError(msg)
-            if this != series or number + count.offset <= count.last:
-                count.anew(0 if begun else number)
-                series = this
-            begun = True
-            yield Image(count(number), None, array)
+    return _published.images(_Stream(endpoint), timeout, over)
 
 
 def record(
@@ -170,7 +237,7 @@ def record(
 ) -> dict[str, Any]:
     """Gives a detector's images to the builders, to the end of their run, and returns what the source counted."""
     return _published.record(
-        lambda over, timeout: images(endpoint, timeout=timeout, over=over),
+        _Stream(endpoint),
         builders,
         id=id,
         name=name,

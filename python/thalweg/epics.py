@@ -4,11 +4,13 @@
 
 Each array is one fragment. Events are numbered by `uniqueId`, the counter of the camera's driver: a number
 that is left out is an array that was lost on the way, `lost_in_device` in the run's ledger. Arrays are dated by their
-`dataTimeStamp`, and as they come where that is not set. When the server goes away and comes back, numbers go on where
-they were.
+`dataTimeStamp`, and as they come where that is not set. Arrays that overtake each other are put in order.
 
-Of arrays without `uniqueId` all that come are in the run, in their order. What of them is lost on the way is not known:
-a warning says so.
+When the server goes away and counts anew, numbers go on where they were. What was lost meanwhile is not known: what
+follows is `uncertain`, and so the run is INCOMPLETE. So it is with arrays without `uniqueId`: all that come are in the run, in
+their order.
+
+What was published before the run began is not of it.
 
 Arrays of another shape or type than the first one end the source, as do compressed ones: areaDetector compresses where
 a codec plugin is told to. Needs p4p: pip install thalweg[epics].
@@ -18,13 +20,12 @@ from __future__ import annotations
 
 import queue
 import warnings
-from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from thalweg import _published
-from thalweg._published import LOOK, Image
+from thalweg._published import LOOK, Image, Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -33,6 +34,8 @@ __all__ = ["Image", "images", "record"]
 
 # TAI is so much ahead of UTC since 2017 (IERS Bulletin C).
 TAI_UTC = 37
+# uniqueId is an int.
+ID_BITS = 32
 # Arrays that wait here, and in the server. Of more, some are lost, and counted.
 WAITING = 64
 
@@ -41,8 +44,8 @@ class _Gone(NamedTuple):
     """The server went away."""
 
 
-def _image(value: Any) -> Image:
-    """What a normative NTNDArray has (EPICS 7 Normative Types, NTNDArray)."""
+def _array(value: Any) -> tuple[int, int | None, np.ndarray[Any, Any]]:
+    """The number, time and array of a normative NTNDArray (EPICS 7 Normative Types, NTNDArray)."""
     if codec := value.codec.name:
         msg = f"its arrays are compressed ({codec}): switch the codec off"
         raise ValueError(msg)
@@ -50,7 +53,83 @@ def _image(value: Any) -> Image:
     shape = [dimension.size for dimension in reversed(value.dimension)]
     stamp = value.dataTimeStamp
     time = (stamp.secondsPastEpoch + TAI_UTC) * 10**9 + stamp.nanoseconds if stamp.secondsPastEpoch else None
-    return Image(value.uniqueId, time, np.asarray(value.value).reshape(shape))
+    return value.uniqueId, time, np.asarray(value.value).reshape(shape)
+
+
+class _Stream:
+    """The arrays of a PV, from the last one that was published on."""
+
+    def __init__(self, pv: str) -> None:
+        """Begins to listen."""
+        try:
+            from p4p.client.thread import Context, Disconnected
+        except ImportError as error:
+            msg = "thalweg.epics needs p4p: pip install thalweg[epics]"
+            raise ImportError(msg) from error
+        self.name = f"{pv}: no array"
+        self._pv = pv
+        self._arrived: queue.Queue[Any] = queue.Queue(WAITING)
+        self._order = Order(ID_BITS)
+        # The number and time of the last array, and whether its server was connected since.
+        self._last: tuple[int, int | None] | None = None
+        self._connects, self._numbered = True, True
+
+        def came(value: Any) -> None:
+            item = _Gone() if isinstance(value, Disconnected) else value
+            try:
+                self._arrived.put_nowait(item)
+            except queue.Full:
+                # Its number will be missing.
+                return
+
+        self._context = Context("pva", nt=False)
+        request = f"record[queueSize={WAITING}]field()"
+        self._subscription = self._context.monitor(pv, came, request=request, notify_disconnect=True)
+
+    def take(self) -> Image | None:
+        """Returns the next array."""
+        while (image := self._order.take()) is None:
+            try:
+                value = self._arrived.get(timeout=LOOK)
+            except queue.Empty:
+                return self._order.take(idle=True)
+            self._came(value)
+        return image
+
+    def _came(self, value: Any) -> None:
+        if isinstance(value, _Gone):
+            self._connects = True
+            return
+        if isinstance(value, BaseException):
+            raise value
+        # A server has no array before the first one.
+        if value.value is None:
+            return
+        number, time, array = _array(value)
+        # Whoever is connected anew is told once more what was the last.
+        is_told_again, self._connects = self._connects and (number, time) == self._last, False
+        if is_told_again:
+            return
+        if self._numbered and self._last is not None and number == self._last[0]:
+            self._numbered = False
+            warnings.warn(f"{self._pv}: its arrays have no numbers: what is lost of them is not known", stacklevel=2)
+        self._last = number, time
+        self._order.came(number, time, array)
+
+    def begin(self) -> bool:
+        """What was published before the run is not of it."""
+        while True:
+            try:
+                self._came(self._arrived.get_nowait())
+            except queue.Empty:
+                break
+        self._order = Order(ID_BITS)
+        return False
+
+    def close(self) -> None:
+        """Listens no more."""
+        self._subscription.close()
+        self._context.close()
 
 
 def images(pv: str, *, timeout: float = 10.0, over: Callable[[], bool] = lambda: False) -> Generator[Image, None, None]:
@@ -58,65 +137,10 @@ def images(pv: str, *, timeout: float = 10.0, over: Callable[[], bool] = lambda:
 
     The first one comes within `timeout` seconds, or TimeoutError is raised.
 
-    Numbers never go back: where a server begins again, they go on. While nothing comes, `over` is asked now and then
-    whether to end.
+    Numbers never go back: where a server begins again, they go on, and are not `certain` any more. While nothing comes,
+    `over` is asked now and then whether to end.
     """
-    try:
-        from p4p.client.thread import Context, Disconnected
-    except ImportError as error:
-        msg = "thalweg.epics needs p4p: pip install thalweg[epics]"
-        raise ImportError(msg) from error
-
-    arrived: queue.Queue[Any] = queue.Queue(WAITING)
-
-    def came(value: Any) -> None:
-        item = _Gone() if isinstance(value, Disconnected) else value
-        try:
-            arrived.put_nowait(item)
-        except queue.Full:
-            # Its number will be missing.
-            return
-
-    with Context("pva", nt=False) as context:
-        request = f"record[queueSize={WAITING}]field()"
-        subscription = context.monitor(pv, came, request=request, notify_disconnect=True)
-        count, begun, last, patience = _published.Counter(), False, None, monotonic() + timeout
-        connects, numbered = True, True
-        try:
-            while True:
-                try:
-                    value = arrived.get(timeout=LOOK)
-                except queue.Empty:
-                    if over():
-                        return
-                    if not begun and monotonic() > patience:
-                        msg = f"{pv}: no array within {timeout:g} s"
-                        raise TimeoutError(msg) from None
-                    continue
-                if isinstance(value, _Gone):
-                    connects = True
-                    continue
-                if isinstance(value, BaseException):
-                    raise value
-                # A server has no array before the first one.
-                if value.value is None:
-                    continue
-                image = _image(value)
-                # Whoever is connected anew is told once more what was the last.
-                is_told_again, connects = connects and (image.number, image.time) == last, False
-                if is_told_again:
-                    continue
-                if numbered and last is not None and image.number == last[0]:
-                    numbered = False
-                    warnings.warn(f"{pv}: its arrays have no numbers: what is lost of them is not known", stacklevel=2)
-                last = image.number, image.time
-                # A counter that goes back begins again.
-                if image.number + count.offset <= count.last:
-                    count.anew(image.number)
-                begun = True
-                yield image._replace(number=count(image.number))
-        finally:
-            subscription.close()
+    return _published.images(_Stream(pv), timeout, over)
 
 
 def record(
@@ -124,14 +148,12 @@ def record(
 ) -> dict[str, Any]:
     """Gives a PV's arrays to the builders, to the end of their run, and returns what the source counted."""
     return _published.record(
-        lambda over, timeout: images(pv, timeout=timeout, over=over),
+        _Stream(pv),
         builders,
         id=id,
         name=name,
         description={"pv": pv},
         timeout=timeout,
-        # A server begins with what it has published last.
-        old=1,
     )
 
 

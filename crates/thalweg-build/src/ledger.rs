@@ -42,6 +42,9 @@ pub struct LedgerEntry {
     /// Of those built, damaged or cut short before the source had them, as their status says. Not a bucket.
     #[serde(default)]
     pub damaged: u64,
+    /// Of those built, how many may belong to other events, as their status says. Not a bucket.
+    #[serde(default)]
+    pub uncertain: u64,
     /// Arrived a second time and not counted again. Not a bucket: the first arrival is in one.
     pub duplicates: u64,
     /// Events that other sources delivered and about which this one said nothing, though it went on to later ones. Not
@@ -98,6 +101,7 @@ impl LedgerEntry {
             (&mut self.beyond_end, other.beyond_end),
             (&mut self.empty, other.empty),
             (&mut self.damaged, other.damaged),
+            (&mut self.uncertain, other.uncertain),
             (&mut self.duplicates, other.duplicates),
             (&mut self.skipped, other.skipped),
             (&mut self.not_taken, other.not_taken),
@@ -154,6 +158,7 @@ impl Ledger {
             for (count, what) in [
                 (entry.lost, "lost"),
                 (entry.damaged, "damaged in the device"),
+                (entry.uncertain, "that may belong to other events"),
                 (entry.corrupt, "damaged on the way"),
                 (entry.late, "late"),
                 (entry.dropped_newest.saturating_add(entry.dropped_oldest), "dropped at the source"),

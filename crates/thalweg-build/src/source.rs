@@ -596,6 +596,7 @@ impl Source {
         self.ledger.bytes = self.ledger.bytes.saturating_add(u64::from(header.total_length));
         self.ledger.empty += u64::from(header.status.contains(Status::EMPTY));
         self.ledger.damaged += u64::from(header.status.intersects(Status::CORRUPT | Status::TRUNCATED));
+        self.ledger.uncertain += u64::from(header.status.contains(Status::UNCERTAIN));
     }
 
     /// A fragment that is here is rejected.

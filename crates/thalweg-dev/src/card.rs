@@ -18,7 +18,10 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DmaConfig, Filled, Frame, Layout};
+use thalweg_device::{
+    Acquired, Acquisition, Buffer, CounterRules, Description, DeviceError, DmaConfig, Filled, Frame, FrameCounter,
+    FrameNumber, Layout, Trust,
+};
 use thalweg_uring::{Done, File, Memory, Operation, Ring};
 use thalweg_wire::{Status, TaiNanos};
 
@@ -158,9 +161,9 @@ impl Card {
                 let payload = &mut buffer.payload()[..len];
                 let count = self.config.counter.map(|counter| counter.read(payload));
                 if count != Some(None) {
-                    let restarts = self.numbers.restarts;
-                    let number = self.numbers.of(count.flatten(), self.reads);
-                    if (restarts, self.numbers.restarts) == (0, 1) {
+                    let restarts = self.numbers.restarts();
+                    let number = self.numbers.of(count.flatten(), self.reads, now);
+                    if (restarts, self.numbers.restarts()) == (0, 1) {
                         let card = self.config.file.display();
                         tracing::warn!(
                             "{card}: its counter stood still or began anew: what is lost there is not known"
@@ -168,7 +171,9 @@ impl Card {
                     }
                     self.layout.to_little_endian(payload);
                     let payload_type = self.layout.payload_type;
-                    let filled = Filled { payload_type, status: Status::empty(), window: 0, timestamp: None };
+                    let mut status = Status::empty();
+                    status.set(Status::UNCERTAIN, !self.numbers.is_certain(number));
+                    let filled = Filled { payload_type, status, window: 0, timestamp: None };
                     return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied: 0 }));
                 }
                 self.counts.without_counter += 1;
@@ -181,7 +186,7 @@ impl Card {
                 self.again = now + PAUSE;
             }
             // What never worked is most likely no such card.
-            Err(error) if self.numbers.newest.is_none() => return Err(told("reading", &self.config, error.into())),
+            Err(error) if self.numbers.next == 0 => return Err(told("reading", &self.config, error.into())),
             Err(error) => {
                 tracing::warn!("{}: a transfer failed ({error}); the card is opened again", self.config.file.display());
                 self.counts.failed += 1;
@@ -202,7 +207,7 @@ impl Card {
         let Ok(file) = opened(&self.config) else { return };
         tracing::info!("{} is there again", self.config.file.display());
         self.again = now;
-        self.numbers.begun = false;
+        self.numbers.anew();
         self.file = Some(Arc::new(file));
     }
 }
@@ -291,24 +296,25 @@ impl Acquisition for Card {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let Counts { bytes, without_counter, empty, failed } = self.counts;
-        let of_counter = [("without_counter", without_counter), ("restarts", self.numbers.restarts)];
+        let of_counter = [("without_counter", without_counter), ("restarts", self.numbers.restarts())];
         let of_counter = of_counter.into_iter().filter(|_| self.config.counter.is_some());
         [("bytes", bytes), ("empty", empty), ("failed", failed)].into_iter().chain(of_counter).collect()
     }
 }
 
-/// From a counter that begins anew to numbers that do not.
+/// The numbers of frames, by the card's counter, which come in any order.
 #[derive(Debug)]
 struct Numbers {
-    /// Bits of the counter, where there is one.
-    bits: Option<u32>,
-    /// The highest so far: the card's, and ours.
-    newest: Option<(u64, u64)>,
+    /// None where the card has no counter: frames are numbered as they come.
+    counter: Option<FrameCounter>,
+    /// The first number that no frame has had.
+    next: u64,
     /// Those before it that have not come.
     missing: Vec<Missing>,
     /// It is known where the counter is.
     begun: bool,
-    restarts: u64,
+    /// From this number on some may be missing that are not known.
+    uncertain_from: Option<u64>,
 }
 
 /// Numbers that reads which began before this one may still bring.
@@ -319,45 +325,48 @@ struct Missing {
 }
 
 impl Numbers {
-    /// A longer gap is a counter that began anew.
-    const GAP: i64 = 1 << 24;
-
     fn new(bits: Option<u32>) -> Self {
-        Self { bits, newest: None, missing: Vec::new(), begun: false, restarts: 0 }
+        let counter = bits.map(|bits| FrameCounter::new(CounterRules::new(bits, Trust::DRIVER)));
+        Self { counter, next: 0, missing: Vec::new(), begun: false, uncertain_from: None }
+    }
+
+    fn restarts(&self) -> u64 {
+        self.counter.as_ref().map_or(0, FrameCounter::restarts)
+    }
+
+    /// Whether a frame's number is more than a guess.
+    fn is_certain(&self, number: u64) -> bool {
+        self.counter.as_ref().is_none_or(|counter| counter.is_certain(number))
+            && self.uncertain_from.is_none_or(|from| number < from)
+    }
+
+    /// The card was away: without a counter it is not known what was lost.
+    fn anew(&mut self) {
+        self.begun = false;
+        if self.counter.is_none() {
+            self.uncertain_from.get_or_insert(self.next);
+        }
     }
 
     /// What a frame's number is. `before`: the next read to begin.
-    fn of(&mut self, count: Option<u64>, before: u64) -> u64 {
+    fn of(&mut self, count: Option<u64>, before: u64, now: Duration) -> u64 {
         self.begun = true;
-        let Some((last, newest)) = self.newest else {
-            self.newest = Some((count.unwrap_or(0), 0));
-            return 0;
+        let next = self.next;
+        let (Some(counter), Some(count)) = (&mut self.counter, count) else {
+            self.next += 1;
+            return next;
         };
-        let (Some(bits), Some(count)) = (self.bits, count) else {
-            self.newest = Some((0, newest + 1));
-            return newest + 1;
+        let first_missing = self.missing.iter().map(|missing| missing.numbers.start).min().unwrap_or(next);
+        let number = match counter.came(count, first_missing, now) {
+            FrameNumber::At(number) if number >= next => number,
+            FrameNumber::At(number) if take_missing(&mut self.missing, number) => return number,
+            _ => counter.begin_anew(count, next, now),
         };
-        // The nearest number that this may be.
-        let unused = 64 - bits;
-        let ahead = (count.wrapping_sub(last) << unused).cast_signed() >> unused;
-        let number = newest.saturating_add_signed(ahead);
-        if (1..Self::GAP).contains(&ahead) {
-            if ahead > 1 {
-                self.missing.push(Missing { numbers: newest + 1..number, before });
-            }
-            self.newest = Some((count, number));
-            return number;
+        if number > next {
+            self.missing.push(Missing { numbers: next..number, before });
         }
-        if let Some(at) = self.missing.iter().position(|missing| missing.numbers.contains(&number)) {
-            let Missing { numbers, before } = self.missing.remove(at);
-            let parts = [numbers.start..number, number + 1..numbers.end];
-            let parts = parts.into_iter().filter(|part| !part.is_empty());
-            self.missing.splice(at..at, parts.map(|numbers| Missing { numbers, before }));
-            return number;
-        }
-        self.restarts += 1;
-        self.newest = Some((count, newest + 1));
-        newest + 1
+        self.next = number + 1;
+        number
     }
 
     /// The first numbers that no read brings any more, where `oldest` is the first that is under way, and how many.
@@ -366,6 +375,16 @@ impl Numbers {
         let Range { start, end } = self.missing.remove(at).numbers;
         Some((start, end - start))
     }
+}
+
+/// Whether a number has not come; it has, from now on.
+fn take_missing(missing: &mut Vec<Missing>, number: u64) -> bool {
+    let Some(at) = missing.iter().position(|missing| missing.numbers.contains(&number)) else { return false };
+    let Missing { numbers, before } = missing.remove(at);
+    let parts = [numbers.start..number, number + 1..numbers.end];
+    let parts = parts.into_iter().filter(|part| !part.is_empty());
+    missing.splice(at..at, parts.map(|numbers| Missing { numbers, before }));
+    true
 }
 
 #[cfg(test)]
@@ -516,7 +535,7 @@ mod tests {
                     break;
                 }
                 let read = under_way.remove(end % under_way.len());
-                prop_assert_eq!(numbers.of(Some(start.wrapping_add(truth[read]) & mask), reads as u64), truth[read]);
+                prop_assert_eq!(numbers.of(Some(start.wrapping_add(truth[read]) & mask), reads as u64, Duration::ZERO), truth[read]);
                 came.push(truth[read]);
                 while under_way.len() < 4 && reads < truth.len() && reads - under_way.first().unwrap_or(&reads) < 16 {
                     under_way.push(reads);
@@ -527,7 +546,7 @@ mod tests {
                     lost.extend(first..first + count);
                 }
             }
-            prop_assert_eq!(numbers.restarts, 0);
+            prop_assert_eq!(numbers.restarts(), 0);
             let all: std::collections::BTreeSet<u64> = came.iter().chain(&lost).copied().collect();
             prop_assert_eq!(all.len(), came.len() + lost.len(), "none is both, or twice");
             if under_way.is_empty() {
@@ -540,7 +559,7 @@ mod tests {
             let mut numbers = Numbers::new(Some(16));
             let mut came = std::collections::HashSet::new();
             for (count, read) in counts.into_iter().zip(1..) {
-                prop_assert!(came.insert(numbers.of(Some(count.into()), read)));
+                prop_assert!(came.insert(numbers.of(Some(count.into()), read, Duration::ZERO)));
                 if let Some((first, count)) = numbers.lost(read - 1) {
                     prop_assert!((first..first + count).all(|number| came.insert(number)));
                 }
@@ -551,9 +570,13 @@ mod tests {
     #[test]
     fn a_count_that_begins_anew_or_stands_still_goes_on() {
         let mut numbers = Numbers::new(Some(32));
-        assert_eq!([100, 101, 103].map(|count| numbers.of(Some(count), 9)), [0, 1, 3]);
+        assert_eq!([100, 101, 103].map(|count| numbers.of(Some(count), 9, Duration::ZERO)), [0, 1, 3]);
         assert_eq!((numbers.lost(8), numbers.lost(9), numbers.lost(9)), (None, Some((2, 1)), None));
-        assert_eq!([102, 103, 103, 1 << 30, 104].map(|count| numbers.of(Some(count), 9)), [4, 5, 6, 7, 8]);
-        assert_eq!(numbers.restarts, 4);
+        assert_eq!(
+            [102, 103, 103, 1 << 30, 104].map(|count| numbers.of(Some(count), 9, Duration::ZERO)),
+            [4, 5, 6, 7, 8]
+        );
+        assert_eq!(numbers.restarts(), 4);
+        assert!(numbers.is_certain(3) && !numbers.is_certain(5));
     }
 }

@@ -20,7 +20,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use thalweg_arena::DmaBuf;
 use thalweg_device::{
-    Absence, Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock, V4l2Config,
+    Absence, Acquired, Acquisition, Buffer, CounterRules, Description, DeviceError, Filled, Frame, FrameCounter,
+    FrameNumber, TaiClock, Trust, V4l2Config,
 };
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -70,30 +71,43 @@ struct Counts {
     begun_anew: u64,
 }
 
-/// The driver's count has 32 bits, and begins anew where the camera does.
-#[derive(Debug, Clone, Copy, Default)]
+/// The numbers of images, by the driver's count, which begins anew where the camera does.
+#[derive(Debug)]
 struct Numbers {
+    counter: FrameCounter,
     next: u64,
-    last: Option<u32>,
+    /// The camera was begun: its next count is the first.
+    is_fresh: bool,
+    /// Whether as many images are known to be lost as were, while the camera was away.
+    is_certain: bool,
 }
 
 impl Numbers {
-    fn number(&mut self, sequence: u32) -> u64 {
-        let number = match self.last.replace(sequence) {
+    fn new() -> Self {
+        let counter = FrameCounter::new(CounterRules::new(32, Trust::DRIVER));
+        Self { counter, next: 0, is_fresh: true, is_certain: true }
+    }
+
+    fn number(&mut self, sequence: u32, now: Duration) -> u64 {
+        let count = sequence.into();
+        let number = if std::mem::take(&mut self.is_fresh) {
             // What it skips at its beginning is lost, too.
-            None => self.next + u64::from(sequence),
-            Some(last) => match sequence.wrapping_sub(last) {
+            let number = self.next.saturating_add(count);
+            self.counter.begin(count, number, std::mem::replace(&mut self.is_certain, true), now);
+            number
+        } else {
+            match self.counter.came(count, self.next, now) {
+                FrameNumber::At(number) if number >= self.next => number,
                 // A driver that does not count, or begins anew.
-                0 | 0x8000_0000.. => self.next,
-                step => self.next + u64::from(step - 1),
-            },
+                _ => self.counter.begin_anew(count, self.next, now),
+            }
         };
         self.next = number + 1;
         number
     }
 
     fn anew(&mut self) {
-        self.last = None;
+        self.is_fresh = true;
     }
 
     /// Those below are lost. How many of them were not before.
@@ -378,7 +392,7 @@ impl Video {
             absent: None,
             again: Duration::ZERO,
             told_of_another: false,
-            numbers: Numbers::default(),
+            numbers: Numbers::new(),
             counts: Counts::default(),
         })
     }
@@ -449,7 +463,9 @@ impl Video {
     /// What it would have sent by now while it was away is lost: how many images, from which on.
     fn lose(&mut self, now: Duration) -> Option<(u64, u64)> {
         let first = self.numbers.next;
-        let lost = self.numbers.lose_until(self.absent?.due(self.description.fragment_rate, now));
+        let (absent, rate) = (self.absent?, self.description.fragment_rate);
+        let lost = self.numbers.lose_until(absent.due(rate, now));
+        self.numbers.is_certain = absent.is_certain(rate, now);
         self.counts.lost_while_away += lost;
         (lost > 0).then_some((first, lost))
     }
@@ -543,7 +559,8 @@ impl Video {
             }
             self.lose(now);
             (self.absent, self.latest) = (None, Some(now));
-            let (number, filled) = (self.numbers.number(place.sequence), self.filled(&place));
+            let (number, mut filled) = (self.numbers.number(place.sequence, now), self.filled(&place));
+            filled.status.set(Status::UNCERTAIN, !self.numbers.counter.is_certain(number));
             return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied }));
         }
         Ok(None)
@@ -649,17 +666,30 @@ mod tests {
 
     #[test]
     fn a_count_of_32_bits_goes_on_and_what_it_skips_is_left_out() {
-        let mut numbers = Numbers { next: 0, last: None };
-        assert_eq!([2, 3, 7].map(|sequence| numbers.number(sequence)), [2, 3, 7]);
-        numbers = Numbers { next: 10, last: Some(u32::MAX - 1) };
-        assert_eq!([u32::MAX, 0, 2].map(|sequence| numbers.number(sequence)), [10, 11, 13]);
-        assert_eq!([2, 0, 1].map(|sequence| numbers.number(sequence)), [14, 15, 16], "a driver that does not count");
-        numbers = Numbers { next: 14, last: Some(2) };
+        const NOW: Duration = Duration::ZERO;
+        let at = |next: u64, last: u32| {
+            let mut numbers = Numbers::new();
+            (numbers.next, numbers.is_fresh) = (next, false);
+            numbers.counter.begin(last.into(), next - 1, true, NOW);
+            numbers
+        };
+        let mut numbers = Numbers::new();
+        assert_eq!([2, 3, 7].map(|sequence| numbers.number(sequence, NOW)), [2, 3, 7]);
+        numbers = at(10, u32::MAX - 1);
+        assert_eq!([u32::MAX, 0, 2].map(|sequence| numbers.number(sequence, NOW)), [10, 11, 13]);
+        assert!(numbers.counter.is_certain(13));
+        assert_eq!(
+            [2, 0, 1].map(|sequence| numbers.number(sequence, NOW)),
+            [14, 15, 16],
+            "a driver that does not count"
+        );
+        assert!(!numbers.counter.is_certain(14), "what it has lost is not known");
+        numbers = at(14, 2);
         numbers.anew();
-        assert_eq!([0, 1].map(|sequence| numbers.number(sequence)), [14, 15], "a camera that is plugged in again");
+        assert_eq!([0, 1].map(|sequence| numbers.number(sequence, NOW)), [14, 15], "a camera that is plugged in again");
         numbers.anew();
         assert_eq!([18, 17, 20].map(|number| numbers.lose_until(number)), [2, 0, 2], "as time goes by");
-        assert_eq!(numbers.number(1), 21);
+        assert_eq!(numbers.number(1, NOW), 21);
     }
 
     #[test]

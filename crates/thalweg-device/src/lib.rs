@@ -35,6 +35,7 @@
 //! | `config` | How a device is asked for: the `device = { kind = "…", … }` table of the topology file |
 //! | `acquisition` | Devices that work by themselves: buffers are posted and come back filled, in the device's order and time |
 //! | `absence` | What a device that is away would have sent meanwhile, by its rate |
+//! | `frame_counter` | From a device's counter to the numbers of its frames |
 //! | `by_time` | Events numbered by time: for devices that share a clock, or a trigger, and no counter |
 //! | `on_time` | A device that works by itself, whose frames are numbered by their time stamps |
 //! | `tap` | What a device takes, seen by somebody beside it: a copy of each payload, and nobody waits for who looks at it |
@@ -67,6 +68,7 @@ mod config;
 pub mod duration;
 mod error;
 mod file;
+mod frame_counter;
 mod guess;
 mod layout;
 mod npy;
@@ -94,6 +96,7 @@ pub use config::{
     PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, UdpConfig, V4l2Config, VdifConfig,
 };
 pub use error::DeviceError;
+pub use frame_counter::{CounterRules, FrameCounter, FrameNumber, Trust};
 pub use guess::devices_for;
 pub use layout::Layout;
 pub use on_time::OnTime;

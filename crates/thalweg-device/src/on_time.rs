@@ -7,7 +7,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::Arena;
-use thalweg_wire::TaiNanos;
+use thalweg_wire::{Status, TaiNanos};
 
 /// Numbers the frames of a device by [`Beats`].
 #[derive(Debug)]
@@ -82,7 +82,11 @@ impl Acquisition for OnTime {
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         loop {
             match self.beats.take() {
-                Some(Numbered::Frame { event, frame }) => return Ok(Acquired::Frame(Frame { number: event, ..frame })),
+                Some(Numbered::Frame { event, mut frame }) => {
+                    // Its time is certain, whatever its counter is.
+                    frame.filled.status.remove(Status::UNCERTAIN);
+                    return Ok(Acquired::Frame(Frame { number: event, ..frame }));
+                }
                 Some(Numbered::Lost { event, count }) => return Ok(Acquired::Lost { first: event, count }),
                 Some(Numbered::Missed { event, count }) => return Ok(Acquired::Missed { first: event, count }),
                 Some(Numbered::Stray(frame)) => {
@@ -161,7 +165,7 @@ mod tests {
     use crate::Filled;
     use std::collections::VecDeque;
     use thalweg_arena::SlotPool;
-    use thalweg_wire::{PayloadType, Status};
+    use thalweg_wire::PayloadType;
 
     /// Has these frames: counter and time stamp, where it has one.
     #[derive(Debug)]

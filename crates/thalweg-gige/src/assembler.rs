@@ -8,20 +8,17 @@ use crate::block::Block;
 use crate::clock::Clock;
 use crate::gvcp::Status as Said;
 use crate::gvsp::{self, Header, Kind, Leader};
-use crate::numbers::Numbers;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_device::{Absence, Acquired, Buffer, Filled, Frame};
+use thalweg_device::{Absence, Acquired, Buffer, CounterRules, Filled, Frame, FrameCounter, FrameNumber, Trust};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Blocks that may be missing altogether and are still asked for.
 const GHOSTS: u64 = 8;
-/// A number further ahead is believed only when others follow it.
-const FAR: u64 = 64;
-/// So many others.
-const BELIEVED: u32 = 3;
+/// A frame that is so far behind is late, and otherwise another's.
+const LATE: u64 = 64;
 /// A stream that has just been opened begins with one of these numbers: those before are lost.
 const FIRST: u64 = 8;
 /// Gaps of a frame that are named.
@@ -116,14 +113,13 @@ pub struct Assembler {
     wide: bool,
     free: Vec<Buffer>,
     blocks: BTreeMap<u64, Block>,
-    numbers: Numbers,
+    counter: FrameCounter,
     /// The number of the next frame to be handed on.
     next: u64,
     /// One past the furthest number of a block that was seen.
     front: u64,
     /// Where the stream's own numbers begin.
     begun: bool,
-    stray: Option<(u64, u32)>,
     /// The frame that is whole but for its trailer, which nothing needs.
     trailer_due: Option<u64>,
     requests: VecDeque<Request>,
@@ -158,11 +154,10 @@ impl Assembler {
             wide: false,
             free: Vec::new(),
             blocks: BTreeMap::new(),
-            numbers: Numbers::default(),
+            counter: FrameCounter::new(CounterRules::new(64, Trust::CAMERA)),
             next: 0,
             front: 0,
             begun: false,
-            stray: None,
             trailer_due: None,
             requests: VecDeque::new(),
             before: None,
@@ -188,7 +183,6 @@ impl Assembler {
         self.stream = stream;
         self.learned = false;
         self.begun = false;
-        self.stray = None;
         self.trailer_due = None;
         self.requests.clear();
         self.before = self.latest;
@@ -328,7 +322,6 @@ impl Assembler {
                     self.trailer_due = Some(*number);
                 }
                 self.latest = Some(now);
-                self.stray = None;
                 self.counts.copied += u64::from(copied);
                 if header.kind == Kind::Leader
                     && self.stream.clock.offset.is_none()
@@ -369,17 +362,25 @@ impl Assembler {
         if !self.begun && is_known {
             return self.first(header, now);
         }
-        let number = if self.numbers.has_begun(header.wide) { self.numbers.of(header.block) } else { None };
+        if header.wide != self.wide || !self.counter.has_begun() {
+            self.counts.stray += 1;
+            return None;
+        }
+        let restarts = self.counter.restarts();
+        let number = match is_known {
+            true => self.counter.came(header.block, self.next, now),
+            false => self.counter.expects(header.block, self.next).map_or(FrameNumber::Stray, FrameNumber::At),
+        };
+        if self.counter.restarts() > restarts {
+            self.counts.restarts += 1;
+            tracing::warn!(block = header.block, "the camera counts anew: what was lost meanwhile is not known");
+        }
         match number {
-            Some(number) if number >= self.next && number < self.front.saturating_add(FAR) => {
-                self.numbers.went_on(header.block, number);
-                Some(number)
-            }
-            Some(number) if number < self.next && self.next - number <= FAR => {
+            FrameNumber::At(number) if number >= self.next => Some(number),
+            FrameNumber::At(number) if self.next - number <= LATE => {
                 self.counts.late += u64::from(header.kind != Kind::Trailer);
                 None
             }
-            other if is_known => self.doubt(header, other),
             _ => {
                 self.counts.stray += 1;
                 None
@@ -398,13 +399,17 @@ impl Assembler {
         let absent = self.absent.take().or(self.before.map(|since| Absence { since, next: self.front }));
         let front = absent.map_or(self.front, |absent| absent.next);
         let due = absent.map_or(front, |absent| absent.due(self.stream.rate, now));
+        let is_certain = absent.is_none_or(|absent| absent.is_certain(self.stream.rate, now));
         self.counts.lost_while_away += due.saturating_sub(self.front);
         self.wide = header.wide;
         if !self.learned {
             self.piece = piece(&self.stream, self.wide);
         }
         let number = front.saturating_add(early).max(due).max(self.front);
-        self.numbers.begin(header.block, header.wide, number);
+        // Blocks of 16 bits are counted from 1 and go from 65535 to 1: 0 is no block (GigE Vision 2.x, section 11.2).
+        let (bits, lowest) = if header.wide { (64, 0) } else { (16, 1) };
+        self.counter.set_width(bits, lowest);
+        self.counter.begin(header.block, number, is_certain, now);
         self.begun = true;
         if due > front.saturating_add(early) {
             // Nobody has them any more.
@@ -423,31 +428,6 @@ impl Assembler {
         self.lost_until = self.front;
     }
 
-    /// A number far from all others: it is believed when more like it come, and nothing else.
-    fn doubt(&mut self, header: &Header, number: Option<u64>) -> Option<u64> {
-        let seen = match self.stray {
-            Some((block, seen)) if header.block.wrapping_sub(block) <= 1 => seen + 1,
-            _ => 1,
-        };
-        self.stray = Some((header.block, seen));
-        if seen < BELIEVED {
-            self.counts.stray += 1;
-            return None;
-        }
-        self.stray = None;
-        let number = match number.filter(|number| *number >= self.front) {
-            Some(number) => number,
-            None => {
-                self.counts.restarts += 1;
-                tracing::warn!(block = header.block, "the camera counts anew: what was lost meanwhile is not known");
-                self.wide = header.wide;
-                self.front
-            }
-        };
-        self.numbers.begin(header.block, header.wide, number);
-        Some(number)
-    }
-
     /// A block came that is further than all others: those between may still come.
     fn reach(&mut self, number: u64, id: u64, now: Duration) {
         let (from, guess, piece) = (self.front, self.stream.frame, self.piece);
@@ -456,7 +436,7 @@ impl Assembler {
             return;
         }
         for missing in from..number {
-            let Some(id) = self.numbers.block(missing) else { continue };
+            let Some(id) = self.counter.count_of(missing) else { continue };
             self.blocks.entry(missing).or_insert_with(|| Block::new(id, piece, guess, now));
         }
         self.blocks.entry(number).or_insert_with(|| Block::new(id, piece, guess, now));
@@ -538,6 +518,7 @@ impl Assembler {
             }
         };
         let mut status = self.stream.status;
+        status.set(Status::UNCERTAIN, !self.counter.is_certain(number));
         if whole {
             self.counts.frames += 1;
         } else if gaps.is_empty() {

@@ -17,7 +17,6 @@
 //! | `receiver` | The port: the kernel writes each packet's payload where it belongs |
 //! | `assembler` | From packets to frames in order, and what is lost. Without IO |
 //! | `block` | A block that is not whole yet: what is missing, and when it is asked for or given up |
-//! | `numbers` | From block numbers that wrap to numbers that do not |
 //! | `gvsp` | The packets of a stream |
 //! | `pixels` | Pixel formats by name |
 //! | `clock` | From the ticks of a camera's clock to TAI |
@@ -42,7 +41,6 @@ mod exchange;
 mod features;
 pub mod gvcp;
 pub mod gvsp;
-mod numbers;
 mod pixels;
 mod receiver;
 mod registers;

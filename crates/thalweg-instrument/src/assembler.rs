@@ -5,11 +5,13 @@
 //! (`patience`), or nobody has a buffer any more because later ones hold them all. Then it is lost.
 
 use crate::format::{self, Format, Part, Refusal, Said};
-use crate::sequence::{Number, Sequence};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use thalweg_device::{Acquired, Buffer, DeviceError, Filled, Frame, MAX_PAYLOAD, UdpConfig};
-use thalweg_wire::PayloadType;
+use thalweg_device::{
+    Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Trust,
+    UdpConfig,
+};
+use thalweg_wire::{PayloadType, Status};
 
 /// Runs of lost numbers that are remembered, to tell what is late from what comes twice.
 const REMEMBERED: usize = 64;
@@ -23,7 +25,7 @@ pub struct Assembler {
     size: usize,
     reorders: u64,
     patience: Duration,
-    sequence: Sequence,
+    counter: FrameCounter,
     free: Vec<Buffer>,
     /// How many buffers there are, here and out.
     buffers: usize,
@@ -117,8 +119,14 @@ impl Assembler {
         if step == 0 {
             return Err(DeviceError::Setting { option: "step", value: 0, expected: "1 or more" });
         }
+        let rules = CounterRules {
+            first: config.first,
+            step,
+            is_absolute: format.is_absolute(),
+            ..CounterRules::new(format.bits(), Trust::DATAGRAMS)
+        };
         Ok(Self {
-            sequence: Sequence::new(format.bits(), config.first, step, format.is_absolute()),
+            counter: FrameCounter::new(rules),
             format,
             size,
             reorders: config.reorders.into(),
@@ -237,7 +245,7 @@ impl Assembler {
         let said = self.format.read(front, body);
         let waits = match &said {
             Ok(Said::Part(part)) if self.free.is_empty() => {
-                self.sequence.expects(part.number, self.next).is_some_and(|number| !self.entries.contains_key(&number))
+                self.counter.expects(part.number, self.next).is_some_and(|number| !self.entries.contains_key(&number))
             }
             // Others that came before the end still wait.
             Ok(Said::End) => self.starved,
@@ -306,27 +314,29 @@ impl Assembler {
             self.counts.malformed += 1;
             return None;
         }
-        let restarts = self.sequence.restarts;
-        let number = match self.sequence.came(part.number, self.next, now) {
-            Number::At(number) if number >= self.next => number,
-            Number::At(number) => {
+        let restarts = self.counter.restarts();
+        let number = match self.counter.came(part.number, self.next, now) {
+            FrameNumber::At(number) if number >= self.next => number,
+            FrameNumber::At(number) => {
                 let lost = self.lost.iter().any(|(first, end)| (*first..*end).contains(&number));
                 *(if lost { &mut self.counts.late } else { &mut self.counts.duplicate }) += 1;
                 return None;
             }
-            Number::Early => {
+            FrameNumber::Early => {
                 self.counts.early += 1;
                 return None;
             }
-            Number::Stray => {
+            FrameNumber::Stray => {
                 self.counts.stray += 1;
                 return None;
             }
         };
-        if self.sequence.restarts > restarts {
+        if self.counter.restarts() > restarts {
             self.counts.restarts += 1;
             tracing::warn!(number, "the instrument counts anew: what was lost meanwhile is not known");
         }
+        let mut part = part;
+        part.filled.status.set(Status::UNCERTAIN, !self.counter.is_certain(number));
         Some((number, part))
     }
 

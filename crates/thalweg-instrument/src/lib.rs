@@ -29,14 +29,12 @@
 //! | `vita49` | VITA-49 signal data packets |
 //! | `fixed` | A payload behind a header that the topology declares |
 //! | `assembler` | From datagrams to fragments in order, and what is lost. Without IO |
-//! | `sequence` | From a counter that wraps to numbers that do not |
 #![forbid(unsafe_code)]
 
 mod assembler;
 mod fixed;
 mod format;
 mod listener;
-mod sequence;
 mod spead;
 mod vdif;
 mod vita49;

@@ -11,6 +11,7 @@ mod event;
 mod events;
 mod follow;
 mod fragment;
+mod frame_counter;
 mod image;
 mod questions;
 mod run;
@@ -58,6 +59,8 @@ mod _thalweg {
     use crate::events::{_events, Events};
     #[pymodule_export]
     use crate::fragment::{_fragment, Fragment};
+    #[pymodule_export]
+    use crate::frame_counter::_FrameCounter;
     #[pymodule_export]
     use crate::image::{
         _image_fringes, _image_fringes_2d, _image_gaussian, _image_gaussian_2d, _image_moments, _image_source_size,

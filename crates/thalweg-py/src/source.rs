@@ -169,8 +169,8 @@ impl Source {
     /// `event` is the next one, or any later one. Of those left out, the ones that other sources have are incomplete
     /// events, and count as skipped in the ledger; what no source has is no event. `timestamp` is TAI: nanoseconds since
     /// 1970 or a numpy.datetime64, now if left out; `window` the nanoseconds that the
-    /// payload covers. `status` is one or several of "truncated", "corrupt", "simulated", "replayed", "clock-locked",
-    /// "clock-holdover", "clock-free-running".
+    /// payload covers. `status` is one or several of "truncated", "corrupt", "simulated", "replayed", "uncertain" (it may
+    /// belong to another event), "clock-locked", "clock-holdover", "clock-free-running".
     ///
     /// Waits for the run to begin and, with policy "block", for a free slot; after `timeout` seconds raises
     /// TimeoutError. Other threads run while it waits or copies, and Ctrl-C ends the wait. Raises RunOver where the run
@@ -382,11 +382,12 @@ fn policy_of(name: &str) -> PyResult<Policy> {
 
 /// The status bits that are a source's to set, by their names.
 fn status_of(status: &Bound<'_, PyAny>) -> PyResult<Status> {
-    const OURS: [Status; 7] = [
+    const OURS: [Status; 8] = [
         Status::TRUNCATED,
         Status::CORRUPT,
         Status::SIMULATED,
         Status::REPLAYED,
+        Status::UNCERTAIN,
         Status::CLOCK_LOCKED,
         Status::CLOCK_HOLDOVER,
         Status::CLOCK_FREE_RUNNING,

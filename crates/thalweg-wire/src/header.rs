@@ -91,6 +91,8 @@ bitflags::bitflags! {
         const DROPPED = 1 << 10;
         /// The device lost it before the source had it.
         const LOST_IN_DEVICE = 1 << 11;
+        /// It may belong to another event: its device's counter began anew, or was away for longer than it counts.
+        const UNCERTAIN = 1 << 12;
         /// Clock state, two bits, zero when unknown: 1 locked, 2 holdover, 3 free-running.
         const CLOCK_LOCKED = 1 << 16;
         /// See [`Status::CLOCK_LOCKED`].
@@ -116,7 +118,7 @@ impl Status {
 
     /// The names of the bits that are set, as printed by `thalweg cat` and stored in `run.json`.
     pub fn names(self) -> Vec<&'static str> {
-        const NAMES: [(Status, &str); 12] = [
+        const NAMES: [(Status, &str); 13] = [
             (Status::TRUNCATED, "truncated"),
             (Status::CORRUPT, "corrupt"),
             (Status::MISSING, "missing"),
@@ -129,6 +131,7 @@ impl Status {
             (Status::NO_PAYLOAD_CRC, "no-payload-crc"),
             (Status::DROPPED, "dropped"),
             (Status::LOST_IN_DEVICE, "lost-in-device"),
+            (Status::UNCERTAIN, "uncertain"),
         ];
         let clock = match self.bits() >> 16 & 3 {
             1 => Some("clock-locked"),

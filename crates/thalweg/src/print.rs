@@ -290,7 +290,7 @@ pub(crate) fn fragments(came: u64, missing: u64) -> String {
 /// they accepted and what became of it; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 16] = [
+    const COLUMNS: [(&str, Get); 17] = [
         ("accepted", |e| e.accepted.into()),
         ("recorded", |e| e.recorded.into()),
         ("discarded", |e| e.discarded.into()),
@@ -303,6 +303,7 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
         ("beyond end", |e| e.beyond_end.into()),
         ("empty", |e| e.empty.into()),
         ("damaged", |e| e.damaged.into()),
+        ("uncertain", |e| e.uncertain.into()),
         ("skipped", |e| e.skipped.into()),
         ("of no event", |e| e.of_no_event.into()),
         ("duplicates", |e| e.duplicates.into()),
@@ -374,7 +375,7 @@ fn is_remarkable(entry: &LedgerEntry) -> bool {
     let meant = [*recorded, *discarded, *rejected, *beyond_end].into_iter().fold(0, u64::saturating_add);
     meant != *accepted
         || entry.unaccounted != 0
-        || entry.skipped + entry.damaged + entry.duplicates + entry.of_no_event > 0
+        || entry.skipped + entry.damaged + entry.uncertain + entry.duplicates + entry.of_no_event > 0
         || !entry.final_counters
 }
 

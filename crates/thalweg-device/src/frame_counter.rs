@@ -1,0 +1,574 @@
+//! From a device's counter to the numbers of its frames.
+//!
+//! A counter has so many bits and wraps, goes up by a step, and begins anew where the device does. Frames are lost, overtake
+//! each other and come twice, and where anyone can send, some are forged. So a count is believed at once where it is near
+//! those before it; further ahead, when the next counts follow it; and where it cannot be reached in the time that has
+//! passed, it is taken for a counter that began anew.
+//!
+//! Where the numbers that follow are a guess, because the counter began anew or the device was silent for longer than the
+//! counter counts, [`FrameCounter::is_certain`] says so.
+
+use std::time::Duration;
+
+/// Than this no frame of a device is further ahead of another, unless the device began anew.
+const LARGEST_GAP: i128 = 1 << 24;
+/// The same of a counter of time.
+const LARGEST_GAP_IN_TIME: i128 = 1 << 31;
+/// So far ahead a count is believed once the next few follow it (RFC 3550, appendix A.1).
+const JUMP: i128 = 1 << 16;
+/// So far ahead is no question of how fast a device is.
+const NEAR: i128 = 64;
+/// How long the rate of a device is looked at before it is known.
+const PACE_WINDOW: Duration = Duration::from_secs(1);
+/// A device may be faster by this factor than it ever was.
+const FASTER: f64 = 1.1;
+/// So many counts that follow others, until it is known by how much the counter goes up.
+const STEPS: u32 = 32;
+
+/// When a count that is not near the others is believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trust {
+    /// So far ahead of the newest a count is believed at once.
+    pub at_once: u32,
+    /// A little further ahead it is believed when so many have come that follow each other, none believed in between.
+    pub few: u32,
+    /// Any other when so many have.
+    pub followers: u32,
+    /// And none was believed for so long before.
+    pub silence: Duration,
+}
+
+impl Trust {
+    /// In counts that anyone on the network can send: a single forged one moves nothing.
+    pub const DATAGRAMS: Self = Self { at_once: 3000, few: 4, followers: 16, silence: Duration::from_secs(1) };
+    /// In the counts of a camera whose address and port are known.
+    pub const CAMERA: Self = Self { at_once: 64, few: 3, followers: 3, silence: Duration::from_millis(100) };
+    /// In the counts of a device of this machine.
+    pub const DRIVER: Self = Self { at_once: LARGEST_GAP as u32, few: 1, followers: 1, silence: Duration::ZERO };
+}
+
+/// How a device counts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CounterRules {
+    /// Bits of the counter, 1 to 64.
+    pub bits: u32,
+    /// The lowest count: what follows the highest.
+    pub lowest: u64,
+    /// By how much it goes up from one frame to the next.
+    pub step: u64,
+    /// It counts time: it goes on while the device is away, and does not begin anew.
+    pub is_absolute: bool,
+    /// The count of frame 0; without one, of the frame that comes first.
+    pub first: Option<u64>,
+    /// Frames per second, where the device keeps to a clock.
+    pub rate: Option<f64>,
+    /// When a count is believed.
+    pub trust: Trust,
+}
+
+impl CounterRules {
+    /// A counter with so many bits that goes up by one.
+    pub const fn new(bits: u32, trust: Trust) -> Self {
+        Self { bits, lowest: 0, step: 1, is_absolute: false, first: None, rate: None, trust }
+    }
+}
+
+/// The numbers of a device's frames, from its counts.
+#[derive(Debug, Clone)]
+pub struct FrameCounter {
+    rules: CounterRules,
+    /// The highest so far: the device's count, and the number.
+    newest: Option<(u64, u64)>,
+    /// When a count was believed last.
+    believed: Duration,
+    pace: Pace,
+    /// The last that was not believed, and how many followed each other up to there.
+    doubted: Option<(u64, u32)>,
+    steps: Steps,
+    /// From this number on they are a guess.
+    uncertain_from: Option<u64>,
+    warned: bool,
+    restarts: u64,
+}
+
+/// How fast a device is.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pace {
+    /// When it began, and with which number.
+    begun: Option<(Duration, u64)>,
+    /// When it was looked at last, and its number then.
+    window: (Duration, u64),
+    /// Frames per second: the most in one window.
+    fastest: Option<f64>,
+}
+
+/// What is known of how a counter goes up.
+#[derive(Debug, Clone, Copy, Default)]
+struct Steps {
+    last: Option<u64>,
+    /// What divides all steps so far, and how many there were.
+    divisor: u64,
+    count: u32,
+}
+
+/// What the number of a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameNumber {
+    /// This one.
+    At(u64),
+    /// One before the first.
+    Early,
+    /// Far from all others.
+    Stray,
+}
+
+impl FrameCounter {
+    /// Nothing has come.
+    pub fn new(rules: CounterRules) -> Self {
+        Self {
+            rules,
+            newest: None,
+            believed: Duration::ZERO,
+            pace: Pace::default(),
+            doubted: None,
+            steps: Steps::default(),
+            uncertain_from: None,
+            warned: false,
+            restarts: 0,
+        }
+    }
+
+    /// Whether a frame's number is more than a guess.
+    pub fn is_certain(&self, number: u64) -> bool {
+        self.uncertain_from.is_none_or(|from| number < from)
+    }
+
+    /// From now on it counts with so many bits, from `lowest` on.
+    pub fn set_width(&mut self, bits: u32, lowest: u64) {
+        let lowest = if bits == self.rules.bits { lowest.min(self.rules.lowest) } else { lowest };
+        (self.rules.bits, self.rules.lowest) = (bits, lowest);
+    }
+
+    /// Returns how often the counter began anew.
+    pub fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
+    /// Whether a count has come.
+    pub fn has_begun(&self) -> bool {
+        self.newest.is_some()
+    }
+
+    /// Returns the count of a number near the newest; nothing where none has come.
+    pub fn count_of(&self, number: u64) -> Option<u64> {
+        let (count, newest) = self.newest?;
+        let steps = (i128::from(number) - i128::from(newest)) * i128::from(self.rules.step);
+        let place = i128::from(count) - i128::from(self.rules.lowest) + steps;
+        u64::try_from(place.rem_euclid(self.period())).ok().map(|place| place + self.rules.lowest)
+    }
+
+    /// The frame with this count has this number, whatever came before: a device that is there again. `is_certain`: the
+    /// number is more than a guess.
+    pub fn begin(&mut self, count: u64, number: u64, is_certain: bool, now: Duration) {
+        if !is_certain {
+            self.doubt_from(number);
+        }
+        self.rules.lowest = self.rules.lowest.min(count);
+        self.newest = None;
+        self.believe(count, number, now);
+    }
+
+    /// The counter has begun anew with this count: the frame's number is the one after the newest, or `next`. Returns it.
+    pub fn begin_anew(&mut self, count: u64, next: u64, now: Duration) -> u64 {
+        self.restarts += 1;
+        let number = self.newest.map_or(0, |(_, newest)| newest.saturating_add(1)).max(next);
+        self.begin(count, number, false, now);
+        number
+    }
+
+    /// Returns the number that would be believed at once, and is none of the past. Changes nothing.
+    pub fn expects(&self, count: u64, next: u64) -> Option<u64> {
+        let place = self.place(count)?;
+        let is_near = self.ahead(place) <= self.rules.trust.at_once.into();
+        u64::try_from(place).ok().filter(|number| *number >= next && is_near)
+    }
+
+    /// Takes note of a count. `next` is the first number that is still waited for: what is before it is of no use.
+    pub fn came(&mut self, count: u64, next: u64, now: Duration) -> FrameNumber {
+        // Some cameras count 0, which others leave out: the first 0 tells.
+        self.rules.lowest = self.rules.lowest.min(count);
+        self.look_for_step(count);
+        let place = self.place(count);
+        if let Some(number) = self.expects(count, next).filter(|number| self.is_reachable(*number, now)) {
+            return self.believe_after_silence(count, number, now);
+        }
+        let row = self.follow(count);
+        let can_begin_anew = self.newest.is_some() && !self.rules.is_absolute;
+        let begins_anew = can_begin_anew && self.begins_anew(row, now);
+        let Some(place) = place else {
+            return self.anew_or(begins_anew, FrameNumber::Stray, (count, next, now));
+        };
+        let ahead = self.ahead(place);
+        let Ok(number) = u64::try_from(place) else {
+            return self.anew_or(begins_anew, FrameNumber::Early, (count, next, now));
+        };
+        let gap = if self.rules.is_absolute { LARGEST_GAP_IN_TIME } else { LARGEST_GAP };
+        if (0..=gap).contains(&ahead) && self.is_reachable(number, now) {
+            let soon = ahead <= JUMP && number >= next && row >= self.rules.trust.few;
+            if soon || self.begins_anew(row, now) {
+                return self.believe_after_silence(count, number, now);
+            }
+        } else if begins_anew {
+            return FrameNumber::At(self.begin_anew(count, next, now));
+        }
+        if let (None, Some(first), false) = (self.newest, self.rules.first, self.warned || ahead <= LARGEST_GAP) {
+            self.warned = true;
+            tracing::warn!(count, first, "the device's count is far from `first`: it is not believed");
+        }
+        let set_back = self.rules.is_absolute && ahead < -JUMP;
+        if number >= next || set_back { FrameNumber::Stray } else { FrameNumber::At(number) }
+    }
+
+    fn anew_or(
+        &mut self,
+        begins_anew: bool,
+        other: FrameNumber,
+        (count, next, now): (u64, u64, Duration),
+    ) -> FrameNumber {
+        if begins_anew { FrameNumber::At(self.begin_anew(count, next, now)) } else { other }
+    }
+
+    /// Counts before one comes again.
+    fn period(&self) -> i128 {
+        (1_i128 << self.rules.bits) - i128::from(self.rules.lowest)
+    }
+
+    /// Where it would be; nothing where it lies between two numbers. Changes nothing.
+    fn place(&self, count: u64) -> Option<i128> {
+        match (self.newest, self.rules.first) {
+            (Some((newest, number)), _) => Some(i128::from(number) + self.numbers(newest, count)?),
+            (None, Some(first)) => self.numbers(first, count),
+            (None, None) => Some(0),
+        }
+    }
+
+    /// How many numbers there are from one count to another.
+    fn numbers(&self, from: u64, to: u64) -> Option<i128> {
+        let (counts, step) = (self.distance(from, to), i128::from(self.rules.step));
+        (counts % step == 0).then_some(counts / step)
+    }
+
+    /// How far that is ahead of the newest; before the first came, of number 0.
+    fn ahead(&self, place: i128) -> i128 {
+        place - self.newest.map_or(0, |(_, number)| number.into())
+    }
+
+    /// From one count to another. Only the last quarter of what the counter counts is taken for the past: frames overtake few
+    /// others, and many are lost.
+    fn distance(&self, from: u64, to: u64) -> i128 {
+        let period = self.period();
+        let ahead = (i128::from(to) - i128::from(from)).rem_euclid(period);
+        if ahead < period - period / 4 { ahead } else { ahead - period }
+    }
+
+    /// Whether a device can have got to a number by now, as fast as it ever was.
+    fn is_reachable(&self, number: u64, now: Duration) -> bool {
+        let (Some(fastest), Some((since, first)), false) = (self.pace.fastest, self.pace.begun, self.rules.is_absolute)
+        else {
+            return true;
+        };
+        let most = fastest * FASTER * now.saturating_sub(since).as_secs_f64();
+        self.ahead(number.into()) <= NEAR || i128::from(number) - i128::from(first) <= NEAR + most as i128
+    }
+
+    /// A count that is ahead, or one of the past. After a silence in which the counter may have come round, the number is the
+    /// one that the rate leads to; and where that does not fit, a guess.
+    fn believe_after_silence(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
+        let silence = now.saturating_sub(self.believed).as_secs_f64();
+        let fastest = self.rules.rate.or(self.pace.fastest);
+        let (Some(fastest), Some((_, newest)), false) = (fastest, self.newest, self.rules.is_absolute) else {
+            return self.believe(count, number, now);
+        };
+        let (period, due) = (self.period() as f64 / self.rules.step as f64, silence * fastest);
+        if due < 0.75 * period || number <= newest {
+            return self.believe(count, number, now);
+        }
+        let ahead = (number - newest) as f64;
+        let rounds = ((due - ahead) / period).round().max(0.0);
+        let by_rate = ahead + rounds * period;
+        let fits = (by_rate - due).abs() <= (0.01 * due).max(2.0) && by_rate < LARGEST_GAP as f64;
+        let number = if fits { newest.saturating_add(by_rate as u64) } else { number };
+        if !(fits && self.rules.rate.is_some()) {
+            tracing::warn!(
+                number,
+                "the device was silent for {silence:.1} s, longer than its counter counts: numbers are uncertain"
+            );
+            self.doubt_from(number);
+        }
+        self.believe(count, number, now)
+    }
+
+    fn believe(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
+        self.believed = now;
+        self.doubted = None;
+        if self.newest.is_none_or(|(_, newest)| number > newest) {
+            self.newest = Some((count, number));
+            self.pace.passed(number, now);
+        }
+        FrameNumber::At(number)
+    }
+
+    fn doubt_from(&mut self, number: u64) {
+        self.uncertain_from = Some(self.uncertain_from.map_or(number, |from| from.min(number)));
+    }
+
+    /// How many have come in a row, none believed in between, each a little behind the one before.
+    fn follow(&mut self, count: u64) -> u32 {
+        let near = i128::from(self.rules.trust.followers) * i128::from(self.rules.step);
+        let before = self.doubted.filter(|(last, _)| (0..=near).contains(&self.distance(*last, count)));
+        let row = before.map_or(1, |(_, row)| row.saturating_add(1));
+        self.doubted = Some((count, row));
+        row
+    }
+
+    /// Finds out whether the counter goes up by more than it was thought to, once.
+    fn look_for_step(&mut self, count: u64) {
+        if self.steps.count >= STEPS {
+            return;
+        }
+        let last = self.steps.last.replace(count);
+        let Some(step) = last.and_then(|last| u64::try_from(self.distance(last, count)).ok()).filter(|step| *step > 0)
+        else {
+            return;
+        };
+        self.steps.divisor = greatest_common_divisor(self.steps.divisor, step);
+        self.steps.count += 1;
+        let (found, step) = (self.steps.divisor, self.rules.step);
+        if self.steps.count == STEPS && found != step {
+            tracing::warn!("the device's counter goes up by {found}, and not by {step}: set its `step`");
+        }
+    }
+
+    /// By how much the counter goes up, as far as that is known by now.
+    #[cfg(test)]
+    fn step_found(&self) -> Option<u64> {
+        (self.steps.count >= STEPS).then_some(self.steps.divisor)
+    }
+
+    /// Whether so many in a row, after such a silence, are the device's.
+    fn begins_anew(&self, row: u32, now: Duration) -> bool {
+        let Trust { followers, silence, .. } = self.rules.trust;
+        row >= followers && now.saturating_sub(self.believed) >= silence
+    }
+}
+
+impl Pace {
+    /// A frame with this number came.
+    fn passed(&mut self, number: u64, now: Duration) {
+        let (since, first) = self.window;
+        if self.begun.is_none() {
+            (self.begun, self.window) = (Some((now, number)), (now, number));
+        } else if now >= since + PACE_WINDOW {
+            let pace = number.saturating_sub(first) as f64 / (now - since).as_secs_f64();
+            self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
+            self.window = (now, number);
+        }
+    }
+}
+
+fn greatest_common_divisor(mut one: u64, mut other: u64) -> u64 {
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Duration = Duration::from_secs(10);
+
+    fn counter_of(bits: u32, first: Option<u64>, step: u64, is_absolute: bool) -> FrameCounter {
+        FrameCounter::new(CounterRules { first, step, is_absolute, ..CounterRules::new(bits, Trust::DATAGRAMS) })
+    }
+
+    #[test]
+    fn a_counter_of_four_bits_goes_on_beyond_sixteen() {
+        let mut counter = counter_of(4, None, 1, false);
+        for number in 0..100u64 {
+            assert_eq!(counter.came((number + 9) % 16, number, NOW), FrameNumber::At(number));
+        }
+        assert_eq!(counter.came((104 + 9) % 16, 100, NOW), FrameNumber::At(104), "four were left out");
+        assert_eq!(counter.came((101 + 9) % 16, 100, NOW), FrameNumber::At(101), "one of them came after all");
+    }
+
+    #[test]
+    fn of_a_counter_of_four_bits_ten_may_be_lost_in_a_row_and_one_may_be_overtaken_by_four() {
+        for lost in 0..=10u64 {
+            let mut counter = counter_of(4, None, 1, false);
+            counter.came(0, 0, NOW);
+            assert_eq!(counter.came((lost + 1) % 16, 1, NOW), FrameNumber::At(lost + 1));
+        }
+        let mut counter = counter_of(4, None, 1, false);
+        for number in 0..30 {
+            counter.came(number % 16, 0, NOW);
+        }
+        assert_eq!(counter.came(25 % 16, 20, NOW), FrameNumber::At(25));
+    }
+
+    #[test]
+    fn a_counter_that_goes_up_by_more_has_a_step() {
+        for (bits, step) in [(64, 4), (64, 4096), (16, 4)] {
+            let mut counter = counter_of(bits, None, step, false);
+            for number in (0..70_000u64).filter(|number| number % 10 != 3) {
+                let raw = (9 + number * step) & (u64::MAX >> (64 - bits));
+                assert_eq!(counter.came(raw, number, NOW), FrameNumber::At(number));
+            }
+            assert_eq!(counter.came(9 + 70_000 * step + 1, 70_000, NOW), FrameNumber::Stray, "it lies between two");
+            assert_eq!(counter.step_found(), Some(step));
+        }
+        // What was thought to go up by one.
+        let mut counter = counter_of(64, None, 1, false);
+        for number in 0..40u64 {
+            counter.came(7 + 4096 * number, 0, NOW);
+        }
+        assert_eq!(counter.step_found(), Some(4096));
+    }
+
+    #[test]
+    fn a_counter_of_time_goes_on_however_long_it_was_away_and_never_begins_anew() {
+        let mut counter = counter_of(64, None, 1, true);
+        (0..10).for_each(|number| assert_eq!(counter.came(1_000_000 + number, number, NOW), FrameNumber::At(number)));
+        // 40 million frames later.
+        let (away, later) = (40_000_000, NOW + Trust::DATAGRAMS.silence);
+        let came: Vec<_> = (0..20).map(|number| counter.came(1_000_000 + away + number, 10, later)).collect();
+        assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(away + 15)]);
+        // Somebody sets it back.
+        let later = later + Trust::DATAGRAMS.silence;
+        let came: Vec<_> = (0..40).map(|number| counter.came(1_000_000 + number, away + 20, later)).collect();
+        assert!(came.iter().all(|number| *number == FrameNumber::Stray), "{came:?}");
+        assert_eq!(counter.restarts(), 0);
+    }
+
+    #[test]
+    fn the_first_is_the_one_that_was_named() {
+        let mut counter = counter_of(48, Some(1000), 1, false);
+        assert_eq!(counter.came(998, 0, NOW), FrameNumber::Early);
+        assert_eq!(counter.came(1003, 0, NOW), FrameNumber::At(3));
+    }
+
+    #[test]
+    fn a_first_datagram_far_from_the_first_number_is_not_believed() {
+        let mut counter = counter_of(64, Some(0), 1, false);
+        let came: Vec<_> = (0..100).map(|number| counter.came((1 << 62) + number, 0, NOW)).collect();
+        assert!(came.iter().all(|number| *number == FrameNumber::Stray), "{came:?}");
+        assert!(counter.warned);
+        // One that is nearer is, when others follow it.
+        let came: Vec<_> = (0..20).map(|number| counter.came(1_000_000 + number, 0, NOW)).collect();
+        assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(1_000_015)]);
+        assert_eq!(counter.restarts(), 0);
+    }
+
+    #[test]
+    fn a_jump_is_believed_when_the_next_numbers_follow_it() {
+        let mut counter = counter_of(64, None, 1, false);
+        counter.came(5, 0, NOW);
+        assert_eq!(counter.came(40_000, 1, NOW), FrameNumber::Stray, "a single one");
+        assert_eq!(counter.came(6, 1, NOW), FrameNumber::At(1));
+        let came: Vec<_> = (0..4).map(|number| counter.came(50_000 + number, 2, NOW)).collect();
+        assert_eq!(came[2..], [FrameNumber::Stray, FrameNumber::At(49_998)]);
+        assert_eq!(counter.came(50_000 + 3000, 2, NOW), FrameNumber::At(52_995), "what is near is at once");
+    }
+
+    #[test]
+    fn one_forged_number_moves_nothing() {
+        let mut counter = counter_of(64, None, 1, false);
+        counter.came(5, 0, NOW);
+        assert_eq!(counter.came(1 << 60, 1, NOW + Trust::DATAGRAMS.silence), FrameNumber::Stray);
+        assert_eq!(counter.came(6, 1, NOW + Trust::DATAGRAMS.silence), FrameNumber::At(1));
+    }
+
+    #[test]
+    fn an_instrument_that_begins_anew_is_followed_after_a_while() {
+        let mut counter = counter_of(64, None, 1, false);
+        for number in 0..5000 {
+            counter.came(number, number, NOW);
+        }
+        let later = NOW + Trust::DATAGRAMS.silence;
+        let came: Vec<_> = (0..20).map(|raw| counter.came(raw, 5000, later)).collect();
+        assert_eq!(came[14], FrameNumber::At(14), "it is taken for late");
+        assert_eq!(came[15..17], [FrameNumber::At(5000), FrameNumber::At(5001)]);
+        assert_eq!(counter.restarts(), 1);
+        assert!(counter.is_certain(4999) && !counter.is_certain(5000));
+        // What can have been lost in a second is; more cannot be.
+        let later = later + Trust::DATAGRAMS.silence;
+        let came: Vec<_> = (0..4).map(|count| counter.came(5000 + count, 5005, later)).collect();
+        assert_eq!(came[2..], [FrameNumber::Stray, FrameNumber::At(9988)]);
+        let later = later + Trust::DATAGRAMS.silence;
+        let came: Vec<_> = (0..17).map(|count| counter.came(60_000 + count, 9989, later)).collect();
+        assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(9989)]);
+        assert_eq!(counter.restarts(), 2);
+    }
+
+    /// A counter of 16 bits at so many frames a second that is silent for so long, and then goes on `ahead` of where it was.
+    fn after_silence(rate: Option<f64>, seconds: u64, ahead: u64) -> (u64, bool) {
+        let mut counter = FrameCounter::new(CounterRules { rate, ..CounterRules::new(16, Trust::CAMERA) });
+        for number in 0..200 {
+            counter.came(number, number, Duration::from_millis(20 * number));
+        }
+        let later = Duration::from_millis(20 * 199) + Duration::from_secs(seconds);
+        let came: Vec<_> = (0..8).map(|count| counter.came((199 + ahead + count) % (1 << 16), 200, later)).collect();
+        let believed = came.iter().zip(0..).find_map(|(number, count)| match number {
+            FrameNumber::At(number) => Some((number - count - 199, counter.is_certain(*number))),
+            _ => None,
+        });
+        believed.expect("it is believed")
+    }
+
+    #[test]
+    fn a_narrow_counter_that_was_silent_for_longer_than_it_counts_goes_by_its_rate_or_is_uncertain() {
+        let certain = true;
+        assert_eq!(after_silence(Some(50.0), 600, 1), (1, certain), "a pause: fewer than it counts can have passed");
+        assert_eq!(after_silence(Some(50.0), 600, 30_000), (30_000, certain), "none of which came");
+        assert_eq!(after_silence(Some(50.0), 1400, 70_000), (70_000, certain), "it has come round");
+        assert_eq!(after_silence(None, 1400, 70_000), (70_000, !certain), "at the rate that it was seen to have");
+        assert_eq!(after_silence(Some(50.0), 1400, 1), (1, !certain), "a pause, or a round");
+    }
+
+    #[test]
+    fn a_narrow_counter_that_begins_anew_has_not_lost_what_it_would_be_ahead() {
+        let mut counter = FrameCounter::new(CounterRules::new(16, Trust::CAMERA));
+        (0..30_000).for_each(|number| {
+            counter.came(number, number, Duration::from_millis(10 * number));
+        });
+        let later = Duration::from_millis(10 * 30_000) + Trust::CAMERA.silence;
+        let came: Vec<_> = (1..5).map(|count| counter.came(count, 30_000, later)).collect();
+        assert_eq!(came[1..3], [FrameNumber::Stray, FrameNumber::At(30_000)]);
+        assert!(!counter.is_certain(30_000));
+    }
+
+    proptest! {
+        /// Whatever comes, nothing overflows; and what is believed is at or behind what is waited for, and no further
+        /// ahead than a gap can be.
+        #[test]
+        fn any_numbers(raws in proptest::collection::vec(any::<u64>(), 0..50), bits in 1u32..=64, first: Option<u64>, step in 1u64..9, is_absolute: bool) {
+            let mut counter = counter_of(bits, first, step, is_absolute);
+            let gap = if is_absolute { LARGEST_GAP_IN_TIME } else { LARGEST_GAP };
+            for (at, raw) in raws.into_iter().enumerate() {
+                let (next, before) = (at as u64, counter.newest.map_or(0, |(_, number)| number));
+                let expected = counter.expects(raw, next);
+                let number = counter.came(raw, next, NOW * at as u32);
+                if let (Some(expected), FrameNumber::At(number)) = (expected, number) {
+                    // It is another one where the counter has come round, or begun anew.
+                    prop_assert!(expected >= next && (number == expected || !counter.is_certain(number)));
+                }
+                if let FrameNumber::At(number) = number && number >= next {
+                    prop_assert!(number <= before.max(next) + gap as u64 + 1);
+                    prop_assert!(counter.newest.is_some_and(|(_, newest)| newest >= number));
+                }
+            }
+        }
+    }
+}
