@@ -82,13 +82,21 @@ pub struct FrameCounter {
     /// When a count was believed last.
     believed: Duration,
     pace: Pace,
-    /// The last that was not believed, and how many followed each other up to there.
-    doubted: Option<(u64, u32)>,
+    doubted: Option<Doubted>,
     steps: Steps,
     /// From this number on they are a guess.
     uncertain_from: Option<u64>,
     warned: bool,
     restarts: u64,
+}
+
+/// Counts that follow each other, none believed in between.
+#[derive(Debug, Clone, Copy)]
+struct Doubted {
+    last: u64,
+    /// How many there were, and how many different ones.
+    row: u32,
+    different: u32,
 }
 
 /// How fast a device is.
@@ -200,6 +208,13 @@ impl FrameCounter {
         self.look_for_step(count);
         let place = self.place(count);
         if let Some(number) = self.expects(count, next).filter(|number| self.is_reachable(*number, now)) {
+            // Old counts have come again, one after the other, up to here: they came twice, or the counter began anew.
+            if self
+                .doubted
+                .is_some_and(|doubted| self.follows(doubted, count) && doubted.different >= self.rules.trust.few)
+            {
+                self.doubt_from(number);
+            }
             return self.believe_after_silence(count, number, now);
         }
         let row = self.follow(count);
@@ -324,11 +339,18 @@ impl FrameCounter {
 
     /// How many have come in a row, none believed in between, each a little behind the one before.
     fn follow(&mut self, count: u64) -> u32 {
-        let near = i128::from(self.rules.trust.followers) * i128::from(self.rules.step);
-        let before = self.doubted.filter(|(last, _)| (0..=near).contains(&self.distance(*last, count)));
-        let row = before.map_or(1, |(_, row)| row.saturating_add(1));
-        self.doubted = Some((count, row));
+        let (mut row, mut different) = (1, 1);
+        if let Some(before) = self.doubted.filter(|before| self.follows(*before, count)) {
+            row = before.row.saturating_add(1);
+            different = before.different.saturating_add(u32::from(before.last != count));
+        }
+        self.doubted = Some(Doubted { last: count, row, different });
         row
+    }
+
+    fn follows(&self, doubted: Doubted, count: u64) -> bool {
+        let near = i128::from(self.rules.trust.followers) * i128::from(self.rules.step);
+        (0..=near).contains(&self.distance(doubted.last, count))
     }
 
     /// Finds out whether the counter goes up by more than it was thought to, once.
@@ -535,6 +557,25 @@ mod tests {
         assert_eq!(after_silence(Some(50.0), 1400, 70_000), (70_000, certain), "it has come round");
         assert_eq!(after_silence(None, 1400, 70_000), (70_000, !certain), "at the rate that it was seen to have");
         assert_eq!(after_silence(Some(50.0), 1400, 1), (1, !certain), "a pause, or a round");
+    }
+
+    #[test]
+    fn a_counter_that_begins_anew_and_is_soon_where_it_was_is_doubted_from_there() {
+        let mut counter = counter_of(64, None, 1, false);
+        (0..100).for_each(|count| assert_eq!(counter.came(count, count, NOW), FrameNumber::At(count)));
+        (0..100).for_each(|count| assert_eq!(counter.came(count, 100, NOW), FrameNumber::At(count), "late, or again"));
+        assert_eq!(counter.came(100, 100, NOW), FrameNumber::At(100));
+        assert!(counter.is_certain(99) && !counter.is_certain(100));
+    }
+
+    #[test]
+    fn a_few_that_come_late_are_no_reason_to_doubt() {
+        let mut counter = counter_of(64, None, 1, false);
+        (0..100).for_each(|count| assert_eq!(counter.came(count, count, NOW), FrameNumber::At(count)));
+        [97, 98, 99, 100]
+            .into_iter()
+            .for_each(|count| assert_eq!(counter.came(count, 100, NOW), FrameNumber::At(count)));
+        assert!(counter.is_certain(100));
     }
 
     #[test]

@@ -5,6 +5,8 @@ use crate::common::*;
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// A VDIF frame by the specification (VDIF 1.1.1, section 5): number `at` of a thread with 100 frames a second.
 fn frame(at: u64) -> Vec<u8> {
@@ -158,7 +160,7 @@ fn a_run_that_threw_away_what_fits_no_event_says_so_and_by_how_much_the_counter_
             socket.send_to(&datagram, address).unwrap();
         }
         if step.is_empty() {
-            source.wait_for("the instrument's counter goes up by 4096, and not by 1: set the device's `step`");
+            source.wait_for("the device's counter goes up by 4096, and not by 1: set its `step`");
         } else {
             await_events(&folder.path().join("runs/run-000001"), 100);
         }
@@ -177,6 +179,55 @@ fn a_run_that_threw_away_what_fits_no_event_says_so_and_by_how_much_the_counter_
             assert_eq!((&report["state"], counts), (&"COMPLETE".into(), (&100.into(), &0.into())), "{report:#}");
         }
     }
+}
+
+#[test]
+fn what_follows_a_counter_that_began_anew_may_belong_to_other_events_and_the_run_says_so() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (_ours, address) = reserve_udp_port();
+    let device = format!(
+        "device = {{ kind = \"udp\", listen = \"udp:{address}\", format = \"fixed\", size = 1000, header = 8, \
+         counter = {{ at = 0, bytes = 8 }} }}"
+    );
+    let topology = topology(folder.path(), "", &device);
+    let (builder, mut source) = nodes(folder.path(), &topology);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let send = |count: u64| {
+        let datagram = [&count.to_be_bytes()[..], &[count as u8; 1000]].concat();
+        socket.send_to(&datagram, address).unwrap();
+    };
+    let directory = folder.path().join("runs/run-000001");
+    for from in [0, 100, 200] {
+        (from..from + 100).for_each(send);
+        await_events(&directory, from + 100);
+    }
+    // It is followed a second after the last count that was believed.
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for count in (0..300).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                send(count);
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        source.wait_for("the instrument counts anew");
+        await_events(&directory, 320);
+        is_over.store(true, Ordering::Relaxed);
+    });
+    builder.interrupt();
+    let report = builder.finish().report(1);
+    check_books(&report);
+    source.finish().succeeded();
+    let uncertain = report["ledger"]["sources"][0]["uncertain"].as_u64().unwrap();
+    assert!(reasons(&report).contains(&format!("{uncertain} fragments that may belong to other events")), "{report:#}");
+    let run = thalweg_store::Run::open(&directory).unwrap();
+    let is_uncertain = |event: Result<thalweg_store::Event, _>| {
+        let event = event.unwrap();
+        (event.id.0, event.fragments[0].header.status.contains(thalweg_wire::Status::UNCERTAIN))
+    };
+    let events: Vec<_> = run.events().map(is_uncertain).collect();
+    assert!(events.iter().all(|(event, uncertain)| (*event >= 300) == *uncertain), "{events:?}");
+    assert_eq!(events.iter().filter(|(_, uncertain)| *uncertain).count() as u64, uncertain);
 }
 
 #[test]
