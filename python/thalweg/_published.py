@@ -51,7 +51,8 @@ class Stream(Protocol):
         """Returns what comes next, in order; None where nothing has come for LOOK seconds."""
 
     def begin(self) -> bool:
-        """The run begins. Returns whether what has come until now is of it: not where the publisher goes on by itself."""
+        """The run begins. Returns whether what has come is of it: not where the publisher goes on by itself."""
+        ...
 
     def close(self) -> None:
         """Nothing more is taken."""

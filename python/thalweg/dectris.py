@@ -3,13 +3,13 @@
     python -m thalweg.dectris tcp://detector:9999 tcp:127.0.0.1:7700 --id 1.0
 
 Each image is one fragment. Events are numbered by the image's number in its series: a number that is left out is an
-image that was lost on the way, `lost_in_device` in the run's ledger. Images that overtake each other are put in order, and
-dated as they come: the detector's clock is one of its own.
+image that was lost on the way, `lost_in_device` in the run's ledger. Images that overtake each other are put in
+order, and dated as they come: the detector's clock is one of its own.
 
 The next series goes on behind the last image of the one before. How many that has, the header of a series says, where
-the detector's `header_detail` is `basic` or `all`; else what was lost at its end is not known, and the images of the next
-series are `uncertain`. From such a header, too, it is known what images will be before the first one comes. Without it the
-run begins with the first image.
+the detector's `header_detail` is `basic` or `all`; else what was lost at its end is not known, and the images of the
+next series are `uncertain`. Such a header also says what images will be, before the first one comes. Without it the run
+begins with the first image.
 
 Images of another shape or type than the first one end the source. Needs pyzmq, and lz4 and bitshuffle where images are
 compressed: pip install thalweg[dectris].
@@ -120,9 +120,10 @@ def _form(config: Any) -> tuple[int | None, Form | None]:
     if isinstance(images, int) and isinstance(triggers, int) and 0 < images * triggers < 1 << 31:
         total = images * triggers
     bits = config.get("bit_depth_image")
-    shape = config.get("y_pixels_in_detector"), config.get("x_pixels_in_detector")
-    if bits in {8, 16, 32} and all(isinstance(length, int) and 0 < length < 1 << 16 for length in shape):
-        form = Form(np.dtype(f"uint{bits}"), shape)
+    shape = [config.get("y_pixels_in_detector"), config.get("x_pixels_in_detector")]
+    lengths = tuple(length for length in shape if isinstance(length, int) and 0 < length < 1 << 16)
+    if bits in {8, 16, 32} and len(lengths) == len(shape):
+        form = Form(np.dtype(f"uint{bits}"), lengths)
     return total, form
 
 

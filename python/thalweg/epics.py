@@ -7,8 +7,8 @@ that is left out is an array that was lost on the way, `lost_in_device` in the r
 `dataTimeStamp`, and as they come where that is not set. Arrays that overtake each other are put in order.
 
 When the server goes away and counts anew, numbers go on where they were. What was lost meanwhile is not known: what
-follows is `uncertain`, and so the run is INCOMPLETE. So it is with arrays without `uniqueId`: all that come are in the run, in
-their order.
+follows is `uncertain`, and the run is INCOMPLETE. So it is with arrays without `uniqueId`: all that come are in the
+run, in their order.
 
 What was published before the run began is not of it.
 
