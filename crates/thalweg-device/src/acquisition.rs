@@ -60,6 +60,21 @@ pub trait Acquisition: Debug + Send {
         Ok(())
     }
 
+    /// Returns the time from one event to the next, where frames are numbered by time and it is to be told when event 0 is.
+    fn event_period(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Returns when the first frame was taken that can be believed, while such a device waits to be told.
+    fn first_time(&self) -> Option<TaiNanos> {
+        None
+    }
+
+    /// Event 0 is then: what was taken before belongs to no event.
+    fn begin_events(&mut self, origin: TaiNanos) {
+        let _ = origin;
+    }
+
     /// What has come about since it was last asked, one thing at a time.
     ///
     /// # Errors

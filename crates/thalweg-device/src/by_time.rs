@@ -1,8 +1,8 @@
 //! Events numbered by time: for devices that share a clock, or a trigger, and no counter.
 //!
-//! A machine's beat says when events are: number *n* at `start + phase + n · period`. A frame belongs to the beat that
-//! is nearest to its time stamp. Its device's counter says what the time stamp alone does not: whether a beat without a
-//! frame is one whose frame was lost, one whose trigger was missed, or one whose frame was stamped late.
+//! A machine's beat says when events are: number *n* at `origin + n · period`. A frame belongs to the beat that is nearest
+//! to its time stamp. Its device's counter says what the time stamp alone does not: whether a beat without a frame is one
+//! whose frame was lost, one whose trigger was missed, or one whose frame was stamped late.
 //!
 //! | the counter | the time stamp | what happened |
 //! | --- | --- | --- |
@@ -12,13 +12,25 @@
 //! | goes on by one | by two beats, and the next frame has its own place | the frame was stamped a beat late |
 //! | goes on by one | stays at its beat | a frame that nobody asked for |
 //!
-//! A device whose clock runs at another rate leaves its beats slowly. That is measured (`drift`), and its frames go to
-//! the beats that they are nearest to.
+//! Where a device's clock runs at another rate, or the beat does, frames leave their beats slowly: each device's line is
+//! followed (`drift`), and its frames belong to the beats that are nearest to that line. Nothing is believed of one time
+//! stamp alone: a first frame waits for a second one a whole number of beats behind it, and a clock that was set, for
+//! frames to contradict what was before. Then events go on by the counter, and are uncertain.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::TaiNanos;
+
+/// A frame may be stamped so much later, against its arrival, than any before it, in nanoseconds. By more, its clock was set.
+const MOST_AHEAD: i128 = 1_000_000_000;
+/// So many frames that follow each other, and contradict those before, are right.
+const CONTRADICTIONS: u32 = 4;
+/// By how much a device's clock may differ from the beat, where it is not known yet, and where it is: parts in one.
+const UNKNOWN_DRIFT: f64 = 1e-4;
+const KNOWN_DRIFT: f64 = 1e-6;
+/// Frames until a drift is known that well.
+const FRAMES_TO_KNOW: f64 = 1000.0;
 
 /// When events are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,10 +39,11 @@ pub struct Beat {
     /// From one event to the next.
     #[serde(with = "crate::duration")]
     pub period: Duration,
-    /// How much later than the beat the device stamps its frames: exposure, delay, cables. Less than a period.
-    #[serde(default, with = "crate::duration", skip_serializing_if = "Duration::is_zero")]
-    pub phase: Duration,
-    /// How far a time stamp may be from that and still be of the event; at most half a period.
+    /// How much later the device stamps its frames than whole periods of TAI: where the trigger keeps to absolute time. Less
+    /// than a period. Without it events begin with a frame, and all sources are told with which.
+    #[serde(default, with = "crate::duration::option", skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Duration>,
+    /// How far a time stamp may be from where it is expected and still be of the event; at most half a period.
     #[serde(with = "crate::duration")]
     pub tolerance: Duration,
 }
@@ -45,7 +58,7 @@ impl Beat {
         if !(Duration::from_micros(1)..=Duration::from_secs(3600)).contains(&period) {
             return Err(("period", format!("{period:?}; it is 1 µs to 1 h")));
         }
-        if phase >= period {
+        if let Some(phase) = phase.filter(|phase| *phase >= period) {
             return Err(("phase", format!("{phase:?}; it is less than a period, {period:?}")));
         }
         match tolerance <= period / 2 && !tolerance.is_zero() {
@@ -54,13 +67,16 @@ impl Beat {
         }
     }
 
-    /// The event that is nearest to a time, counted from the run's start, and how far away it is in nanoseconds.
-    fn nearest(&self, start: TaiNanos, time: TaiNanos) -> (i64, i64) {
-        let period = nanos(self.period);
-        let since = i128::from(time.0) - i128::from(start.0) - i128::from(nanos(self.phase));
-        let number = (since + i128::from(period / 2)).div_euclid(i128::from(period));
-        let off = since - number * i128::from(period);
-        (i64::try_from(number).unwrap_or(i64::MAX), i64::try_from(off).unwrap_or(i64::MAX))
+    /// Returns when event 0 is where events keep to absolute time: at the first whole period of TAI from the run's start on,
+    /// and the phase later. The same for all sources of a run, whatever their phases.
+    pub fn origin(&self, start: TaiNanos) -> Option<TaiNanos> {
+        let period = u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let first = start.0.div_ceil(period).checked_mul(period)?;
+        Some(TaiNanos(first.checked_add(u64::try_from(self.phase?.as_nanos()).ok()?)?))
+    }
+
+    fn period(&self) -> i64 {
+        nanos(self.period).max(1)
     }
 }
 
@@ -77,6 +93,8 @@ pub enum Numbered<T> {
         event: u64,
         /// What [`Beats::came`] was given.
         frame: T,
+        /// That is more than a guess.
+        is_certain: bool,
     },
     /// The device lost the frames of so many events, from this one on.
     Lost {
@@ -92,6 +110,8 @@ pub enum Numbered<T> {
         /// How many.
         count: u64,
     },
+    /// A frame from before event 0.
+    Before(T),
     /// A frame of no event.
     Stray(T),
 }
@@ -109,100 +129,111 @@ pub struct BeatCounts {
     pub stray: u64,
     /// Times that the device began to count anew.
     pub restarts: u64,
+    /// Times that its clock was set.
+    pub clock_steps: u64,
+    /// Frames without a time stamp, that have a number by the counter.
+    pub undated: u64,
 }
 
 /// Numbers the frames of one device by time. Without IO.
 #[derive(Debug)]
 pub struct Beats<T> {
     beat: Beat,
-    start: TaiNanos,
-    /// Counter and event of the frame that was numbered last.
-    last: Option<(u64, i64)>,
+    /// When event 0 is.
+    origin: Option<TaiNanos>,
+    /// The frame that came last, before one was confirmed by the next.
+    first: Option<Seen<T>>,
+    /// The time of the first frame that was confirmed.
+    confirmed: Option<TaiNanos>,
+    /// The frame that was numbered last.
+    last: Option<Last>,
     /// A frame whose time stamp is ahead of its counter: the next one tells which is right.
     held: Option<Held<T>>,
+    /// Counter and time of the last of so many frames that contradict those before.
+    contradicts: Option<(u64, TaiNanos, u32)>,
+    /// From a frame's arrival to its time stamp, in nanoseconds: the most of any.
+    ahead: Option<i128>,
+    is_uncertain: bool,
     ready: VecDeque<Numbered<T>>,
     counts: BeatCounts,
     drift: Drift,
 }
 
+/// A frame that has come.
 #[derive(Debug)]
-struct Held<T> {
+struct Seen<T> {
     counter: u64,
-    by_time: i64,
-    by_counter: i64,
-    off: i64,
+    time: TaiNanos,
+    arrived: Duration,
     frame: T,
 }
 
+/// What is known of the frame that was numbered last.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    counter: u64,
+    event: i64,
+}
+
+#[derive(Debug)]
+struct Held<T> {
+    seen: Seen<T>,
+    by_time: i64,
+    by_counter: i64,
+    off: i64,
+}
+
 impl<T> Beats<T> {
-    /// From the start of a run, which all devices are told alike.
-    pub fn new(beat: Beat, start: TaiNanos) -> Self {
-        let (last, held) = (None, None);
-        Self { beat, start, last, held, ready: VecDeque::new(), counts: BeatCounts::default(), drift: Drift::default() }
-    }
-
-    /// A frame came, with its device's number and its time stamp.
-    pub fn came(&mut self, counter: u64, time: TaiNanos, frame: T) {
-        let (by_time, off) = self.beat.nearest(self.start, time);
-        if let Some(held) = self.held.take() {
-            // Had the one before been stamped late, this one would be where the counter has it.
-            let steps = i64::try_from(counter.saturating_sub(held.counter)).unwrap_or(i64::MAX);
-            match counter > held.counter && by_time == held.by_counter.saturating_add(steps) {
-                true => {
-                    self.counts.stamped_late += 1;
-                    self.number(held.counter, held.by_counter, held.frame);
-                }
-                false => self.take_at_its_time(held),
-            }
-        }
-        let Some((before, event)) = self.last else {
-            if by_time < 0 || off.abs() > nanos(self.beat.tolerance) {
-                return self.stray(frame);
-            }
-            if by_time > 0 {
-                // Nobody knows what was there before the first.
-                self.miss(0, by_time);
-            }
-            self.drift.add(by_time, off);
-            self.last = Some((counter, by_time));
-            return self.ready.push_back(Numbered::Frame { event: by_time as u64, frame });
-        };
-        if counter <= before {
-            self.counts.restarts += 1;
-            return match by_time > event && off.abs() <= nanos(self.beat.tolerance) {
-                true => {
-                    self.lose(event + 1, by_time);
-                    self.last = Some((counter, by_time));
-                    self.ready.push_back(Numbered::Frame { event: by_time as u64, frame });
-                }
-                false => self.stray(frame),
-            };
-        }
-        let by_counter = event.saturating_add(i64::try_from(counter - before).unwrap_or(i64::MAX));
-        if by_time == by_counter {
-            self.counts.off_beat += u64::from(off.abs() > nanos(self.beat.tolerance));
-            self.drift.add(by_time, off);
-            return self.number(counter, by_time, frame);
-        }
-        if by_time > by_counter {
-            self.held = Some(Held { counter, by_time, by_counter, off, frame });
-        } else if by_time > event && off.abs() <= nanos(self.beat.tolerance) {
-            // The counter has skipped more than time has.
-            self.number(counter, by_time, frame);
-        } else {
-            self.stray(frame);
+    /// Event 0 is at `origin`; where that is not known yet, nothing has a number until [`begin`](Self::begin).
+    pub fn new(beat: Beat, origin: Option<TaiNanos>) -> Self {
+        Self {
+            beat,
+            origin,
+            first: None,
+            confirmed: None,
+            last: None,
+            held: None,
+            contradicts: None,
+            ahead: None,
+            is_uncertain: false,
+            ready: VecDeque::new(),
+            counts: BeatCounts::default(),
+            drift: Drift::default(),
         }
     }
 
-    /// Until when a held frame is held, as a time stamp: then the next one should be there.
+    /// Event 0 is then. Said once.
+    pub fn begin(&mut self, origin: TaiNanos) {
+        self.origin.get_or_insert(origin);
+    }
+
+    /// Returns the time of the first frame that can be believed, while it is not known when event 0 is.
+    pub fn first_time(&self) -> Option<TaiNanos> {
+        self.confirmed.filter(|_| self.origin.is_none())
+    }
+
+    /// A frame came, with its device's number, and its time stamp where it has one.
+    pub fn came(&mut self, counter: u64, time: Option<TaiNanos>, arrived: Duration, frame: T) {
+        match (time, self.last) {
+            (Some(time), None) => self.look_for_first(Seen { counter, time, arrived, frame }),
+            (Some(time), Some(last)) => self.follow(Seen { counter, time, arrived, frame }, last),
+            (None, Some(last)) if counter > last.counter => self.number_undated(counter, last, frame),
+            (None, _) => self.stray(frame),
+        }
+    }
+
+    /// Whether a frame waits for the next one.
     pub fn waits(&self) -> bool {
-        self.held.is_some()
+        self.held.is_some() || self.first.is_some() && self.origin.is_some()
     }
 
-    /// The next frame does not come: what is held is taken at its time.
+    /// The next frame does not come: what waits is taken at its time.
     pub fn settle(&mut self) {
         if let Some(held) = self.held.take() {
             self.take_at_its_time(held);
+        }
+        if let (Some(seen), Some(origin)) = (self.first.take(), self.origin) {
+            self.anchor(seen, origin);
         }
     }
 
@@ -219,30 +250,202 @@ impl<T> Beats<T> {
     /// How much slower the device's clock is than the beat, in parts of a thousand million; negative where it is faster.
     /// Nothing before there are enough frames to tell.
     pub fn drift(&self) -> Option<f64> {
-        self.drift.per_beat().map(|off| off / self.beat.period.as_nanos() as f64 * 1e9)
+        self.drift.per_beat().map(|off| off / self.beat.period() as f64 * 1e9)
+    }
+
+    /// Before any frame has a number: one is believed when the next is a whole number of beats behind it.
+    fn look_for_first(&mut self, seen: Seen<T>) {
+        let Some(before) = self.first.take() else {
+            self.first = Some(seen);
+            return;
+        };
+        let is_confirmed = self.agree((before.counter, before.time), (seen.counter, seen.time));
+        if is_confirmed {
+            self.confirmed.get_or_insert(before.time);
+        }
+        match self.origin {
+            Some(origin) if is_confirmed && self.nearest(origin, before.time).0 >= 0 => {
+                self.anchor(before, origin);
+                match self.last {
+                    Some(last) => self.follow(seen, last),
+                    None => self.first = Some(seen),
+                }
+            }
+            Some(origin) if self.nearest(origin, before.time).0 >= 0 => {
+                self.stray(before.frame);
+                self.first = Some(seen);
+            }
+            _ => {
+                self.ready.push_back(Numbered::Before(before.frame));
+                self.first = Some(seen);
+            }
+        }
+    }
+
+    /// The event that is nearest to a time by the origin alone, and how far away it is in nanoseconds.
+    fn nearest(&self, origin: TaiNanos, time: TaiNanos) -> (i64, i64) {
+        let period = i128::from(self.beat.period());
+        let since = i128::from(time.0) - i128::from(origin.0);
+        let number = (since + period / 2).div_euclid(period);
+        (i64::try_from(number).unwrap_or(i64::MAX), i64::try_from(since - number * period).unwrap_or(i64::MAX))
+    }
+
+    /// Whether two frames can be of the same device and beat: a whole number of beats apart, and no fewer than the counter
+    /// says.
+    fn agree(&self, before: (u64, TaiNanos), after: (u64, TaiNanos)) -> bool {
+        let between = i128::from(after.1.0) - i128::from(before.1.0);
+        let period = i128::from(self.beat.period());
+        let beats = (between + period / 2).div_euclid(period);
+        let off = (between - beats * period).abs();
+        after.0 > before.0 && beats >= i128::from(after.0 - before.0) && off <= i128::from(nanos(self.beat.tolerance))
+    }
+
+    /// The first frame that has a number.
+    fn anchor(&mut self, seen: Seen<T>, origin: TaiNanos) {
+        let (event, off) = self.nearest(origin, seen.time);
+        if event < 0 {
+            return self.ready.push_back(Numbered::Before(seen.frame));
+        }
+        if off.abs() > nanos(self.beat.tolerance) {
+            return self.stray(seen.frame);
+        }
+        if event > 0 {
+            // What was there before the first is not known.
+            self.miss(0, event);
+        }
+        self.believe(seen, event);
+    }
+
+    /// How far a frame of this event, with this time stamp, is from whole periods behind the origin, in nanoseconds.
+    fn off(&self, event: i64, time: TaiNanos) -> i64 {
+        let origin = self.origin.map_or(0, |origin| origin.0);
+        let off = i128::from(time.0) - i128::from(origin) - i128::from(event) * i128::from(self.beat.period());
+        i64::try_from(off).unwrap_or(if off > 0 { i64::MAX } else { i64::MIN })
+    }
+
+    /// The event whose frame is expected nearest to a time, and how far that is from there, in nanoseconds.
+    fn expected(&self, last: Last, time: TaiNanos) -> (i64, i64) {
+        let beat = self.beat.period() as f64 + self.drift.per_beat().unwrap_or(0.0);
+        let since = self.off(last.event, time) as f64 - self.drift.expected(last.event);
+        let beats = (since / beat).round();
+        (last.event.saturating_add(beats as i64), (since - beats * beat) as i64)
+    }
+
+    /// Whether a clock was set: time stamps cannot run ahead of the frames' arrival.
+    fn is_ahead(&self, time: TaiNanos, arrived: Duration) -> bool {
+        self.ahead.is_some_and(|most| ahead(time, arrived) > most + MOST_AHEAD)
+    }
+
+    fn follow(&mut self, seen: Seen<T>, last: Last) {
+        if self.is_ahead(seen.time, seen.arrived) {
+            return self.contradict(seen, last);
+        }
+        let (by_time, off) = self.expected(last, seen.time);
+        if let Some(held) = self.held.take() {
+            // Had the one before been stamped late, this one would be where the counter has it.
+            let steps = i64::try_from(seen.counter.saturating_sub(held.seen.counter)).unwrap_or(i64::MAX);
+            match seen.counter > held.seen.counter && by_time == held.by_counter.saturating_add(steps) {
+                true => {
+                    self.counts.stamped_late += 1;
+                    self.number(held.seen.counter, held.by_counter, held.seen.frame, true);
+                }
+                false => self.take_at_its_time(held),
+            }
+        }
+        let Some(last) = self.last else { return self.look_for_first(seen) };
+        let is_near = off.abs() <= nanos(self.beat.tolerance);
+        if seen.counter <= last.counter {
+            self.counts.restarts += 1;
+            return match by_time > last.event && is_near {
+                true => self.believe(seen, by_time),
+                false => self.contradict(seen, last),
+            };
+        }
+        let by_counter = last.event.saturating_add(i64::try_from(seen.counter - last.counter).unwrap_or(i64::MAX));
+        if by_time == by_counter {
+            self.counts.off_beat += u64::from(!is_near);
+            self.believe(seen, by_time);
+        } else if by_time > by_counter {
+            self.held = Some(Held { seen, by_time, by_counter, off });
+        } else if by_time > last.event && is_near {
+            // The counter has skipped more than time has.
+            self.believe(seen, by_time);
+        } else {
+            self.contradict(seen, last);
+        }
     }
 
     /// The time stamp was right: triggers were missed.
     fn take_at_its_time(&mut self, held: Held<T>) {
         if held.off.abs() > nanos(self.beat.tolerance) {
-            return self.stray(held.frame);
+            return self.stray(held.seen.frame);
         }
-        if let Some((_, event)) = self.last {
-            self.lose(event + 1, held.by_counter);
+        if let Some(last) = self.last {
+            self.lose(last.event + 1, held.by_counter);
         }
         self.miss(held.by_counter, held.by_time);
-        self.last = Some((held.counter, held.by_time));
-        self.drift.add(held.by_time, held.off);
-        self.ready.push_back(Numbered::Frame { event: held.by_time as u64, frame: held.frame });
+        self.believe(held.seen, held.by_time);
+    }
+
+    /// A frame whose time stamp contradicts those before: of no event, unless others like it have come. Then its clock was
+    /// set, and events go on by the counter.
+    fn contradict(&mut self, seen: Seen<T>, last: Last) {
+        let (counter, time) = (seen.counter, seen.time);
+        let before = self.contradicts.filter(|(before, at, _)| self.agree((*before, *at), (counter, time)));
+        let row = before.map_or(1, |(.., row)| row + 1);
+        self.contradicts = Some((counter, time, row));
+        let steps = i64::try_from(counter.saturating_sub(last.counter)).unwrap_or(i64::MAX).max(1);
+        let event = last.event.saturating_add(steps);
+        let origin = i128::from(time.0) - i128::from(event) * i128::from(self.beat.period());
+        match u64::try_from(origin) {
+            Ok(origin) if row >= CONTRADICTIONS => {
+                self.counts.clock_steps += 1;
+                (self.origin, self.ahead, self.is_uncertain) = (Some(TaiNanos(origin)), None, true);
+                self.drift = Drift::default();
+                if let Some(held) = self.held.take() {
+                    self.stray(held.seen.frame);
+                }
+                self.believe(seen, event);
+            }
+            _ => self.stray(seen.frame),
+        }
+    }
+
+    /// A frame without a time stamp: the next one by the counter, as far as is known.
+    fn number_undated(&mut self, counter: u64, last: Last, frame: T) {
+        if let Some(held) = self.held.take() {
+            self.take_at_its_time(held);
+        }
+        let last = self.last.unwrap_or(last);
+        let steps = i64::try_from(counter.saturating_sub(last.counter)).unwrap_or(i64::MAX);
+        if steps < 1 {
+            return self.stray(frame);
+        }
+        self.counts.undated += 1;
+        self.number(counter, last.event.saturating_add(steps), frame, false);
+    }
+
+    /// This is the event's frame, and its time stamp is right.
+    fn believe(&mut self, seen: Seen<T>, event: i64) {
+        let Seen { counter, time, arrived, frame } = seen;
+        // After an absence in which clocks may have come apart by a part of a beat, it may be another one's.
+        let absence = self.last.map_or(0, |last| event.saturating_sub(last.event)) as f64;
+        let most = if self.drift.count >= FRAMES_TO_KNOW { KNOWN_DRIFT } else { UNKNOWN_DRIFT };
+        self.is_uncertain |= absence * most > 0.25;
+        self.drift.add(event, self.off(event, time));
+        self.ahead = Some(self.ahead.map_or(i128::MIN, |most| most).max(ahead(time, arrived)));
+        self.number(counter, event, frame, true);
     }
 
     /// This is the event's frame; those in between were lost.
-    fn number(&mut self, counter: u64, event: i64, frame: T) {
-        if let Some((_, before)) = self.last {
-            self.lose(before + 1, event);
+    fn number(&mut self, counter: u64, event: i64, frame: T, is_certain: bool) {
+        if let Some(last) = self.last {
+            self.lose(last.event + 1, event);
         }
-        self.last = Some((counter, event));
-        self.ready.push_back(Numbered::Frame { event: event as u64, frame });
+        self.contradicts = None;
+        self.last = Some(Last { counter, event });
+        let is_certain = is_certain && !self.is_uncertain;
+        self.ready.push_back(Numbered::Frame { event: event as u64, frame, is_certain });
     }
 
     fn lose(&mut self, from: i64, to: i64) {
@@ -255,6 +458,9 @@ impl<T> Beats<T> {
         if to > from {
             self.counts.missed += (to - from) as u64;
             self.ready.push_back(Numbered::Missed { event: from as u64, count: (to - from) as u64 });
+            if let Some(last) = &mut self.last {
+                last.event = to - 1;
+            }
         }
     }
 
@@ -262,6 +468,11 @@ impl<T> Beats<T> {
         self.counts.stray += 1;
         self.ready.push_back(Numbered::Stray(frame));
     }
+}
+
+/// How much later a frame was stamped than it arrived, in nanoseconds, by clocks that count from anywhere.
+fn ahead(time: TaiNanos, arrived: Duration) -> i128 {
+    i128::from(time.0) - i128::try_from(arrived.as_nanos()).unwrap_or(i128::MAX)
 }
 
 /// How far frames are from their beats, as a line over the beats: least squares, of which what is old counts less.
@@ -295,6 +506,15 @@ impl Drift {
         let spread = xx * self.count - x * x;
         (self.count >= Self::ENOUGH && spread > 0.0).then(|| (xy * self.count - x * y) / spread)
     }
+
+    /// How far a frame of this event will be from its beat, in nanoseconds.
+    fn expected(&self, event: i64) -> f64 {
+        let [x, y, ..] = self.sums;
+        let mean = if self.count > 0.0 { y / self.count } else { 0.0 };
+        let slope = self.per_beat().unwrap_or(0.0);
+        let since = self.last.map_or(0, |last| event.saturating_sub(last)) as f64;
+        mean + slope * (since - x / self.count.max(1.0))
+    }
 }
 
 #[cfg(test)]
@@ -309,15 +529,16 @@ mod tests {
     fn beat() -> Beat {
         Beat {
             period: Duration::from_nanos(PERIOD),
-            phase: Duration::from_millis(3),
+            phase: Some(Duration::from_millis(3)),
             tolerance: Duration::from_millis(5),
         }
     }
 
     fn numbered(frames: impl IntoIterator<Item = (u64, i64)>) -> (Vec<Numbered<u64>>, BeatCounts) {
-        let mut beats = Beats::new(beat(), TaiNanos(START));
+        let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
         for (counter, since) in frames {
-            beats.came(counter, TaiNanos(START.checked_add_signed(since).unwrap()), counter);
+            let arrived = Duration::from_nanos(1_000_000_000_u64.saturating_add_signed(since));
+            beats.came(counter, Some(TaiNanos(START.checked_add_signed(since).unwrap())), arrived, counter);
         }
         beats.settle();
         (std::iter::from_fn(|| beats.take()).collect(), beats.counts())
@@ -328,7 +549,7 @@ mod tests {
     }
 
     fn frame(event: u64, frame: u64) -> Numbered<u64> {
-        Numbered::Frame { event, frame }
+        Numbered::Frame { event, frame, is_certain: true }
     }
 
     #[test]
@@ -350,15 +571,99 @@ mod tests {
         assert_eq!(late[2..], [frame(2, 102), frame(3, 103), frame(4, 104)]);
         assert_eq!(counts, BeatCounts { stamped_late: 1, ..Default::default() });
 
-        let (stray, counts) = numbered([(100, at(0)), (101, at(0) + 4_000_000), (102, at(1))]);
-        assert_eq!((stray[1], counts.stray), (Numbered::Stray(101), 1));
+        let (stray, counts) = numbered([(100, at(0)), (101, at(1)), (102, at(1) + 4_000_000), (103, at(2))]);
+        assert_eq!((stray[2], counts.stray), (Numbered::Stray(102), 1));
     }
 
     #[test]
     fn what_is_from_before_the_run_or_between_beats_is_of_no_event() {
         let (seen, counts) = numbered([(1, at(-2)), (2, at(-1)), (3, at(0) + 7_000_000), (4, at(2))]);
         assert_eq!(seen[3..], [Numbered::Missed { event: 0, count: 2 }, frame(2, 4)]);
-        assert_eq!(counts, BeatCounts { stray: 3, missed: 2, ..Default::default() });
+        assert_eq!(seen[..3], [Numbered::Before(1), Numbered::Before(2), Numbered::Stray(3)]);
+        assert_eq!(counts, BeatCounts { stray: 1, missed: 2, ..Default::default() });
+    }
+
+    #[test]
+    fn one_wild_time_stamp_is_one_stray_frame_the_first_one_too() {
+        let day = 86_400_000_000_000;
+        for wild in 0..4_i64 {
+            let frames = (0..6).map(|n| (n as u64, at(n) + if n == wild { day } else { 0 }));
+            // A frame arrives when it was taken, whatever its stamp says.
+            let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
+            for (counter, since) in frames {
+                let time = TaiNanos(START.checked_add_signed(since).unwrap());
+                beats.came(counter, Some(time), Duration::from_nanos(counter * PERIOD), counter);
+            }
+            let there: Vec<_> = std::iter::from_fn(|| beats.take()).collect();
+            let good = (0..6).filter(|n| *n != wild as u64);
+            let frames: Vec<_> = there.iter().filter(|one| matches!(one, Numbered::Frame { .. })).copied().collect();
+            assert_eq!(frames, good.map(|n| frame(n, n)).collect::<Vec<_>>(), "{wild}: {there:?}");
+            assert_eq!(beats.counts().stray, 1);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_leaves_events_to_the_counter_and_in_doubt() {
+        for step in [-37_000_000_000, -3_600_000_000_000, 3_600_000_000_000, 5_000_000_000] {
+            let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
+            for n in 0..200_u64 {
+                let set = if n >= 100 { step } else { 0 };
+                let time = TaiNanos(START.checked_add_signed(at(n as i64) + set).unwrap());
+                beats.came(n, Some(time), Duration::from_nanos(n * PERIOD), n);
+            }
+            let mut frames = Vec::new();
+            while let Some(one) = beats.take() {
+                if let Numbered::Frame { event, frame, is_certain } = one {
+                    assert_eq!(event, frame, "{step}");
+                    frames.push((event, is_certain));
+                }
+            }
+            assert!(frames.iter().all(|(event, is_certain)| (*event < 100) == *is_certain), "{step}");
+            assert_eq!((frames.len() as u64, beats.counts().clock_steps), (200 - u64::from(CONTRADICTIONS) + 1, 1));
+        }
+    }
+
+    #[test]
+    fn where_no_phase_is_stated_events_begin_where_all_are_told() {
+        let beat = Beat { phase: None, ..beat() };
+        assert_eq!(beat.origin(TaiNanos(START)), None);
+        let mut beats = Beats::new(beat, None);
+        let time = |n: u64| TaiNanos(START + 777 + n * PERIOD);
+        let mut came =
+            |beats: &mut Beats<u64>, n: u64| beats.came(n, Some(time(n)), Duration::from_nanos(n * PERIOD), n);
+        came(&mut beats, 0);
+        assert_eq!(beats.first_time(), None, "one alone is not believed");
+        came(&mut beats, 1);
+        assert_eq!(beats.first_time(), Some(time(0)));
+        // Another source's clock is two milliseconds off.
+        beats.begin(TaiNanos(time(4).0 - 2_000_000));
+        (2..7).for_each(|n| came(&mut beats, n));
+        let there: Vec<_> = std::iter::from_fn(|| beats.take()).collect();
+        let before = (0..4).map(Numbered::Before);
+        assert_eq!(there, before.chain((4..7).map(|n| frame(n - 4, n))).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_frame_without_a_time_has_the_next_number_and_is_in_doubt() {
+        let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
+        for n in 0..4_u64 {
+            let time = TaiNanos(START.checked_add_signed(at(n as i64)).unwrap());
+            beats.came(n, (n != 2).then_some(time), Duration::from_nanos(n * PERIOD), n);
+        }
+        let there: Vec<_> = std::iter::from_fn(|| beats.take()).collect();
+        let doubted = Numbered::Frame { event: 2, frame: 2, is_certain: false };
+        assert_eq!(there, [frame(0, 0), frame(1, 1), doubted, frame(3, 3)]);
+    }
+
+    #[test]
+    fn events_that_keep_to_absolute_time_begin_with_the_same_period_for_all() {
+        let beat =
+            |phase| Beat { period: Duration::from_millis(20), phase: Some(Duration::from_millis(phase)), ..beat() };
+        for start in [40_000_000, 40_000_001, 59_999_999] {
+            let origins = [0, 3, 19].map(|phase| beat(phase).origin(TaiNanos(start)).unwrap().0 / 1_000_000);
+            let first = if start == 40_000_000 { 40 } else { 60 };
+            assert_eq!(origins, [first, first + 3, first + 19]);
+        }
     }
 
     #[test]
@@ -372,7 +677,7 @@ mod tests {
     fn beats_that_cannot_be_are_refused() {
         for (key, beat) in [
             ("period", Beat { period: Duration::ZERO, ..beat() }),
-            ("phase", Beat { phase: Duration::from_millis(17), ..beat() }),
+            ("phase", Beat { phase: Some(Duration::from_millis(17)), ..beat() }),
             ("tolerance", Beat { tolerance: Duration::from_millis(9), ..beat() }),
             ("tolerance", Beat { tolerance: Duration::ZERO, ..beat() }),
         ] {
@@ -434,20 +739,43 @@ mod tests {
         }
     }
 
+    /// An hour of a trigger of 60 Hz that nobody tells the exact rate of, and of six clocks that keep to nothing.
+    #[test]
+    fn of_six_clocks_that_drift_for_an_hour_no_event_is_mixed() {
+        let beat = Beat { phase: None, ..beat() };
+        for camera in 0..6_u64 {
+            let clock = Clock { seed: 90 + camera, drift_ppm: 20.0 * camera as f64, jitter: 1_000_000 };
+            let mut beats = Beats::new(beat, Some(TaiNanos(START + 3_000_000 + 2_000_000)));
+            for (counter, time, event) in clock.frames(216_000) {
+                beats.came(counter, Some(time), Duration::from_nanos(event * PERIOD), event);
+            }
+            beats.settle();
+            let mut frames = 0;
+            while let Some(one) = beats.take() {
+                if let Numbered::Frame { event, frame, is_certain } = one {
+                    assert_eq!((event, is_certain), (frame, true), "camera {camera}");
+                    frames += 1;
+                }
+            }
+            assert_eq!(beats.counts().stray, 0, "camera {camera}: {:?}", beats.counts());
+            assert!(frames > 190_000);
+        }
+    }
+
     #[test]
     fn of_six_clocks_every_frame_gets_its_event_and_every_other_its_reason() {
         for camera in 0..6_u64 {
             let clock = Clock { seed: 40 + camera, drift_ppm: camera as f64 - 2.5, jitter: 500_000 * camera };
             let events = 20_000;
-            let mut beats = Beats::new(beat(), TaiNanos(START));
+            let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
             for (counter, time, event) in clock.frames(events) {
-                beats.came(counter, time, event);
+                beats.came(counter, Some(time), Duration::from_nanos(time.0 - START), event);
             }
             beats.settle();
             let (mut next, mut lost, mut missed) = (0, 0, 0);
             while let Some(one) = beats.take() {
                 let (from, count) = match one {
-                    Numbered::Frame { event, frame } => {
+                    Numbered::Frame { event, frame, .. } => {
                         assert_eq!(event, frame, "camera {camera}");
                         (event, 1)
                     }
@@ -461,7 +789,9 @@ mod tests {
                         missed += count;
                         (event, count)
                     }
-                    Numbered::Stray(frame) => panic!("frame {frame} of camera {camera} is of an event"),
+                    Numbered::Before(frame) | Numbered::Stray(frame) => {
+                        panic!("frame {frame} of camera {camera} is of an event")
+                    }
                 };
                 assert_eq!(from, next, "every event once, in order");
                 next += count;
@@ -481,9 +811,9 @@ mod tests {
         fn events_come_in_order_and_every_frame_comes_back(
             frames in proptest::collection::vec((0u64..60, -3i64..60, -8_000_000i64..8_000_000), 0..60),
         ) {
-            let mut beats = Beats::new(beat(), TaiNanos(START));
+            let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
             for (at_, (counter, event, off)) in frames.iter().enumerate() {
-                beats.came(*counter, TaiNanos(START.checked_add_signed(at(*event) + off).unwrap()), at_);
+                beats.came(*counter, Some(TaiNanos(START.checked_add_signed(at(*event) + off).unwrap())), Duration::ZERO, at_);
             }
             beats.settle();
             let (mut next, mut back) = (0, 0);
@@ -491,7 +821,7 @@ mod tests {
                 let (event, count) = match one {
                     Numbered::Frame { event, .. } => { back += 1; (event, 1) }
                     Numbered::Lost { event, count } | Numbered::Missed { event, count } => (event, count),
-                    Numbered::Stray(_) => { back += 1; continue }
+                    Numbered::Stray(_) | Numbered::Before(_) => { back += 1; continue }
                 };
                 prop_assert_eq!(event, next);
                 next = event + count;
@@ -502,9 +832,9 @@ mod tests {
         /// Times from anybody: nothing overflows.
         #[test]
         fn no_time_is_too_far_away(frames in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..20), start: u64) {
-            let mut beats = Beats::new(beat(), TaiNanos(start));
+            let mut beats = Beats::new(beat(), Some(TaiNanos(start)));
             for (counter, time) in frames {
-                beats.came(counter, TaiNanos(time), ());
+                beats.came(counter, Some(TaiNanos(time)), Duration::ZERO, ());
             }
             beats.settle();
             while beats.take().is_some() {}

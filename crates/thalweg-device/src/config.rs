@@ -95,6 +95,15 @@ impl DeviceConfig {
         )
     }
 
+    /// Whether it gives its frames time stamps.
+    pub fn has_times(&self) -> bool {
+        match self {
+            Self::Udp(udp) => !matches!(udp.format, DatagramFormat::Fixed | DatagramFormat::Spead),
+            Self::Stream(_) | Self::Edu(_) | Self::Nvme(_) | Self::Dma(_) => false,
+            _ => true,
+        }
+    }
+
     /// Bytes in its longest payload, where that is said without opening it.
     pub fn longest(&self) -> Option<u64> {
         match self {

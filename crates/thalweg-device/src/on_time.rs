@@ -20,25 +20,43 @@ pub struct OnTime {
     /// Since when a frame is held.
     held: Option<Duration>,
     over: bool,
+    /// A frame had a time stamp.
+    is_dated: bool,
+    /// So many came before that had none.
+    undated: u32,
 }
+
+/// So many frames without a time stamp, and none with one: the device has no clock.
+const MOST_UNDATED: u32 = 16;
 
 impl OnTime {
     /// From its beginning.
     pub fn new(device: Box<dyn Acquisition>, beat: Beat) -> Self {
         let order = FrameOrder::new(device.reorders());
-        Self { device, beat, order, beats: Beats::new(beat, TaiNanos(0)), held: None, over: false }
+        Self {
+            device,
+            beat,
+            order,
+            beats: Beats::new(beat, None),
+            held: None,
+            over: false,
+            is_dated: false,
+            undated: 0,
+        }
     }
 
     /// What is in order by the device's counter gets its event.
-    fn number(&mut self) -> Result<(), DeviceError> {
+    fn number(&mut self, now: Duration) -> Result<(), DeviceError> {
         while let Some(next) = self.order.next(self.over) {
             // The counter's gap is seen in the next frame's.
             let InTurn::Frame(frame) = next else { continue };
-            let Some(time) = frame.filled.timestamp else {
-                let problem = "its frames have no time stamps, so no `beat` can number them".to_owned();
-                return Err(DeviceError::Hardware { device: self.description().kind.clone(), problem });
-            };
-            self.beats.came(frame.number, time, frame);
+            self.is_dated |= frame.filled.timestamp.is_some();
+            self.undated += u32::from(!self.is_dated);
+            self.beats.came(frame.number, frame.filled.timestamp, now, frame);
+        }
+        if !self.is_dated && (self.undated >= MOST_UNDATED || self.over && self.undated > 0) {
+            let problem = "its frames have no time stamps, so no `beat` can number them".to_owned();
+            return Err(DeviceError::Hardware { device: self.description().kind.clone(), problem });
         }
         Ok(())
     }
@@ -75,21 +93,33 @@ impl Acquisition for OnTime {
     }
 
     fn start(&mut self, at: TaiNanos) -> Result<(), DeviceError> {
-        self.beats = Beats::new(self.beat, at);
+        self.beats = Beats::new(self.beat, self.beat.origin(at));
         self.device.start(at)
+    }
+
+    fn event_period(&self) -> Option<Duration> {
+        self.beat.phase.is_none().then_some(self.beat.period)
+    }
+
+    fn first_time(&self) -> Option<TaiNanos> {
+        self.beats.first_time()
+    }
+
+    fn begin_events(&mut self, origin: TaiNanos) {
+        self.beats.begin(origin);
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         loop {
             match self.beats.take() {
-                Some(Numbered::Frame { event, mut frame }) => {
-                    // Its time is certain, whatever its counter is.
-                    frame.filled.status.remove(Status::UNCERTAIN);
+                Some(Numbered::Frame { event, mut frame, is_certain }) => {
+                    // Its time says where it belongs, whatever its counter says.
+                    frame.filled.status.set(Status::UNCERTAIN, !is_certain);
                     return Ok(Acquired::Frame(Frame { number: event, ..frame }));
                 }
                 Some(Numbered::Lost { event, count }) => return Ok(Acquired::Lost { first: event, count }),
                 Some(Numbered::Missed { event, count }) => return Ok(Acquired::Missed { first: event, count }),
-                Some(Numbered::Stray(frame)) => {
+                Some(Numbered::Before(frame) | Numbered::Stray(frame)) => {
                     self.device.post(frame.buffer);
                     continue;
                 }
@@ -113,7 +143,7 @@ impl Acquisition for OnTime {
                 }
                 Acquired::Over => self.over = true,
             }
-            self.number()?;
+            self.number(now)?;
             if self.over {
                 self.beats.settle();
             }
@@ -153,6 +183,8 @@ impl Acquisition for OnTime {
             ("off_beat", counts.off_beat),
             ("of_no_event", counts.stray),
             ("counter_restarts", counts.restarts),
+            ("clock_steps", counts.clock_steps),
+            ("undated", counts.undated),
         ];
         let drift = self.beats.drift().map(|drift| ("drift_ppb", drift.abs().round() as u64));
         self.device.counters().into_iter().chain(beats).chain(drift).collect()
@@ -210,7 +242,7 @@ mod tests {
         let mut pool = SlotPool::new("slots", 4, 128).unwrap();
         let (frames, description) = (frames.iter().copied().collect(), Description::default());
         let ms = Duration::from_millis;
-        let beat = Beat { period: ms(10), phase: ms(1), tolerance: ms(2) };
+        let beat = Beat { period: ms(10), phase: Some(ms(1)), tolerance: ms(2) };
         let camera = Camera { description, frames, posted: Vec::new(), ends };
         let mut device = OnTime::new(Box::new(camera), beat);
         while let Some(slot) = pool.take() {

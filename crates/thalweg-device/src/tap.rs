@@ -265,6 +265,18 @@ impl Acquisition for TappedAcquisition {
         self.device.next_time()
     }
 
+    fn event_period(&self) -> Option<Duration> {
+        self.device.event_period()
+    }
+
+    fn first_time(&self) -> Option<TaiNanos> {
+        self.device.first_time()
+    }
+
+    fn begin_events(&mut self, origin: TaiNanos) {
+        self.device.begin_events(origin);
+    }
+
     fn of_no_event(&self) -> u64 {
         self.device.of_no_event()
     }

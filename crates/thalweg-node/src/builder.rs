@@ -4,6 +4,7 @@ mod assigning;
 mod connections;
 mod ending;
 mod opening;
+mod origin;
 mod run;
 mod snapshot;
 mod trace;
@@ -117,6 +118,7 @@ pub struct BuilderNode {
     /// Something came in this turn.
     came: bool,
     tally: Tally,
+    origin: origin::Origin,
     trace: Option<Trace>,
     /// Everything is built, and on its way to the disk.
     ending: Option<Ending>,
@@ -164,6 +166,8 @@ struct SourceState {
     description: serde_json::Value,
     /// Its device waits for a slot: nothing is lost where it hears a little later that one is free.
     patient: bool,
+    /// Its events are numbered by time, and it is to be told when event 0 is.
+    by_time: bool,
     dismissed: bool,
     /// How often it was cut off since it last got on.
     cuts: u32,
@@ -249,6 +253,7 @@ impl BuilderNode {
         self.pass_time()?;
         self.build();
         self.assign();
+        self.decide_origin();
         self.flush();
         if let Some(trace) = &mut self.trace {
             trace.look(&self.builder, self.ids.len(), self.clock.now())?;
@@ -283,6 +288,7 @@ impl BuilderNode {
             self.next_early_end(),
             self.endpoints.next_timeout(),
             self.next_word(),
+            self.origin.next_time(),
             self.answers.next_look(now),
             self.blocks.next_keep(self.config.flush),
             self.trace.as_ref().map(Trace::next),

@@ -410,9 +410,15 @@ impl SourceNode {
     }
 }
 
+/// Whether its device's events are numbered by time, from one on that builder 0 names.
+fn waits_for_events(settings: &SourceSettings) -> bool {
+    matches!(&settings.feed, Feed::Acquisition(device) if device.event_period().is_some())
+}
+
 /// What it says to its first builder.
 #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
 fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &str) -> Hello {
+    let by_time = if waits_for_events(settings) { Capabilities::BY_TIME } else { Capabilities::empty() };
     Hello {
         session,
         source: settings.id,
@@ -421,7 +427,7 @@ fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &
         slots: settings.slots,
         slot_bytes: settings.slot_bytes as u32,
         max_payload: longest as u32,
-        capabilities: settings.policy.capabilities() | Capabilities::ASSIGNED,
+        capabilities: settings.policy.capabilities() | Capabilities::ASSIGNED | by_time,
         description: description.len() as u32,
     }
 }

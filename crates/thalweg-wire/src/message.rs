@@ -29,13 +29,16 @@ bitflags::bitflags! {
         /// The source gives its events to the builders that builder 0 assigns them to. A builder repeats it where the
         /// run is assigned so.
         const ASSIGNED = 1 << 1;
+        /// The source's events are numbered by time, from one on that builder 0 names ([`Message::EventsBegin`]). A builder
+        /// that does so repeats it.
+        const BY_TIME = 1 << 2;
         const _ = !0;
     }
 }
 
 impl Capabilities {
     /// Those that have a name here.
-    pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED);
+    pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED).union(Self::BY_TIME);
 }
 
 /// What a source says of itself when it connects. Followed by `description` bytes of JSON.
@@ -399,6 +402,18 @@ pub enum Message {
     },
     /// S→B: what my device had so far, and I did not take.
     NotTaken(NotTaken),
+    /// S→B: to builder 0: when the first frame of my device was taken, whose events are numbered by time.
+    FirstFrame {
+        /// Then.
+        time: TaiNanos,
+        /// From one event to the next, in nanoseconds.
+        period_nanos: u64,
+    },
+    /// B→S: from builder 0: event 0 is then.
+    EventsBegin {
+        /// Then.
+        time: TaiNanos,
+    },
     /// B→S: from builder 0: these events are to be built there.
     Assign(Assign),
     /// B→S: how much I can take.
@@ -478,6 +493,8 @@ const PASSED: u8 = 22;
 const RESUME: u8 = 23;
 const RUNNING: u8 = 24;
 const NOT_TAKEN: u8 = 25;
+const FIRST_FRAME: u8 = 26;
+const EVENTS_BEGIN: u8 = 27;
 
 impl Message {
     /// Who does not know one of these kinds ignores it. Nothing follows it but its 64 bytes.
@@ -497,6 +514,7 @@ impl Message {
             | Self::Running
             | Self::EndsAt { .. }
             | Self::NotTaken(_)
+            | Self::FirstFrame { .. }
             | Self::End(_)
             | Self::Losses(_)
             | Self::Heard(_)
@@ -512,6 +530,7 @@ impl Message {
             | Self::Assign(_)
             | Self::Room(_)
             | Self::LeaveOut { .. }
+            | Self::EventsBegin { .. }
             | Self::Bye => Sender::Builder,
             Self::Refuse { .. } | Self::Ignored { .. } => Sender::Either,
         }
@@ -589,6 +608,14 @@ impl Message {
             Self::NotTaken(n) => {
                 w.u64(n.dead_nanos).u64(n.fragments).u64(n.of_no_event);
                 NOT_TAKEN
+            }
+            Self::FirstFrame { time, period_nanos } => {
+                w.u64(time.0).u64(period_nanos);
+                FIRST_FRAME
+            }
+            Self::EventsBegin { time } => {
+                w.u64(time.0);
+                EVENTS_BEGIN
             }
             Self::Assign(a) => {
                 w.u64(a.first.0).u64(a.count).u32(a.builder);
@@ -669,6 +696,8 @@ impl Message {
             RUNNING => Self::Running,
             ENDS_AT => Self::EndsAt { end: EventId(r.u64()) },
             NOT_TAKEN => Self::NotTaken(NotTaken { dead_nanos: r.u64(), fragments: r.u64(), of_no_event: r.u64() }),
+            FIRST_FRAME => Self::FirstFrame { time: TaiNanos(r.u64()), period_nanos: r.u64() },
+            EVENTS_BEGIN => Self::EventsBegin { time: TaiNanos(r.u64()) },
             END => Self::End(Accounts {
                 accepted: r.u64(),
                 dropped_newest: r.u64(),
@@ -843,6 +872,8 @@ mod tests {
             Message::Running,
             Message::EndsAt { end: EventId(1240) },
             Message::NotTaken(NotTaken { dead_nanos: 1 << 40, fragments: 12, of_no_event: 5 }),
+            Message::FirstFrame { time: TaiNanos(1 << 60), period_nanos: 20_000_000 },
+            Message::EventsBegin { time: TaiNanos(1 << 60) },
             Message::End(Accounts {
                 accepted: 1,
                 dropped_newest: 2,

@@ -166,6 +166,9 @@ impl BuilderNode {
             Received::Message(Message::Running) => self.control.runs_elsewhere(source),
             Received::Message(Message::EndsAt { end }) => self.control.ends_elsewhere(source, end),
             Received::Message(Message::NotTaken(what)) => self.builder.not_taken(source, what),
+            Received::Message(Message::FirstFrame { time, period_nanos }) => {
+                self.first_frame(source, time, period_nanos)?;
+            }
             Received::Message(Message::End(accounts)) => {
                 self.ended(source, accounts)?;
             }
@@ -299,6 +302,7 @@ impl BuilderNode {
         state.session = Some(hello.session);
         state.slots = hello.slots;
         state.slot_bytes = hello.slot_bytes;
+        state.by_time = hello.capabilities.contains(Capabilities::BY_TIME);
         state.patient = description["policy"] == json!(Policy::Block);
         state.description = description;
         // What its slots can hold of events that it has not offered.
@@ -324,6 +328,7 @@ impl BuilderNode {
         // What was said before may have been lost with the old connection.
         self.instruct(source);
         self.say_room(source);
+        self.say_origin(source);
         Ok(())
     }
 

@@ -135,6 +135,7 @@ impl BuilderNode {
             endpoints,
             accept_backoff: Vec::new(),
             tally: Tally::default(),
+            origin: super::origin::Origin::default(),
             trace: None,
             ending: None,
         })

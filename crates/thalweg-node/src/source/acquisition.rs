@@ -6,7 +6,7 @@ use crate::slots::Filling;
 use std::time::Duration;
 use thalweg_device::{Acquired, Buffer, Frame, FrameOrder, InTurn};
 use thalweg_link::Interest;
-use thalweg_wire::{Disposition, EventId};
+use thalweg_wire::{Disposition, EventId, Message, TaiNanos};
 
 /// Frames taken from the device before others have their turn.
 const FAIR_SHARE: usize = 64;
@@ -21,6 +21,10 @@ pub(super) struct Acquiring {
     over: bool,
     /// It was away when the run was to end.
     gave_up: bool,
+    /// Builder 0 knows when the first frame was taken.
+    first_is_said: bool,
+    /// It is known when event 0 is, where events are numbered by time.
+    events_begin: bool,
     /// Its descriptor is waited on.
     watched: bool,
     /// When it wants to be looked at while nothing is taken.
@@ -103,7 +107,36 @@ impl SourceNode {
                 }
             }
         }
+        self.say_first_frame();
         self.accept_frames()
+    }
+
+    /// Tells builder 0 when the first frame was taken, where it is to say when event 0 is.
+    fn say_first_frame(&mut self) {
+        let Feed::Acquisition(device) = &self.settings.feed else { return };
+        if self.acquiring.first_is_said || self.builders[0].welcome.is_none() {
+            return;
+        }
+        if let (Some(time), Some(period)) = (device.first_time(), device.event_period()) {
+            let period_nanos = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
+            self.send_to(0, &Message::FirstFrame { time, period_nanos });
+            self.acquiring.first_is_said = true;
+        }
+    }
+
+    /// After a reconnection: what was said to builder 0 may have been lost.
+    pub(super) fn say_first_frame_again(&mut self) {
+        self.acquiring.first_is_said = false;
+        self.say_first_frame();
+    }
+
+    /// Builder 0 says when event 0 is.
+    pub(super) fn begin_events(&mut self, time: TaiNanos) {
+        if let Feed::Acquisition(device) = &mut self.settings.feed
+            && !std::mem::replace(&mut self.acquiring.events_begin, true)
+        {
+            device.begin_events(time);
+        }
     }
 
     /// Accepts frames in their turn, up to the end of the run.

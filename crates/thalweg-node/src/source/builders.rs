@@ -1,7 +1,7 @@
 //! What a source says to its builders and hears from them, and who of them is connected.
 
 use super::assignments::Assignments;
-use super::{Phase, SourceNode};
+use super::{Phase, SourceNode, waits_for_events};
 use crate::NodeError;
 use crate::slots::Filling;
 use std::collections::BTreeSet;
@@ -140,6 +140,7 @@ impl SourceNode {
                 self.release(index, u64::MAX);
                 self.pass_on_room(index);
             }
+            Message::EventsBegin { time } if index == 0 => self.begin_events(time),
             Message::Room(room) => self.heard_room(index, room),
             Message::Assign(assign) if index == 0 => self.assign(assign)?,
             Message::LeaveOut { builder } if index == 0 => self.leave_out_builder(builder)?,
@@ -154,6 +155,12 @@ impl SourceNode {
             return Err(NodeError::Config(format!(
                 "the builder at {} does not let a source withdraw what it offered: choose another `policy` than \
                  drop-oldest",
+                builder.address
+            )));
+        }
+        if index == 0 && waits_for_events(&self.settings) && !welcome.capabilities.contains(Capabilities::BY_TIME) {
+            return Err(NodeError::Config(format!(
+                "the builder at {} does not say when events begin, as `beat` without `phase` wants: it is of an older version",
                 builder.address
             )));
         }
@@ -196,6 +203,7 @@ impl SourceNode {
         }
         if index == 0 {
             self.tell_all_rooms();
+            self.say_first_frame_again();
         } else {
             self.pass_on_room(index);
         }

@@ -181,17 +181,19 @@ impl Topology {
         if let Some(beat) = &source.beat {
             let by_itself = source.device.as_ref().is_some_and(DeviceConfig::works_by_itself);
             must(by_itself, "beat", "it numbers the frames of a device that works by itself, and this is none")?;
-            let stamps =
-                !matches!(source.device, Some(DeviceConfig::Stream(_) | DeviceConfig::Edu(_) | DeviceConfig::Nvme(_)));
-            must(stamps, "beat", "it goes by time stamps, and this device gives its frames none")?;
+            let has_times = source.device.as_ref().is_some_and(DeviceConfig::has_times);
+            must(has_times, "beat", "it goes by time stamps, and this device gives its frames none")?;
             beat.check().map_err(|(key, problem)| (field(&format!("beat.{key}")), problem))?;
-            let other = self.sources.iter().filter(|other| other.name != source.name).find_map(|other| {
-                let period = other.beat?.period;
-                (period != beat.period).then(|| (&other.name, humantime::format_duration(period)))
-            });
-            if let Some((name, period)) = other {
+            let others = self.sources.iter().filter(|other| other.name != source.name);
+            for (name, other) in others.filter_map(|other| Some((&other.name, other.beat?))) {
+                let period = humantime::format_duration(other.period);
                 let problem = format!("source '{name}' has {period}: events have one beat");
-                must(false, "beat.period", &problem)?;
+                must(other.period == beat.period, "beat.period", &problem)?;
+                let problem = format!(
+                    "source '{name}' has {}: all have one, or none",
+                    if beat.phase.is_some() { "none" } else { "one" }
+                );
+                must(other.phase.is_some() == beat.phase.is_some(), "beat.phase", &problem)?;
             }
         }
         for path in source.device.iter().flat_map(DeviceConfig::paths) {

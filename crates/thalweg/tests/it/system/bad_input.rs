@@ -394,6 +394,8 @@ fn a_beat_that_nothing_can_keep_is_refused_with_its_key() {
     let beat = |device: &str, beat: &str| changed(MODEL, &format!("device = {{ {device} }}\nbeat = {{ {beat} }}"));
     const STREAM: &str = "kind = \"stream\", file = \"fifo\", record = 100";
     const CAMERA: &str = "kind = \"v4l2\", file = \"/dev/video0\"";
+    const FIXED: &str = "kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"fixed\", size = 10, header = 8, \
+                         counter = { at = 0, bytes = 8 }";
     const FIFTY: &str = "period = \"20ms\", tolerance = \"5ms\"";
     for (refusal, said) in [
         (
@@ -401,6 +403,7 @@ fn a_beat_that_nothing_can_keep_is_refused_with_its_key() {
             "beat: it numbers the frames of a device that works by itself",
         ),
         (beat(STREAM, FIFTY), "beat: it goes by time stamps, and this device gives its frames none"),
+        (beat(FIXED, FIFTY), "beat: it goes by time stamps, and this device gives its frames none"),
         (beat(CAMERA, "period = \"20ms\", tolerance = \"11ms\""), "beat.tolerance: 11ms; it is more than nothing"),
         (beat(CAMERA, "period = \"0s\", tolerance = \"1ms\""), "beat.period"),
         (beat(CAMERA, "period = \"20ms\""), "missing field `tolerance`"),

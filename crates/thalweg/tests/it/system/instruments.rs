@@ -230,6 +230,79 @@ fn what_follows_a_counter_that_began_anew_may_belong_to_other_events_and_the_run
     assert_eq!(events.iter().filter(|(_, uncertain)| *uncertain).count() as u64, uncertain);
 }
 
+/// A VITA-49 packet with the number of its trigger, and its time in nanoseconds of UTC (ANSI/VITA 49.0, section 6.1).
+fn packet(trigger: u64, nanos: u64) -> Vec<u8> {
+    let (second, pico) = ((nanos / 1_000_000_000) as u32, nanos % 1_000_000_000 * 1000);
+    let words = [0x1060_0007 | (trigger as u32 & 0xf) << 16, 7, second, (pico >> 32) as u32, pico as u32];
+    let payload = [(trigger >> 32) as u32, trigger as u32];
+    words.iter().chain(&payload).flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// Two digitizers of one trigger of 50 Hz. The second begins later, has a cable of 4 ms, and loses a frame now and then.
+#[test]
+fn events_by_time_are_of_one_trigger_whatever_the_phase_and_whoever_begins_first() {
+    const PERIOD: u64 = 20_000_000;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let places = [reserve_udp_port(), reserve_udp_port()];
+    let mut text = format!(
+        "[run]\ndirectory = \"runs\"\nevents = 60\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:{}\"]\n{PATIENT}\n",
+        folder.path().join("b.sock").display()
+    );
+    for (index, (_, address)) in places.iter().enumerate() {
+        text += &format!(
+            "\n[[source]]\nname = \"digitizer{index}\"\nid = \"1.{index}\"\nlink = \"shm\"\nslots = 64\n\
+             beat = {{ period = \"20ms\", tolerance = \"6ms\" }}\n\
+             device = {{ kind = \"udp\", listen = \"udp:{address}\", format = \"vita49\", size = 28 }}\n"
+        );
+    }
+    let topology = folder.path().join("beat.toml");
+    std::fs::write(&topology, text).unwrap();
+    let mut command = thalweg();
+    command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
+    let mut run = Node::start("run", command);
+    places.iter().for_each(|_| drop(run.wait_for("what comes from now on counts")));
+    let is_over = AtomicBool::new(false);
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let begun = std::time::Instant::now();
+            let first = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+            // A minute, whatever becomes of the run.
+            for trigger in (0..3000_u64).take_while(|_| !is_over.load(Ordering::Relaxed)) {
+                let since = trigger * PERIOD;
+                std::thread::sleep(Duration::from_nanos(since).saturating_sub(begun.elapsed()));
+                socket.send_to(&packet(trigger, first + since), places[0].1).unwrap();
+                if trigger >= 17 && trigger % 29 != 0 {
+                    socket.send_to(&packet(trigger, first + since + 4_000_000), places[1].1).unwrap();
+                }
+            }
+        });
+        let ended = run.finish();
+        is_over.store(true, Ordering::Relaxed);
+        ended
+    });
+    let report = ended.report(1);
+    check_books(&report);
+    let mut mixed = Vec::new();
+    let (mut whole, mut first) = (0, None);
+    for event in thalweg_store::Run::open(folder.path().join("runs/run-000001")).unwrap().events() {
+        let event = event.unwrap();
+        let there = event.fragments.iter().filter(|fragment| !fragment.payload().is_empty());
+        let triggers: Vec<u64> =
+            there.map(|fragment| u64::from_be_bytes(*fragment.payload().last_chunk().unwrap())).collect();
+        let first = *first.get_or_insert(triggers[0] - event.id.0);
+        if triggers.iter().any(|trigger| *trigger != first + event.id.0) {
+            mixed.push((event.id.0, triggers.clone()));
+        }
+        whole += usize::from(triggers.len() == 2);
+    }
+    assert_eq!(mixed, []);
+    assert!((56..60).contains(&whole), "{whole}: {report:#}");
+    let second = &report["ledger"]["sources"][1];
+    assert_eq!((&second["of_no_event"], &second["uncertain"]), (&0.into(), &0.into()), "{report:#}");
+    assert_eq!(second["lost_in_device"], 60 - whole, "{report:#}");
+}
+
 #[test]
 fn an_instrument_that_makes_no_sense_is_refused_before_the_run() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
