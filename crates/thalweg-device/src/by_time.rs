@@ -629,8 +629,7 @@ mod tests {
         assert_eq!(beat.origin(TaiNanos(START)), None);
         let mut beats = Beats::new(beat, None);
         let time = |n: u64| TaiNanos(START + 777 + n * PERIOD);
-        let mut came =
-            |beats: &mut Beats<u64>, n: u64| beats.came(n, Some(time(n)), Duration::from_nanos(n * PERIOD), n);
+        let came = |beats: &mut Beats<u64>, n: u64| beats.came(n, Some(time(n)), Duration::from_nanos(n * PERIOD), n);
         came(&mut beats, 0);
         assert_eq!(beats.first_time(), None, "one alone is not believed");
         came(&mut beats, 1);

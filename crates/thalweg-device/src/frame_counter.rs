@@ -36,15 +36,18 @@ pub struct Trust {
     pub followers: u32,
     /// And none was believed for so long before.
     pub silence: Duration,
+    /// A count that is so far behind the newest is late, and says nothing of where the counter is.
+    pub late: u32,
 }
 
 impl Trust {
     /// In counts that anyone on the network can send: a single forged one moves nothing.
-    pub const DATAGRAMS: Self = Self { at_once: 3000, few: 4, followers: 16, silence: Duration::from_secs(1) };
+    pub const DATAGRAMS: Self = Self { at_once: 3000, few: 4, followers: 16, silence: Duration::from_secs(1), late: 0 };
     /// In the counts of a camera whose address and port are known.
-    pub const CAMERA: Self = Self { at_once: 64, few: 3, followers: 3, silence: Duration::from_millis(100) };
+    pub const CAMERA: Self = Self { at_once: 64, few: 3, followers: 3, silence: Duration::from_millis(100), late: 64 };
     /// In the counts of a device of this machine.
-    pub const DRIVER: Self = Self { at_once: LARGEST_GAP as u32, few: 1, followers: 1, silence: Duration::ZERO };
+    pub const DRIVER: Self =
+        Self { at_once: LARGEST_GAP as u32, few: 1, followers: 1, silence: Duration::ZERO, late: 0 };
 }
 
 /// How a device counts.
@@ -216,6 +219,12 @@ impl FrameCounter {
                 self.doubt_from(number);
             }
             return self.believe_after_silence(count, number, now);
+        }
+        if let Some(place) = place
+            && self.rules.trust.late > 0
+            && (-i128::from(self.rules.trust.late)..=0).contains(&self.ahead(place))
+        {
+            return u64::try_from(place).map_or(FrameNumber::Early, FrameNumber::At);
         }
         let row = self.follow(count);
         let can_begin_anew = self.newest.is_some() && !self.rules.is_absolute;
@@ -566,6 +575,18 @@ mod tests {
         (0..100).for_each(|count| assert_eq!(counter.came(count, 100, NOW), FrameNumber::At(count), "late, or again"));
         assert_eq!(counter.came(100, 100, NOW), FrameNumber::At(100));
         assert!(counter.is_certain(99) && !counter.is_certain(100));
+    }
+
+    #[test]
+    fn what_a_camera_sends_again_is_no_reason_to_doubt() {
+        let mut counter = FrameCounter::new(CounterRules::new(16, Trust::CAMERA));
+        (0..100).for_each(|count| assert_eq!(counter.came(count, count, NOW), FrameNumber::At(count)));
+        // The host stood still for a while.
+        let later = NOW + 2 * Trust::CAMERA.silence;
+        (50..100).for_each(|count| assert_eq!(counter.came(count, 100, later), FrameNumber::At(count)));
+        (0..4).for_each(|_| assert_eq!(counter.came(99, 100, later), FrameNumber::At(99)));
+        assert_eq!(counter.came(100, 100, later), FrameNumber::At(100));
+        assert!(counter.is_certain(100) && counter.restarts() == 0);
     }
 
     #[test]
