@@ -180,7 +180,7 @@ impl Sampler {
             size,
             open: Some(open),
             watch,
-            clock: TaiClock::probe(),
+            clock: TaiClock,
             posted: VecDeque::new(),
             has: 0,
             numbers: Numbers { length, ..Numbers::default() },

@@ -386,7 +386,7 @@ impl Video {
             size: size as usize,
             done: VecDeque::new(),
             watch,
-            clock: TaiClock::probe(),
+            clock: TaiClock,
             started: false,
             latest: None,
             absent: None,

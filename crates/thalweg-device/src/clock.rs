@@ -4,33 +4,34 @@ use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_getti
 use thalweg_wire::{TAI_MINUS_UTC, TaiNanos};
 
 /// The clock that dates fragments and runs.
+///
+/// The kernel may learn TAI minus UTC at any time (`adjtimex(2)`, from the NTP or PTP daemon). Until then what it is since
+/// 2017 is taken: times do not jump when it does.
 #[derive(Debug, Clone, Copy)]
-pub struct TaiClock {
-    /// Seconds to add to `CLOCK_TAI`: zero where the kernel knows the offset.
-    correction: i64,
-    offset: i64,
-}
+pub struct TaiClock;
 
 impl TaiClock {
-    /// Finds out whether the kernel knows TAI minus UTC (`adjtimex(2)`, usually from the NTP or PTP daemon).
-    pub fn probe() -> Self {
-        let known = tai().tv_sec - clock_gettime(ClockId::Realtime).tv_sec;
-        // The two readings may lie on both sides of a second.
-        let (correction, offset) = if known > 1 { (0, known) } else { (TAI_MINUS_UTC.into(), TAI_MINUS_UTC.into()) };
-        Self { correction, offset }
-    }
-
     /// Now.
     pub fn now(self) -> TaiNanos {
-        let time = tai();
-        let seconds = u64::try_from(time.tv_sec + self.correction).unwrap_or(0);
-        TaiNanos(seconds * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0))
+        let (utc, tai) = (clock_gettime(ClockId::Realtime), tai());
+        let seconds = u64::try_from(tai.tv_sec + correction(utc, tai)).unwrap_or(0);
+        let nanos = u64::try_from(tai.tv_nsec).unwrap_or(0);
+        TaiNanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
     /// TAI minus UTC in seconds.
     pub fn offset(self) -> i32 {
-        i32::try_from(self.offset).unwrap_or(0)
+        let (utc, tai) = (clock_gettime(ClockId::Realtime), tai());
+        let nanos = |time: Timespec| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+        let known = (nanos(tai) - nanos(utc) + 500_000_000).div_euclid(1_000_000_000);
+        i32::try_from(known + i128::from(correction(utc, tai))).unwrap_or(0)
     }
+}
+
+/// Seconds to add to `CLOCK_TAI`: zero where the kernel knows the offset.
+fn correction(utc: Timespec, tai: Timespec) -> i64 {
+    // The two readings may lie on both sides of a second.
+    if tai.tv_sec - utc.tv_sec > 1 { 0 } else { TAI_MINUS_UTC.into() }
 }
 
 /// `CLOCK_TAI`, which every Linux since 3.10 has.

@@ -6,6 +6,8 @@
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
 use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, PgmConfig, StoredType};
+use std::cmp::Ordering;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{Element, PayloadType};
 
@@ -65,8 +67,38 @@ pub(crate) fn images_in(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, D
             images.push(file);
         }
     }
-    images.sort();
+    images.sort_by(|one, other| in_natural_order(one, other));
     if images.is_empty() { Err(DeviceError::Empty { file: path.to_owned() }) } else { Ok(images) }
+}
+
+/// Compares paths as people do: numbers in them by their value, `img2` before `img10`.
+fn in_natural_order(one: &Path, other: &Path) -> Ordering {
+    let (mut one_rest, mut other_rest) = (one.as_os_str().as_bytes(), other.as_os_str().as_bytes());
+    while let ([a, ..], [b, ..]) = (one_rest, other_rest) {
+        if !(a.is_ascii_digit() && b.is_ascii_digit()) {
+            if a != b {
+                return a.cmp(b);
+            }
+            (one_rest, other_rest) = (&one_rest[1..], &other_rest[1..]);
+            continue;
+        }
+        let (one_number, other_number);
+        (one_number, one_rest) = leading_number(one_rest);
+        (other_number, other_rest) = leading_number(other_rest);
+        let longer = one_number.len().cmp(&other_number.len()).then_with(|| one_number.cmp(other_number));
+        if longer.is_ne() {
+            return longer;
+        }
+    }
+    // Those that differ in leading zeros alone have an order, too.
+    one_rest.len().cmp(&other_rest.len()).then_with(|| one.cmp(other))
+}
+
+/// The digits in front, without leading zeros, and the rest.
+fn leading_number(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let zeros = bytes.iter().take_while(|byte| **byte == b'0').count();
+    let digits = bytes[zeros..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    bytes[zeros..].split_at(digits)
 }
 
 /// Whether a file's name ends in one of these, in whatever case.
@@ -238,6 +270,52 @@ mod tests {
     use crate::Device;
     use proptest::prelude::*;
     use thalweg_wire::EventId;
+
+    #[test]
+    fn numbers_in_names_are_in_their_order() {
+        let mut names = [
+            "img10",
+            "img2",
+            "img1",
+            "img01",
+            "img",
+            "b",
+            "img2a3",
+            "img2a20",
+            "10",
+            "9",
+            "img0000000000000000000002b",
+        ];
+        names.sort_by(|one, other| in_natural_order(Path::new(one), Path::new(other)));
+        assert_eq!(
+            names,
+            [
+                "9",
+                "10",
+                "b",
+                "img",
+                "img01",
+                "img1",
+                "img2",
+                "img2a3",
+                "img2a20",
+                "img0000000000000000000002b",
+                "img10"
+            ]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn names_have_one_order(names in proptest::collection::vec("[a0-2]{0,5}", 3)) {
+            let order = |one: usize, other: usize| in_natural_order(Path::new(&names[one]), Path::new(&names[other]));
+            prop_assert_eq!(order(0, 1), order(1, 0).reverse());
+            prop_assert_eq!(order(0, 1).is_eq(), names[0] == names[1]);
+            if order(0, 1).is_lt() && order(1, 2).is_lt() {
+                prop_assert!(order(0, 2).is_lt());
+            }
+        }
+    }
 
     fn sequence(files: &[&[u8]]) -> (tempfile::TempDir, PgmConfig) {
         let dir = tempfile::tempdir().unwrap();

@@ -13,6 +13,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{Element, Meaning, PayloadType};
 use tiff::decoder::{Decoder, DecodingSampleType};
+use tiff::tags::Tag;
 use tiff::{ColorType, TiffError};
 
 /// The files' endings.
@@ -31,8 +32,12 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
     for path in &config.files {
         for path in images_in(path, &ENDINGS)? {
             let mut decoder = decoder(&path)?;
+            let (before, mut announced) = (pages.len(), None);
             for number in 0.. {
                 let page = Page::of(&mut decoder).map_err(|error| page_error(&path, number, error))?;
+                if number == 0 {
+                    announced = images_announced(&mut decoder, &page);
+                }
                 let like = first.get_or_insert_with(|| page.clone());
                 if page != *like {
                     let (file, first) = (path.clone(), files.first().unwrap_or(&path).clone());
@@ -47,6 +52,14 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
                     break;
                 }
                 decoder.next_image().map_err(|error| page_error(&path, number + 1, error))?;
+            }
+            let has = pages.len() - before;
+            if let Some(announced) = announced.filter(|announced| *announced > has as u64) {
+                let what = format!(
+                    "its description tells of {announced} images, and it has a page for {has}: write a page for each (in \
+                     tifffile without `truncate`)"
+                );
+                return Err(page_error(&path, 0, std::io::Error::other(what).into()));
             }
             files.push(path);
         }
@@ -67,6 +80,19 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
     let bytes = page.bytes;
     let tiff = Tiff { files, pages, bytes, payload_type, clock: Clock(config.rate), open: None };
     Ok(Replay::new(tiff, description, bytes, config.looped))
+}
+
+/// How many images the first page's description says that there are, as ImageJ and tifffile have it. Both may write one page
+/// for all.
+fn images_announced(decoder: &mut Decoder<BufReader<File>>, page: &Page) -> Option<u64> {
+    let text = decoder.get_tag_ascii_string(Tag::ImageDescription).ok()?;
+    if text.starts_with("ImageJ=") {
+        return text.lines().find_map(|line| line.strip_prefix("images=")?.trim().parse().ok());
+    }
+    let described: serde_json::Value = serde_json::from_str(&text).ok()?;
+    let product = |axes: &[u64]| axes.iter().try_fold(1_u64, |all, axis| all.checked_mul(*axis));
+    let axes: Option<Vec<u64>> = described.get("shape")?.as_array()?.iter().map(serde_json::Value::as_u64).collect();
+    product(&axes?)?.checked_div(product(&page.shape)?)
 }
 
 fn decoder(path: &Path) -> Result<Decoder<BufReader<File>>, DeviceError> {
@@ -252,6 +278,25 @@ mod tests {
         assert_eq!(signed, ("image-i8".into(), vec![1, 2], vec![255, 1]));
         let colours = one(&|tiff| tiff.write_image::<colortype::RGB8>(1, 2, &[1, 2, 3, 4, 5, 6]).unwrap());
         assert_eq!(colours, ("image-u8".into(), vec![2, 1, 3], vec![1, 2, 3, 4, 5, 6]));
+    }
+
+    #[test]
+    fn a_stack_with_one_page_for_all_is_refused() {
+        let described = |text: &str| {
+            let mut bytes = Vec::new();
+            let mut encoder = TiffEncoder::new(Cursor::new(&mut bytes)).unwrap();
+            let mut image = encoder.new_image::<colortype::Gray16>(3, 2).unwrap();
+            image.encoder().write_tag(Tag::ImageDescription, text).unwrap();
+            image.write_data(&[7; 6]).unwrap();
+            open(&sequence(&[&bytes]).1).map(|device| device.description().records)
+        };
+        for text in ["ImageJ=1.54f\nimages=10\nslices=10\n", "{\"shape\": [10, 2, 3], \"truncated\": true}"] {
+            let error = described(text).unwrap_err().to_string();
+            assert!(error.contains("tells of 10 images, and it has a page for 1"), "{error}");
+        }
+        for text in ["ImageJ=1.54f\nimages=1\n", "{\"shape\": [2, 3]}", "{\"shape\": [0]}", "a tube", "ImageJ=\n"] {
+            assert_eq!(described(text).unwrap(), Some(1), "{text}");
+        }
     }
 
     #[test]

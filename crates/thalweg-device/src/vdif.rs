@@ -200,24 +200,33 @@ struct Index {
     spans: BTreeMap<u16, (u64, u64)>,
     /// Frames of the thread that were there already.
     repeated: usize,
+    /// Invalid frames of the thread whose time is far from all valid ones.
+    undated: usize,
     cut: Option<Cut>,
 }
+
+/// An invalid frame's time is believed where it is no further from the valid ones than this, in units of
+/// [`Frame::time`]: ten seconds.
+const NEAR: u64 = 10 << 24;
 
 impl Index {
     fn of(file: &InputFile, thread: u16) -> Result<Self, DeviceError> {
         let mut first: Option<Header> = None;
         let mut own: Vec<Frame> = Vec::new();
-        let mut times: Vec<u64> = Vec::new();
+        let (mut times, mut invalid_times): (Vec<u64>, Vec<u64>) = Default::default();
         let mut stated = None;
         let mut spans = BTreeMap::new();
         let cut = for_each_frame(file, |at, header| {
             let time = header.tai_second() << 24 | u64::from(header.frame);
-            if times.last() != Some(&time) {
-                times.push(time);
+            let times_of_its_kind = if header.invalid { &mut invalid_times } else { &mut times };
+            if times_of_its_kind.last() != Some(&time) {
+                times_of_its_kind.push(time);
             }
             stated = stated.or_else(|| header.frame_rate());
-            let (begin, end) = spans.entry(header.thread).or_insert((time, time));
-            (*begin, *end) = (time.min(*begin), time.max(*end));
+            if !header.invalid {
+                let (begin, end) = spans.entry(header.thread).or_insert((time, time));
+                (*begin, *end) = (time.min(*begin), time.max(*end));
+            }
             if header.thread == thread {
                 // One thread has one frame length; a change of it is damage, or another recording behind the first.
                 if header.length != first.get_or_insert(*header).length {
@@ -226,11 +235,20 @@ impl Index {
                 }
                 own.push(Frame { time, place: at | if header.invalid { Frame::INVALID } else { 0 } });
             }
-            if times.len() > MAX_FRAMES || own.len() > MAX_FRAMES {
+            if times.len() + invalid_times.len() > MAX_FRAMES || own.len() > MAX_FRAMES {
                 return Err(DeviceError::TooMany { file: file.path().to_owned(), limit: MAX_FRAMES });
             }
             Ok(())
         })?;
+        // What fills a gap may have no time: its clock is 0.
+        let valid = times.iter().min().copied().zip(times.iter().max().copied());
+        let is_near = |time: u64| {
+            valid.is_none_or(|(first, last)| (first.saturating_sub(NEAR)..=last.saturating_add(NEAR)).contains(&time))
+        };
+        let all = own.len();
+        own.retain(|frame| frame.place & Frame::INVALID == 0 || is_near(frame.time));
+        let undated = all - own.len();
+        times.extend(invalid_times.into_iter().filter(|time| is_near(*time)));
         times.sort_unstable();
         times.dedup();
         let number = |time: u64| (time & 0xff_ffff) as u32;
@@ -247,7 +265,7 @@ impl Index {
             .into_iter()
             .map(|time| present.next_if(|frame| frame.time == time).unwrap_or(Frame { time, place: Frame::MISSING }))
             .collect();
-        Ok(Self { path: file.path().to_owned(), first, frames, stated, highest, seen, spans, repeated, cut })
+        Ok(Self { path: file.path().to_owned(), first, frames, stated, highest, seen, spans, repeated, undated, cut })
     }
 
     /// Frames per second. Nothing where nobody says it, or a frame number contradicts what the headers say.
@@ -293,6 +311,13 @@ impl Index {
             notes.push(format!(
                 "{file}: frames of thread {thread} that come again, and are not played: {}",
                 self.repeated
+            ));
+        }
+        if self.undated > 0 {
+            notes.push(format!(
+                "{file}: frames of thread {thread} that are marked as invalid and have a time far from all others, and are \
+                 not played: {}",
+                self.undated
             ));
         }
         if let Some(Cut { at, left, .. }) = self.cut_of(thread) {
@@ -649,6 +674,18 @@ pub(crate) mod tests {
         let (_dir, file) = recording(&[Written::at(0, 5, 0), Written { invalid: true, ..Written::at(0, 5, 1) }]);
         let played = play(&mut open(&VdifConfig { thread: None, ..config(&file, 0) }).unwrap());
         assert_eq!(played[1].1.status, Status::REPLAYED | Status::CORRUPT);
+    }
+
+    #[test]
+    fn an_invalid_frame_whose_clock_is_0_moves_no_time_and_is_not_played() {
+        let fill = Written { invalid: true, ..Written::at(0, 0, 0) };
+        let (_dir, file) = recording(&[fill, Written::at(0, 5_000_000, 0), Written::at(0, 5_000_000, 1)]);
+        let mut device = open(&VdifConfig { looped: true, ..config(&file, 0) }).unwrap();
+        assert_eq!(device.description().records, Some(2));
+        assert!(device.description().notes.iter().any(|note| note.contains("marked as invalid")));
+        let second = |device: &mut dyn Device, event| device.skip(EventId(event)).timestamp.unwrap().0 / 1_000_000_000;
+        let seconds: Vec<u64> = (0..4).map(|event| second(&mut device, event)).collect();
+        assert!(seconds[2] - seconds[0] <= 1, "{seconds:?}");
     }
 
     #[test]

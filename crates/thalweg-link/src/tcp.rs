@@ -133,7 +133,24 @@ impl Door for TcpDoor {
 
 /// Begins to connect; the greeting goes out as soon as the connection stands.
 fn connect(host: &str, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<TcpSource, LinkError> {
-    let address = resolve(host).map_err(LinkError::unusable(format!("resolving '{host}'")))?;
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    // The first that is not refused at once: no route leads to some, and at others nothing listens on this host.
+    for address in host.to_socket_addrs().map_err(LinkError::unusable(format!("resolving '{host}'")))? {
+        match connect_to(address, host, congestion, greeting)? {
+            Ok(socket) => return Ok(TcpSource::new(socket, host, greeting)),
+            Err(error) => failed = error,
+        }
+    }
+    Err(LinkError::io(format!("connecting to tcp:{host}"))(failed))
+}
+
+/// Begins to connect to one address. The inner error is the kernel's refusal of that address.
+fn connect_to(
+    address: SocketAddr,
+    host: &str,
+    congestion: Option<&str>,
+    greeting: &SourceGreeting,
+) -> Result<io::Result<Socket>, LinkError> {
     let doing = || format!("connecting to tcp:{host}");
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
         .map_err(LinkError::io(doing()))?;
@@ -157,22 +174,15 @@ fn connect(host: &str, congestion: Option<&str>, greeting: &SourceGreeting) -> R
         tracing::warn!("send buffers grow only as they are used: net.core.wmem_max is less than all slots together");
     }
     match socket.connect(&SockAddr::from(address)) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
-        Err(error) => return Err(LinkError::io(doing())(error)),
+        Err(error) if error.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Ok(Err(error)),
+        _ => Ok(Ok(socket)),
     }
-    Ok(TcpSource::new(socket, host, greeting))
 }
 
 /// What the kernel offers, for people who asked for something else.
 fn congestion_controls() -> String {
     let list = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
     list.map_or_else(|_| "unknown".to_owned(), |list| list.trim().replace(' ', ", "))
-}
-
-/// The first address a host and port resolve to.
-fn resolve(host: &str) -> io::Result<SocketAddr> {
-    host.to_socket_addrs()?.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
 }
 
 /// Has the kernel send what it was given. As long as anything of this socket waits in a network device, and be it an

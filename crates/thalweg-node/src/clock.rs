@@ -23,14 +23,7 @@ pub trait Clock: Debug + Send + Sync {
 
 /// The kernel's clocks.
 #[derive(Debug, Clone, Copy)]
-pub struct SystemClock(TaiClock);
-
-impl SystemClock {
-    /// Finds out whether the kernel knows TAI minus UTC.
-    pub fn probe() -> Self {
-        Self(TaiClock::probe())
-    }
-}
+pub struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Duration {
@@ -38,11 +31,11 @@ impl Clock for SystemClock {
     }
 
     fn date(&self) -> TaiNanos {
-        self.0.now()
+        TaiClock.now()
     }
 
     fn tai_utc_offset(&self) -> i32 {
-        self.0.offset()
+        TaiClock.offset()
     }
 
     fn cpu(&self) -> Duration {

@@ -45,7 +45,7 @@ impl PushSource {
         node.begin(&handle)?;
         let poller = Arc::clone(node.poller());
         let shared = Arc::new(Shared { state: Mutex::new(State::Serving(Box::new(node))), changed: Condvar::new() });
-        let thread = std::thread::spawn({
+        let thread = std::thread::Builder::new().spawn({
             let (shared, handle) = (Arc::clone(&shared), handle.clone());
             move || {
                 let served =
@@ -56,6 +56,7 @@ impl PushSource {
                 shared.changed.notify_all();
             }
         });
+        let thread = thread.map_err(|error| NodeError::Config(format!("starting a thread: {error}")))?;
         Ok(Self { shared, handle, thread: Some(thread) })
     }
 

@@ -43,7 +43,7 @@ pub(crate) struct Options {
 pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let mut signals = crate::signals::ends()?;
-    std::thread::spawn({
+    crate::start_thread({
         let stop = Arc::clone(&stop);
         move || {
             // Whoever asks a second time does not want to wait for the disk.
@@ -54,7 +54,7 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
                 }
             }
         }
-    });
+    })?;
     let wanted = thalweg_capture::Options {
         interface: options.interface.clone(),
         file: options.file.clone(),

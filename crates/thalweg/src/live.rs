@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_node::{RunConfig, Snapshot, State};
 use thalweg_text::{count, many, plain_lines, seconds, tone, volume, wrapped};
@@ -146,7 +145,7 @@ impl Line {
         let (over, is_over) = channel();
         let (clears, cleared) = channel();
         let name = name.to_owned();
-        thread::spawn(move || {
+        let drawing = crate::start_thread(move || {
             let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
             if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
                 bar.set_style(style);
@@ -167,6 +166,9 @@ impl Line {
             bar.finish_and_clear();
             drop(clears);
         });
+        if drawing.is_err() {
+            tracing::warn!("no thread can be started: how far the run is, is not shown");
+        }
         Self { over, cleared }
     }
 

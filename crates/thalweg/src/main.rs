@@ -28,7 +28,7 @@ mod supervise;
 use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use tracing_subscriber::EnvFilter;
 
 /// Carries detector data from the buffer a device writes into, over shared memory or whatever network there is, N-to-1
@@ -124,6 +124,8 @@ struct File {
 fn main() -> ExitCode {
     // Before anything reads an address.
     thalweg_dpdk::register();
+    // What is written beyond a limit (`ulimit -f`, a file system's) fails, and does not end the process.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let arguments = Arguments::parse();
     live::set_up(arguments.color, arguments.quiet);
     let level = match arguments.verbose {
@@ -203,6 +205,17 @@ enum Failure {
     Broken(String),
     /// It went wrong because another node ended, which knows why: exit code 1.
     Consequence(String),
+}
+
+/// Starts a thread.
+///
+/// # Errors
+/// The system has no room for another one.
+fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let started = std::thread::Builder::new().spawn(work);
+    started
+        .map(drop)
+        .map_err(|error| Failure::broken(format!("starting a thread: {error} (see pids.max and ulimit -u)")))
 }
 
 impl Failure {

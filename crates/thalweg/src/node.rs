@@ -241,14 +241,14 @@ pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure>
 /// The first interrupt ends the run cleanly, the second one at once.
 pub(crate) fn heed_signals(handle: Handle) -> Result<(), Failure> {
     let mut signals = crate::signals::ends()?;
-    thread::spawn(move || {
+    crate::start_thread(move || {
         for _ in signals.forever() {
             // Whoever asks a third time does not want to wait for the disk either.
             if handle.press() > 2 {
                 std::process::exit(1);
             }
         }
-    });
+    })?;
     Ok(())
 }
 
@@ -281,28 +281,28 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
     std::io::stdin().lock().read_line(&mut line).map_err(Failure::broken)?;
     let topology: Topology = serde_json::from_str(&line).map_err(Failure::usage)?;
     let handle = Handle::new().map_err(Failure::broken)?;
-    thread::spawn({
+    crate::start_thread({
         let handle = handle.clone();
         let is_builder = topology.builders.iter().any(|builder| builder.name == *name);
         let timeout = topology.run.timeout;
         move || {
             // Each line asks for an end: the first for a clean one.
-            for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
+            for _ in std::io::stdin().lock().split(b'\n').map_while(Result::ok) {
                 handle.press();
             }
             orphaned(&handle, is_builder, timeout);
         }
-    });
+    })?;
     let (_watch, done) = channel::<()>();
     if !options.unwatched {
         let handle = handle.clone();
-        thread::spawn(move || {
+        crate::start_thread(move || {
             while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
                 // Whoever watches adds the nodes up.
                 let snapshot = Snapshot { sources: Vec::new(), ..(*handle.snapshot()).clone() };
                 outlet::stdout().put_if_idle(spell(&Word::Progress(snapshot)));
             }
-        });
+        })?;
     }
     let listening = |addresses: &[Address]| outlet::stdout().put(spell(&Word::Listening(addresses.to_vec())));
     run(&topology, name, &handle, Kind::Single, listening)

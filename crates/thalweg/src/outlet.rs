@@ -5,7 +5,6 @@ use crate::live;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
@@ -75,7 +74,7 @@ impl Outlet {
     fn start(mut to: impl Write + Send + 'static, before: &'static str) -> Arc<Self> {
         let outlet = Arc::new(Self::default());
         let writer = Arc::clone(&outlet);
-        thread::spawn(move || {
+        let started = crate::start_thread(move || {
             loop {
                 let text = writer.next();
                 let before = if before.is_empty() { Ok(()) } else { to.write_all(before.as_bytes()) };
@@ -83,6 +82,11 @@ impl Outlet {
                 writer.lock().failed = result.err();
             }
         });
+        if let Err(failure) = started {
+            // Nothing can be said by it: the process has no way to go on.
+            let _ = writeln!(io::stderr(), "error: {failure}");
+            std::process::exit(i32::from(failure.code()));
+        }
         outlet
     }
 

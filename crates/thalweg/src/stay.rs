@@ -67,11 +67,11 @@ impl Present {
 pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
     let (present, leaving) = Present::new()?;
     heed_signals(present.clone())?;
-    thread::spawn({
+    crate::start_thread({
         let present = present.clone();
         move || commands(std::io::stdin().lock(), |line| obey(&present, line))
-    });
-    tell_states(present.clone(), name.to_owned(), json);
+    })?;
+    tell_states(present.clone(), name.to_owned(), json)?;
     // A topology that a run was prepared with is right: what fails later is the machine, as a device that is unplugged.
     let mut was_prepared = false;
     let mut last_failure = String::new();
@@ -155,20 +155,20 @@ fn obey(present: &Present, line: &str) {
 
 fn heed_signals(present: Present) -> Result<(), Failure> {
     let mut signals = crate::signals::ends()?;
-    thread::spawn(move || {
+    crate::start_thread(move || {
         for _ in signals.forever() {
             if present.leave() > 2 {
                 std::process::exit(1);
             }
         }
-    });
+    })?;
     Ok(())
 }
 
 /// Prints the state of the run whenever it has changed since it was looked at last. That another run has begun is a
 /// change, too: one may be over between two looks.
-fn tell_states(present: Present, name: String, json: bool) {
-    thread::spawn(move || {
+fn tell_states(present: Present, name: String, json: bool) -> Result<(), Failure> {
+    crate::start_thread(move || {
         let (mut printed, mut printed_run) = (State::Idle, 0);
         loop {
             let (snapshot, run) = present.with(|inner| (inner.handle.snapshot(), inner.runs));
@@ -184,7 +184,7 @@ fn tell_states(present: Present, name: String, json: bool) {
             }
             thread::sleep(LOOK);
         }
-    });
+    })
 }
 
 #[cfg(test)]

@@ -276,14 +276,14 @@ fn start(
     }
     if let Some(stdout) = child.stdout.take() {
         let news = news.clone();
-        thread::spawn(move || {
+        crate::start_thread(move || {
             let _ = each_line(BufReader::new(stdout), |line| {
                 if let Ok(word) = serde_json::from_slice(line) {
                     let _ = news.send(News::Said(index, word));
                 }
             });
             let _ = news.send(News::Silent(index));
-        });
+        })?;
     }
     Ok(Node { name: name.to_owned(), child, stdin, over: false })
 }
@@ -305,11 +305,11 @@ fn each_line(mut from: impl BufRead, mut take: impl FnMut(&[u8])) -> io::Result<
 
 fn watch_signals(news: Sender<News>) -> Result<(), Failure> {
     let mut signals = crate::signals::ends()?;
-    thread::spawn(move || {
+    crate::start_thread(move || {
         for _ in signals.forever() {
             let _ = news.send(News::Signal);
         }
-    });
+    })?;
     Ok(())
 }
 

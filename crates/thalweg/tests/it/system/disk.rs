@@ -3,6 +3,7 @@
 use crate::common::disk::Disk;
 use crate::common::*;
 use serde_json::Value;
+use std::process::Command;
 use thalweg_skip::skipped;
 
 /// Writes until the disk is full.
@@ -46,6 +47,27 @@ fn a_disk_that_is_full_ends_the_run_and_every_fragment_is_accounted_for() {
             Err(reason) => skipped(format_args!("a full disk: {reason}")),
         }
     }
+}
+
+#[test]
+fn a_limit_on_the_size_of_files_ends_the_run_and_not_the_process() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let topology = folder.path().join("limit.toml");
+    let text = format!(
+        "[run]\ndirectory = \"runs\"\nevents = 2000\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:{}\"]\n\n\
+         [[source]]\nname = \"adc\"\nid = \"1.0\"\nlink = \"shm\"\ndevice = {{ kind = \"model-adc\", size = \"64KiB\" }}\n",
+        folder.path().join("b.sock").display()
+    );
+    std::fs::write(&topology, text).unwrap();
+    // 16 MiB, or half of that: shells count in kibibytes or in sectors.
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 16384; exec \"$0\" --json run \"$1\""]).arg(thalweg().get_program()).arg(&topology);
+    command.current_dir(folder.path());
+    let report = Node::start("run", command).finish().report(1);
+    assert_eq!(report["state"], "INCOMPLETE");
+    assert!(reasons(&report).contains("File too large"), "{report:#}");
+    check_books(&report);
+    check_intact(&folder.path().join("runs/run-000001"));
 }
 
 /// How far a node that is supervised is.
