@@ -3,6 +3,7 @@
 
 use crate::gvcp::Refusal;
 use crate::registers::text;
+use std::collections::{HashMap, HashSet};
 use std::io::{Cursor, Read};
 use thiserror::Error;
 
@@ -87,6 +88,7 @@ pub fn unpack(stored: Vec<u8>) -> Result<String, DescriptionError> {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let xml = String::from_utf8_lossy(&bytes[..end]).into_owned();
     check(&xml)?;
+    check_values(&xml)?;
     Ok(xml)
 }
 
@@ -157,6 +159,83 @@ fn check(xml: &str) -> Result<(), DescriptionError> {
     Ok(())
 }
 
+/// Elements that say which features a feature's value is made of.
+const MADE_OF: [&str; 7] = ["pValue", "pVariable", "pAddress", "pIndex", "pValueIndexed", "pValueDefault", "pLength"];
+
+/// Looks for values that are made of each other in a circle, or one of another without end: what reads them goes as deep.
+fn check_values(xml: &str) -> Result<(), DescriptionError> {
+    let made_of = value_references(xml);
+    // The longest way down from each, where it is known.
+    let mut depths: HashMap<&str, usize> = HashMap::new();
+    let mut on_the_way = HashSet::new();
+    for &start in made_of.keys() {
+        let mut stack = vec![(start, 0)];
+        while let Some((name, next)) = stack.pop() {
+            if next == 0 && depths.contains_key(name) {
+                continue;
+            }
+            on_the_way.insert(name);
+            let parts = made_of.get(name).map_or(&[][..], Vec::as_slice);
+            match parts.get(next) {
+                Some(part) if on_the_way.contains(part) => {
+                    return Err(DescriptionError::TooMuch("the value of a feature is made of itself"));
+                }
+                Some(part) => stack.extend([(name, next + 1), (*part, 0)]),
+                None => {
+                    let deepest = parts.iter().filter_map(|part| depths.get(part)).max();
+                    let depth = deepest.map_or(0, |depth| depth + 1);
+                    if depth > MOST_DEPTH {
+                        return Err(DescriptionError::TooMuch(
+                            "values are made of others, more than 64 one after the other",
+                        ));
+                    }
+                    depths.insert(name, depth);
+                    on_the_way.remove(name);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Of each feature by its name, those that its value is made of.
+fn value_references(xml: &str) -> HashMap<&str, Vec<&str>> {
+    let mut made_of: HashMap<&str, Vec<&str>> = HashMap::new();
+    let (mut feature, mut rest) = (None, xml);
+    while let Some(begin) = rest.find('<') {
+        rest = &rest[begin..];
+        if let Some(comment) = rest.strip_prefix("<!--") {
+            rest = comment.find("-->").map_or("", |end| &comment[end..]);
+            continue;
+        }
+        let Some(end) = tag_end(rest) else { break };
+        let (tag, behind) = rest.split_at(end);
+        rest = behind;
+        let name = tag[1..].split(|end: char| end.is_whitespace() || end == '>' || end == '/').next().unwrap_or("");
+        if let Some(named) = attribute(tag, "Name").filter(|_| !MADE_OF.contains(&name)) {
+            feature = Some(named);
+        } else if let Some(feature) = feature.filter(|_| MADE_OF.contains(&name) && !tag.ends_with("/>")) {
+            let part = rest.split('<').next().unwrap_or("").trim();
+            made_of.entry(feature).or_default().push(part);
+        }
+    }
+    made_of
+}
+
+/// What an attribute of a tag is.
+fn attribute<'xml>(tag: &'xml str, name: &str) -> Option<&'xml str> {
+    let mut rest = tag;
+    loop {
+        let at = rest.find(name)?;
+        let is_whole = rest[..at].ends_with(char::is_whitespace);
+        rest = &rest[at + name.len()..];
+        let Some(value) = rest.trim_start().strip_prefix('=').filter(|_| is_whole) else { continue };
+        let value = value.trim_start();
+        let quote = value.chars().next().filter(|quote| matches!(quote, '"' | '\''))?;
+        return value[1..].split(quote).next();
+    }
+}
+
 /// One past the end of a tag: no `>` in quotes is one.
 fn tag_end(tag: &str) -> Option<usize> {
     let mut quote = None;
@@ -204,6 +283,29 @@ mod tests {
             assert!(matches!(of(wrong), Err(DescriptionError::Place(_))), "{wrong}");
         }
         assert!(matches!(of("Local:a.xml;0;7fffffff"), Err(DescriptionError::TooMuch(_))));
+    }
+
+    #[test]
+    fn values_that_are_made_of_themselves_are_refused() {
+        let refused = |features: &str| {
+            let xml = format!("<RegisterDescription>{features}</RegisterDescription>");
+            unpack(xml.into_bytes()).err().map(|error| error.to_string())
+        };
+        let circle = "<Integer Name=\"A\"><pValue>B</pValue></Integer>\
+                      <SwissKnife Name='B'><pVariable Name=\"V\">C</pVariable><Formula>V</Formula></SwissKnife>\
+                      <Converter  Name = \"C\"><pValue> A </pValue></Converter>";
+        assert_eq!(refused(circle).unwrap(), "the value of a feature is made of itself");
+        assert!(refused("<Integer Name=\"A\"><pValue>A</pValue></Integer>").is_some());
+        let chain: String =
+            (0..100).map(|n| format!("<Integer Name=\"A{n}\"><pValue>A{}</pValue></Integer>", n + 1)).collect();
+        assert!(refused(&chain).unwrap().contains("more than 64"));
+        // As cameras have it: each is as large as the other leaves room for; and one that many are made of.
+        let room = "<Integer Name=\"Width\"><pValue>W</pValue><pMax>WMax</pMax></Integer>\
+                    <SwissKnife Name=\"WMax\"><pVariable Name=\"O\">OffsetX</pVariable></SwissKnife>\
+                    <Integer Name=\"OffsetX\"><pValue>X</pValue><pMax>XMax</pMax></Integer>\
+                    <SwissKnife Name=\"XMax\"><pVariable Name=\"W\">Width</pVariable></SwissKnife>\
+                    <IntReg Name=\"W\"/><IntReg Name=\"X\"/><!-- <Integer Name=\"W\"><pValue>Width</pValue></Integer> -->";
+        assert_eq!(refused(room), None);
     }
 
     fn zipped(name: &str, content: &[u8]) -> Vec<u8> {

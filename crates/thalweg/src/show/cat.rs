@@ -346,6 +346,8 @@ struct FragmentLine {
     sequence: u32,
     /// TAI nanoseconds since 1970.
     timestamp: u64,
+    /// The same, for programs whose numbers have 53 bits.
+    timestamp_text: String,
     /// Nanoseconds.
     window: u32,
     /// Bytes of payload.
@@ -362,6 +364,7 @@ impl FragmentLine {
             source: header.source.to_string(),
             sequence: header.sequence,
             timestamp: header.timestamp.0,
+            timestamp_text: header.timestamp.0.to_string(),
             window: header.window,
             length: header.total_length,
             payload_type: type_name(header.payload_type),
@@ -562,10 +565,10 @@ mod tests {
         ];
         let event = EventLine { event: 7, complete: true, fragments };
         insta::assert_snapshot!(serde_json::to_string(&event).unwrap().replace("},{", "},\n{"), @r#"
-        {"event":7,"complete":true,"fragments":[{"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"samples-i16","status":["simulated"],"data":[1]},
-        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"samples-ci8","status":["simulated"],"data":[[1,0]]},
-        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"],"data":"01000200"},
-        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"window":0,"length":4,"payload_type":"raw","status":["simulated"]}]}
+        {"event":7,"complete":true,"fragments":[{"source":"1.0","sequence":7,"timestamp":1795292395285473552,"timestamp_text":"1795292395285473552","window":0,"length":4,"payload_type":"samples-i16","status":["simulated"],"data":[1]},
+        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"timestamp_text":"1795292395285473552","window":0,"length":4,"payload_type":"samples-ci8","status":["simulated"],"data":[[1,0]]},
+        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"timestamp_text":"1795292395285473552","window":0,"length":4,"payload_type":"raw","status":["simulated"],"data":"01000200"},
+        {"source":"1.0","sequence":7,"timestamp":1795292395285473552,"timestamp_text":"1795292395285473552","window":0,"length":4,"payload_type":"raw","status":["simulated"]}]}
         "#);
     }
 }
