@@ -92,6 +92,8 @@ struct Camera {
     features: Features,
     setup: Setup,
     resends: bool,
+    /// How long it takes its owner for gone: as it keeps it.
+    heartbeat: Duration,
 }
 
 /// The thread's work: until its orders end.
@@ -111,10 +113,10 @@ pub(crate) fn run(
     if ready.send(Ok(camera.setup.clone())).is_err() {
         return camera.leave();
     }
-    let beat = (config.heartbeat / 3).max(Duration::from_millis(50));
     // When it was last asked, and when it last answered.
     let (mut port, mut last, mut alive) = (None, Instant::now(), Instant::now());
     loop {
+        let beat = (camera.heartbeat / 3).max(Duration::from_millis(50));
         match orders.recv_timeout(beat.saturating_sub(last.elapsed())) {
             Ok(Order::Start(to, reply)) => {
                 let started = camera.start(config, to, news).map_err(|problem| hardware(config, problem));
@@ -133,7 +135,7 @@ pub(crate) fn run(
                 continue;
             }
             // It may still be heard: so long it takes us to be there, too.
-            Err(Refusal::Silent | Refusal::Network(_)) if alive.elapsed() < config.heartbeat => {
+            Err(Refusal::Silent | Refusal::Network(_)) if alive.elapsed() < camera.heartbeat => {
                 last = last.checked_sub(beat).unwrap_or(last);
                 continue;
             }
@@ -176,8 +178,9 @@ impl Camera {
             return Err(format!("it is another camera: {found}"));
         }
         seize(&channel)?;
+        let heartbeat = set_heartbeat(config, &channel, &found);
         let (features, setup, resends) = Self::set_up(config, &channel, found)?;
-        Ok(Self { channel, features, setup, resends })
+        Ok(Self { channel, features, setup, resends, heartbeat })
     }
 
     /// Sets its features. Where that fails it is left to others.
@@ -190,9 +193,6 @@ impl Camera {
     }
 
     fn configure(config: &GigeConfig, channel: &Channel, found: Found) -> Result<(Features, Setup, bool), String> {
-        let beat = u32::try_from(config.heartbeat.as_millis()).unwrap_or(u32::MAX);
-        // A camera may round it, or have its own.
-        let _ = channel.set_register(registers::HEARTBEAT, beat);
         let capability = channel.register(registers::CAPABILITY).unwrap_or(0);
         let mut features =
             Features::read(channel).map_err(|error| format!("the description of its features: {error}"))?;
@@ -214,7 +214,7 @@ impl Camera {
 
     /// Has it send to a port.
     fn start(&mut self, config: &GigeConfig, port: u16, news: &Sender<News>) -> Result<(), String> {
-        let Self { channel, features, setup, resends } = self;
+        let Self { channel, features, setup, resends, .. } = self;
         let packet = negotiate(config, channel)?;
         let set = |register, value| {
             channel.set_register(register, value).map_err(|refusal| format!("register {register:#06x}: {refusal}"))
@@ -330,6 +330,18 @@ fn locate(config: &GigeConfig) -> Result<Ipv4Addr, String> {
         )),
         Err(error) => Err(format!("cameras cannot be looked for: {error}")),
     }
+}
+
+/// Sets how long it takes its owner for gone. Returns how long that is: it may round it, or have its own.
+fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Duration {
+    let wanted = u32::try_from(config.heartbeat.as_millis()).unwrap_or(u32::MAX);
+    let _ = channel.set_register(registers::HEARTBEAT, wanted);
+    let kept = channel.register(registers::HEARTBEAT).ok().filter(|kept| *kept > 0).unwrap_or(wanted);
+    if kept != wanted {
+        tracing::warn!("camera {found}: it keeps a heartbeat of {kept} ms, and not of {wanted} ms");
+    }
+    // It is asked for no less often than was wanted.
+    Duration::from_millis(kept.min(wanted).into())
 }
 
 /// Takes control of it (section 10.3). Where somebody else has it who is gone, his heartbeat's end is waited for.
