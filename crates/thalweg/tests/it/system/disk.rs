@@ -54,12 +54,12 @@ fn a_limit_on_the_size_of_files_ends_the_run_and_not_the_process() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let topology = folder.path().join("limit.toml");
     let text = format!(
-        "[run]\ndirectory = \"runs\"\nevents = 2000\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:{}\"]\n\n\
-         [[source]]\nname = \"adc\"\nid = \"1.0\"\nlink = \"shm\"\ndevice = {{ kind = \"model-adc\", size = \"64KiB\" }}\n",
+        "[run]\ndirectory = \"runs\"\nevents = 2000\n\n[[builder]]\nname = \"builder0\"\nlisten = [\"shm:{}\"]\nblocks = 4\n\
+         block = \"1MiB\"\n\n[[source]]\nname = \"adc\"\nid = \"1.0\"\nlink = \"shm\"\ndevice = {{ kind = \"model-adc\", size = \"64KiB\" }}\n",
         folder.path().join("b.sock").display()
     );
     std::fs::write(&topology, text).unwrap();
-    // 16 MiB, or half of that: shells count in kibibytes or in sectors.
+    // 16 MiB, or half of that: shells count in kibibytes or in sectors. Memory that is shared counts, too.
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -f 16384; exec \"$0\" --json run \"$1\""]).arg(thalweg().get_program()).arg(&topology);
     command.current_dir(folder.path());
