@@ -31,7 +31,7 @@ mod world;
 pub use judge::{Verdict, judge};
 pub use plan::{Fault, Medium, NodeName, Plan, SourcePlan};
 pub use shrink::shrink;
-pub use world::{Course, World};
+pub use world::{Course, Death, World};
 
 use std::path::Path;
 

@@ -48,8 +48,7 @@ pub struct World {
     ports: BTreeMap<NodeName, SocketAddr>,
     /// Builders whose power failed, and what was found on their disks.
     unpowered: Vec<(usize, PathBuf)>,
-    /// Builders that died, and the first event that each source had not yet taken from its device then.
-    died: Vec<(usize, Vec<u64>)>,
+    died: Vec<Death>,
     /// The most offers of a hostile source that a builder kept.
     open_offers: u64,
     /// What the power could take of them at worst.
@@ -112,6 +111,17 @@ impl Node for AnySource {
     }
 }
 
+/// A builder that died.
+#[derive(Debug, Clone)]
+pub struct Death {
+    /// Which.
+    pub builder: usize,
+    /// When, in the world's time.
+    pub at: Duration,
+    /// The first event that each source had not yet taken from its device then.
+    pub next_events: Vec<u64>,
+}
+
 /// How it went.
 #[derive(Debug)]
 pub struct Course {
@@ -125,8 +135,8 @@ pub struct Course {
     pub runs: PathBuf,
     /// Builders whose power failed, and what was found on their disks.
     pub unpowered: Vec<(usize, PathBuf)>,
-    /// Builders that died, and the first event that each source had not yet taken from its device then.
-    pub died: Vec<(usize, Vec<u64>)>,
+    /// Builders that died.
+    pub died: Vec<Death>,
     /// The most offers of a hostile source that a builder kept.
     pub open_offers: u64,
     /// What the power could take of each builder at worst: until it failed, or until the end.
@@ -409,7 +419,8 @@ impl World {
     fn kill_builder(&mut self, builder: usize) -> Option<BuilderNode> {
         let node = self.builders[builder].node.take()?;
         let next = |truth: &Truth| truth.had().keys().next_back().map_or(0, |last| last + 1);
-        self.died.push((builder, self.truths.iter().map(next).collect()));
+        let next_events = self.truths.iter().map(next).collect();
+        self.died.push(Death { builder, at: self.clock.now(), next_events });
         Some(node)
     }
 
