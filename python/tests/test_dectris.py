@@ -108,16 +108,17 @@ def detector(tmp_path: Path) -> Iterator[Detector]:
     detector.process.wait()
 
 
-def test_two_series_are_one_run(detector: Detector, program: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(TOPOLOGY.format(events=10))
-    building = subprocess.Popen(
-        [program, "node", "builder", tmp_path / "run.toml", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def builder(program: Path, folder: Path, events: int) -> tuple[subprocess.Popen[str], str]:
+    """A builder that takes so many events, and its address."""
+    (folder / "run.toml").write_text(TOPOLOGY.format(events=events))
+    command = [program, "node", "builder", folder / "run.toml", "--json"]
+    building = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert building.stderr is not None
-    address = building.stderr.readline().split()[-1]
+    return building, building.stderr.readline().split()[-1]
+
+
+def test_two_series_are_one_run(detector: Detector, program: Path, tmp_path: Path) -> None:
+    building, address = builder(program, tmp_path, events=10)
     command = [sys.executable, "-m", "thalweg.dectris", detector.endpoint, address, "--id", "1.0", "--timeout", "30"]
     taking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -146,15 +147,7 @@ def test_two_series_are_one_run(detector: Detector, program: Path, tmp_path: Pat
 
 
 def test_each_image_of_a_series_is_an_event(detector: Detector, program: Path, tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(TOPOLOGY.format(events=5))
-    building = subprocess.Popen(
-        [program, "node", "builder", tmp_path / "run.toml", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert building.stderr is not None
-    address = building.stderr.readline().split()[-1]
+    building, address = builder(program, tmp_path, events=5)
     command = [sys.executable, "-m", "thalweg.dectris", detector.endpoint, address, "--id", "1.0", "--timeout", "60"]
     taking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:

@@ -180,6 +180,7 @@ impl Assembler {
         }
         self.counts.streams += 1;
         self.piece = piece(&stream, self.wide);
+        self.counter.set_rate(stream.rate);
         self.stream = stream;
         self.learned = false;
         self.begun = false;

@@ -12,7 +12,7 @@ use thalweg_wire::{
 };
 
 const SLOTS: u32 = 8;
-/// Offers of it that a builder keeps at most: twice its slots, and one of what it left out before and behind them.
+/// Offers of it that a builder keeps at most, by the builder's own rule: as many again as it has slots may be under way.
 pub(crate) const MOST_OPEN_OFFERS: u64 = 2 * SLOTS as u64 + 2;
 const SLOT_BYTES: u32 = 4096;
 /// Bytes of a record of its slots: a header, and as many of payload.

@@ -332,6 +332,27 @@ fn a_number_far_from_all_others_is_believed_when_others_follow() {
 }
 
 #[test]
+fn blocks_of_16_bits_that_come_round_in_a_silence_go_by_the_camera_s_rate() {
+    // 70,000 frames later, of which the counter tells 4465.
+    let mut rig = Rig::new(NARROW, 4);
+    rig.assembler.begin(Stream { rate: Some(50.0), ..NARROW.stream() });
+    rig.give(&NARROW.block(1), 64, ms(1000));
+    let packets = NARROW.block(4466);
+    rig.give(&packets, 64, ms(1_401_000));
+    rig.look(ms(1_401_002));
+    rig.give(&packets[..2], 64, ms(1_401_003));
+    assert_eq!(rig.out[1..], [Err(69_999), Ok((70_000, Model::content(4466), Status::empty()))]);
+    // What it was seen to have tells as much, and is a guess.
+    let mut rig = Rig::new(NARROW, 4);
+    (0..100).for_each(|n| rig.give(&NARROW.block(1 + n), 64, ms(1000 + 20 * n)));
+    let (after, packets) = (1000 + 20 * 99 + 1_400_000, NARROW.block(100 + 4465));
+    rig.give(&packets, 64, ms(after));
+    rig.look(ms(after + 2));
+    rig.give(&packets[..2], 64, ms(after + 3));
+    assert_eq!(rig.out[101], Ok((99 + 70_000, Model::content(100 + 4465), Status::UNCERTAIN)));
+}
+
+#[test]
 fn strangers_and_nonsense_are_counted() {
     let mut rig = Rig::new(NARROW, 4);
     let block = NARROW.block(1);

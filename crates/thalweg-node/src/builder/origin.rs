@@ -5,6 +5,7 @@
 
 use super::BuilderNode;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use thalweg_link::LinkError;
 use thalweg_wire::{Message, TaiNanos};
@@ -14,22 +15,33 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// How long sources whose first frame has not come are waited for, from the first one's on.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// By how much clocks of one run may differ, in nanoseconds, and still say when it begins.
+const MOST_APART: i128 = 10_000_000_000;
+/// Periods that there are: those that a topology may have.
+const PERIODS: RangeInclusive<u64> = 1_000..=3_600_000_000_000;
+
 /// When event 0 is, as far as is known.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
-    /// When the first frame of each source was taken.
-    firsts: BTreeMap<usize, TaiNanos>,
+    /// When the first frame of each source was taken, and when the builder was told.
+    firsts: BTreeMap<usize, (TaiNanos, Duration)>,
     /// The first of them came then.
     since: Option<Duration>,
-    period: Duration,
+    /// From one event to the next, in nanoseconds.
+    period: u64,
     decided: Option<TaiNanos>,
 }
 
 impl Origin {
-    fn came(&mut self, source: usize, time: TaiNanos, period: Duration, now: Duration) {
-        self.firsts.entry(source).or_insert(time);
+    /// Takes note of a source's first frame. Returns whether that can be.
+    fn came(&mut self, source: usize, time: TaiNanos, period: u64, now: Duration) -> bool {
+        if !PERIODS.contains(&period) || self.since.is_some() && period != self.period {
+            return false;
+        }
+        self.firsts.entry(source).or_insert((time, now));
         self.since.get_or_insert(now);
-        self.period = self.period.max(period);
+        self.period = period;
+        true
     }
 
     /// Decides, where all of `expected` are there or have been waited for. Returns what was decided just now.
@@ -38,9 +50,21 @@ impl Origin {
         if now < since + PATIENCE && expected.any(|source| !self.firsts.contains_key(&source)) {
             return None;
         }
-        let period = u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let ahead = u64::try_from(AHEAD.as_nanos()).unwrap_or(u64::MAX).div_ceil(period).saturating_mul(period);
-        let last = self.firsts.values().max()?;
+        let ahead =
+            u64::try_from(AHEAD.as_nanos()).unwrap_or(u64::MAX).div_ceil(self.period).saturating_mul(self.period);
+        // One clock that is wrong does not move the run: what most say, against when they said it.
+        let mut clocks: Vec<i128> = self.firsts.values().map(clock).collect();
+        clocks.sort_unstable();
+        let most = *clocks.get((clocks.len() - 1) / 2)?;
+        let is_near = |first: &&(TaiNanos, Duration)| (clock(first) - most).abs() <= MOST_APART;
+        for (source, first) in self.firsts.iter().filter(|(_, first)| !is_near(first)) {
+            let seconds = (clock(first) - most) / 1_000_000_000;
+            tracing::warn!(
+                source,
+                "its clock is {seconds} s from the others': its frames will be of other events, or none"
+            );
+        }
+        let (last, _) = self.firsts.values().filter(is_near).max()?;
         self.decided = Some(TaiNanos(last.0.saturating_add(ahead)));
         self.decided
     }
@@ -51,14 +75,20 @@ impl Origin {
     }
 }
 
+/// How far a source's clock is from the builder's, in nanoseconds, by clocks that count from anywhere.
+fn clock((time, told): &(TaiNanos, Duration)) -> i128 {
+    i128::from(time.0) - i128::try_from(told.as_nanos()).unwrap_or(i128::MAX)
+}
+
 impl BuilderNode {
     /// A source says when its first frame was taken.
     pub(super) fn first_frame(&mut self, source: usize, time: TaiNanos, period_nanos: u64) -> Result<(), LinkError> {
-        if self.index != 0 || !self.sources[source].by_time || period_nanos == 0 {
+        let now = self.clock.now();
+        let leads = self.index == 0 && self.sources[source].by_time;
+        if !leads || !self.origin.came(source, time, period_nanos, now) {
             let message = Message::FirstFrame { time, period_nanos };
             return Err(LinkError::Protocol(format!("unexpected: {message:?}")));
         }
-        self.origin.came(source, time, Duration::from_nanos(period_nanos), self.clock.now());
         self.say_origin(source);
         Ok(())
     }
@@ -89,15 +119,15 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const PERIOD: Duration = Duration::from_millis(30);
+    const PERIOD: u64 = 30_000_000;
 
     #[test]
     fn event_0_is_whole_periods_and_a_second_after_the_last_first_frame() {
         let mut origin = Origin::default();
         assert_eq!(origin.decide([0, 1].into_iter(), SECOND), None);
-        origin.came(1, TaiNanos(7_000), PERIOD, SECOND);
+        assert!(origin.came(1, TaiNanos(7_000), PERIOD, SECOND));
         assert_eq!((origin.decide([0, 1].into_iter(), SECOND), origin.next_time()), (None, Some(6 * SECOND)));
-        origin.came(0, TaiNanos(5_000), PERIOD, 2 * SECOND);
+        assert!(origin.came(0, TaiNanos(5_000), PERIOD, 2 * SECOND));
         assert_eq!(origin.decide([0, 1].into_iter(), 2 * SECOND), Some(TaiNanos(7_000 + 1_020_000_000)));
         assert_eq!((origin.decide([0, 1].into_iter(), 2 * SECOND), origin.next_time()), (None, None), "once");
     }
@@ -105,8 +135,27 @@ mod tests {
     #[test]
     fn a_source_without_a_frame_is_not_waited_for_for_ever() {
         let mut origin = Origin::default();
-        origin.came(0, TaiNanos(0), 2 * SECOND, SECOND);
-        assert_eq!(origin.decide([0, 1].into_iter(), 6 * SECOND - PERIOD), None);
+        assert!(origin.came(0, TaiNanos(0), 2_000_000_000, SECOND));
+        assert_eq!(origin.decide([0, 1].into_iter(), 6 * SECOND - Duration::from_nanos(1)), None);
         assert_eq!(origin.decide([0, 1].into_iter(), 6 * SECOND), Some(TaiNanos(2_000_000_000)));
+    }
+
+    #[test]
+    fn one_clock_that_is_wrong_does_not_say_when_events_begin() {
+        let day = 86_400_000_000_000;
+        for wrong in [2 * day, 0, u64::MAX] {
+            let mut origin = Origin::default();
+            for (source, time) in [(0, day), (1, wrong), (2, day + 500)] {
+                assert!(origin.came(source, TaiNanos(time), PERIOD, SECOND));
+            }
+            assert_eq!(origin.decide(0..3, SECOND), Some(TaiNanos(day + 500 + 1_020_000_000)));
+        }
+    }
+
+    #[test]
+    fn a_period_that_is_none_or_another_one_is_refused() {
+        let mut origin = Origin::default();
+        assert!([0, 999, u64::MAX].into_iter().all(|period| !origin.came(0, TaiNanos(1), period, SECOND)));
+        assert!(origin.came(0, TaiNanos(1), PERIOD, SECOND) && !origin.came(1, TaiNanos(1), 2 * PERIOD, SECOND));
     }
 }
