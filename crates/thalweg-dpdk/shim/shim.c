@@ -41,6 +41,8 @@
 #define AROUND (14 + 2 * 4 + 4)
 /* Buffers for what goes, beyond what the device has descriptors for: what lies in a queue of a driver's own. */
 #define BEYOND 2048
+/* Where a device is not known yet: the longest that is usual. */
+#define UNKNOWN_MTU 9000
 
 /* --- Memory that pieces lie in --- */
 
@@ -211,6 +213,31 @@ static void reap(void)
     }
 }
 
+/* Bytes of a buffer that a frame is received into. */
+static uint32_t frame_room(const struct settings *settings, uint32_t mtu)
+{
+    return RTE_MAX(mtu + AROUND, RTE_MAX(settings->room, 2048u)) + RTE_PKTMBUF_HEADROOM;
+}
+
+/* Buffers for whole frames: half as many again as wait in caches, and those that go where the device takes no pieces. */
+static uint32_t frame_count(uint16_t receive, uint16_t transmit, bool gathers)
+{
+    return receive + 2 * BURST + 3 * CACHE + (gathers ? 0 : transmit);
+}
+
+/* Memory that a port takes when it is opened, at most, as far as it is known before: what a buffer has around it, an
+ * eighth for what is lost between buffers, and 4 MiB for the environment and for queues. */
+static uint64_t port_bytes(const struct settings *settings)
+{
+    uint64_t around = sizeof(struct rte_mbuf) + sizeof(struct rte_mempool_objhdr) + RTE_CACHE_LINE_SIZE;
+    uint64_t frame = frame_room(settings, settings->mtu == 0 ? UNKNOWN_MTU : settings->mtu) + around;
+    uint64_t piece = RTE_PKTMBUF_HEADROOM + HEAD + sizeof(struct rte_mbuf_ext_shared_info) + 2 * around;
+    uint64_t bytes = frame * frame_count(settings->receive, settings->transmit, false) +
+                     piece * (settings->transmit + BEYOND);
+
+    return bytes + bytes / 8 + (4u << 20);
+}
+
 static struct rte_mempool *make_pool(const char *what, uint32_t count, uint16_t private, uint32_t room, int node)
 {
     static unsigned int made;
@@ -375,7 +402,7 @@ static struct port *open_port(const char *device, const struct settings *setting
         DO("setting its interface's MTU", set_interface_mtu(info.if_index, mtu));
     DO("asking for descriptors", rte_eth_dev_adjust_nb_rx_tx_desc(port->id, &receive, &transmit));
 
-    room = RTE_MAX(mtu + AROUND, RTE_MAX(settings->room, 2048u)) + RTE_PKTMBUF_HEADROOM;
+    room = frame_room(settings, mtu);
     if (room > UINT16_MAX)
         DO("making buffers of so many bytes", -EMSGSIZE);
     node = rte_eth_dev_socket_id(port->id);
@@ -385,9 +412,7 @@ static struct port *open_port(const char *device, const struct settings *setting
     port->pools->heads = make_pool("heads", transmit + BEYOND, 0, RTE_PKTMBUF_HEADROOM + HEAD, node);
     port->pools->pieces =
         make_pool("pieces", transmit + BEYOND, sizeof(struct rte_mbuf_ext_shared_info), 0, node);
-    /* Half as many again as wait in caches. */
-    port->pools->frames =
-        make_pool("frames", receive + 2 * BURST + 3 * CACHE + (port->gathers ? 0 : transmit), 0, room, node);
+    port->pools->frames = make_pool("frames", frame_count(receive, transmit, port->gathers), 0, room, node);
     if (port->pools->heads == NULL || port->pools->pieces == NULL || port->pools->frames == NULL) {
         int why = -rte_errno;
         free_pools(port->pools);
@@ -632,6 +657,7 @@ const struct shim thalweg_dpdk = {
     .container = container,
     .learn = learn,
     .forget = forget,
+    .port_bytes = port_bytes,
     .open = open_port,
     .close = close_port,
     .link = link_is_up,

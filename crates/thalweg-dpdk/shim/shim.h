@@ -72,6 +72,7 @@ struct shim {
     int (*container)(void);
     int (*learn)(void *start, size_t length, size_t page, uint64_t *addresses);
     int (*forget)(void *start, size_t length);
+    uint64_t (*port_bytes)(const struct settings *settings);
     struct port *(*open)(const char *device, const struct settings *settings, struct facts *facts, const char **doing,
                          int *error);
     void (*close)(struct port *port);

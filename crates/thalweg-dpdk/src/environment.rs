@@ -1,12 +1,13 @@
 //! DPDK's environment (EAL), of which a process has one.
 
 use crate::DpdkError;
-use crate::shim::{Shim, shim};
+use crate::shim::{Settings, Shim, shim};
 use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use thalweg_arena::HugePagesLock;
 
 /// Which DPDK it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,10 +36,10 @@ pub fn available() -> Result<Version, String> {
 pub(crate) struct Environment {
     pub(crate) shim: &'static Shim,
     _alone: MutexGuard<'static, ()>,
+    /// Until its first port has taken its buffers.
+    _huge_pages: Option<HugePagesLock>,
 }
 
-/// Free huge pages, in bytes, from which on they are used: a port with long frames has some 20 MiB of buffers.
-const ENOUGH: u64 = 64 << 20;
 /// Bytes of memory, in MiB, where there are no huge pages: addresses at first, and pages as they are touched.
 const ORDINARY: &str = "1024";
 /// An adapter that there is not. A list of adapters that may be used keeps DPDK from all others, and one that is named
@@ -46,18 +47,22 @@ const ORDINARY: &str = "1024";
 const NOBODY: &str = "ffff:ff:1f.7";
 
 impl Environment {
-    /// Starts it, if it is not started. `physical`: the first device reads memory by physical addresses.
-    pub(crate) fn enter(huge_pages: bool, physical: bool) -> Result<Self, DpdkError> {
+    /// Starts it, if it is not started. Its memory is in huge pages where the first port wants that, and its buffers fit into
+    /// those that are free. `physical`: the first device reads memory by physical addresses.
+    pub(crate) fn enter(huge_pages: bool, settings: &Settings, physical: bool) -> Result<Self, DpdkError> {
         static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
         let shim = shim()?;
         let alone = alone();
+        let huge_pages_lock = (huge_pages && STARTED.get().is_none()).then(HugePagesLock::acquire).flatten();
         let started = STARTED.get_or_init(|| {
+            // SAFETY: it reads the settings, and nothing else.
+            let bytes = huge_pages.then(|| unsafe { (shim.port_bytes)(settings) });
             // In a thread of its own, which ends: EAL pins whoever starts it.
-            let start = || start(shim, huge_pages, physical);
+            let start = || start(shim, bytes, physical);
             std::thread::scope(|scope| scope.spawn(start).join()).unwrap_or_else(|_| Err("the thread panicked".into()))
         });
         match started {
-            Ok(()) => Ok(Self { shim, _alone: alone }),
+            Ok(()) => Ok(Self { shim, _alone: alone, _huge_pages: huge_pages_lock }),
             Err(why) => Err(DpdkError::Start { why: why.clone() }),
         }
     }
@@ -69,20 +74,21 @@ pub(crate) fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn start(shim: &Shim, huge_pages: bool, physical: bool) -> Result<(), String> {
-    let huge = huge_pages && free_huge_pages() >= ENOUGH;
-    if physical && !huge {
-        return Err(format!(
-            "without an IOMMU its buffers have to be in huge pages, and less than {} MiB are free: sysctl \
-             vm.nr_hugepages=256",
-            ENOUGH >> 20
-        ));
-    }
-    if huge_pages && !huge {
-        tracing::warn!(
-            "DPDK's buffers are in 4 KiB pages: less than {} MiB of huge pages are free (vm.nr_hugepages)",
-            ENOUGH >> 20
-        );
+/// `bytes`: what the first port takes, where that is to be in huge pages.
+fn start(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<(), String> {
+    let free = bytes.map(|bytes| (bytes, free_huge_pages()));
+    let huge = free.is_some_and(|(bytes, free)| free >= bytes);
+    if let Some((bytes, free)) = free.filter(|_| !huge) {
+        let few =
+            format!("they take up to {} MiB, and {} MiB of huge pages are free", bytes.div_ceil(1 << 20), free >> 20);
+        if physical {
+            return Err(format!(
+                "without an IOMMU its buffers have to be in huge pages: {few}: sysctl vm.nr_hugepages=256"
+            ));
+        }
+        tracing::warn!("DPDK's buffers are in 4 KiB pages: {few} (vm.nr_hugepages)");
+    } else if physical && !huge {
+        return Err("without an IOMMU its buffers have to be in huge pages".into());
     }
     let arguments = arguments(huge, physical);
     tracing::debug!("starting DPDK: {}", arguments.join(" "));

@@ -50,7 +50,7 @@ impl DpdkPort {
     pub fn open(device: &str, options: &Options) -> Result<Self, DpdkError> {
         let name = device.split(',').next().unwrap_or_default();
         let wanted = Device::new(device, options)?;
-        let environment = Environment::enter(options.huge_pages, has_iommu(name) == Some(false))?;
+        let environment = Environment::enter(options.huge_pages, &wanted.settings, has_iommu(name) == Some(false))?;
         let shim = environment.shim;
         let mut facts = Facts::default();
         let (mut doing, mut error): (_, c_int) = (ptr::null(), 0);

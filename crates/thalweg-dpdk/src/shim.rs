@@ -152,6 +152,7 @@ pub(crate) struct Shim {
     pub(crate) container: unsafe extern "C" fn() -> c_int,
     pub(crate) learn: unsafe extern "C" fn(*mut c_void, usize, usize, *mut u64) -> c_int,
     pub(crate) forget: unsafe extern "C" fn(*mut c_void, usize) -> c_int,
+    pub(crate) port_bytes: unsafe extern "C" fn(*const Settings) -> u64,
     pub(crate) open:
         unsafe extern "C" fn(*const c_char, *const Settings, *mut Facts, *mut *const c_char, *mut c_int) -> *mut Port,
     pub(crate) close: unsafe extern "C" fn(*mut Port),

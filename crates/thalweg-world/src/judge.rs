@@ -48,8 +48,6 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
 
 /// So soon a run has ended at all builders after one has ended it at once.
 const SOON: Duration = Duration::from_secs(8);
-/// So long after a builder died, the one that leads knows of it, and of what became of the fragments that were meant for it.
-const HEARD: Duration = Duration::from_secs(5);
 /// The longest that what is written, and the name of a new file, are not on the disk itself.
 const UNSYNCED_BYTES: Duration = Duration::from_secs(3);
 const UNSYNCED_NAME: Duration = Duration::from_millis(500);
@@ -108,9 +106,7 @@ impl Judge<'_> {
         let Some(Some(Ok(leader))) = self.course.builders.first() else { return };
         for left in &leader.left_out {
             let died = self.course.died.iter().find(|died| u32::try_from(died.builder) == Ok(left.builder));
-            // A run that ends meanwhile does not wait for what the sources say of it.
-            let is_heard = |died: &&Death| leader.seconds >= (died.at + HEARD).as_secs_f64();
-            let Some(Death { next_events: next, .. }) = died.filter(is_heard) else { continue };
+            let Some(Death { next_events: next, .. }) = died else { continue };
             let mut least = 0;
             for (source, plan) in self.plan.sources.iter().enumerate() {
                 let is_sure = leader.ledger.sources[source].final_counters && plan.policy == Policy::Block;

@@ -116,8 +116,6 @@ impl Node for AnySource {
 pub struct Death {
     /// Which.
     pub builder: usize,
-    /// When, in the world's time.
-    pub at: Duration,
     /// The first event that each source had not yet taken from its device then.
     pub next_events: Vec<u64>,
 }
@@ -420,7 +418,7 @@ impl World {
         let node = self.builders[builder].node.take()?;
         let next = |truth: &Truth| truth.had().keys().next_back().map_or(0, |last| last + 1);
         let next_events = self.truths.iter().map(next).collect();
-        self.died.push(Death { builder, at: self.clock.now(), next_events });
+        self.died.push(Death { builder, next_events });
         Some(node)
     }
 

@@ -9,6 +9,9 @@ use thalweg_control::{AssignConfig, Assigner, HEARTBEAT, Share};
 use thalweg_link::LinkError;
 use thalweg_wire::{Assign, EventId, Heard, Hello, Left, MAX_RECORDS, Message, Room, record_len};
 
+/// Longest wait at a run's end for what sources had for builders that were left out.
+const LEFT_TIME: Duration = Duration::from_secs(2);
+
 /// Where events are assigned by room.
 #[derive(Debug)]
 pub(super) struct Assigning {
@@ -18,11 +21,16 @@ pub(super) struct Assigning {
     said: Option<(Room, Duration)>,
     /// What sources had for builders that were left out, by source and builder.
     left: BTreeMap<(usize, u32), Left>,
+    /// Since when the run waits for nothing but that.
+    left_awaited: Option<Duration>,
+    /// It does not wait for that any more.
+    left_given_up: bool,
 }
 
 impl Assigning {
     pub(super) fn new(leads: Option<&AssignConfig>) -> Self {
-        Self { assigner: leads.map(Assigner::new), said: None, left: BTreeMap::new() }
+        let assigner = leads.map(Assigner::new);
+        Self { assigner, said: None, left: BTreeMap::new(), left_awaited: None, left_given_up: false }
     }
 
     /// What run control is to know of a source's position, where this builder leads.
@@ -175,13 +183,53 @@ impl BuilderNode {
     /// Whether all other builders are done with all sources that are there, or left out.
     pub(super) fn others_are_done(&self) -> bool {
         let Some(assigner) = self.assigning.as_ref().and_then(Assigning::assigner) else { return true };
-        let mut there = (0..self.sources.len()).filter(|source| self.sources[*source].connection.is_some());
-        there.all(|source| self.sources[source].dismissed || assigner.is_done(source))
+        self.sources.iter().enumerate().all(|(source, state)| {
+            let is_done = state.connection.is_none() || assigner.is_done(source);
+            state.dismissed || is_done && self.knows_left(source)
+        })
     }
 
-    /// Whether the other builders are done with a source: until then it hears from this one who was left out.
+    /// Whether the other builders are done with a source: until then it hears from this one who was left out, and answers.
     pub(super) fn is_done_elsewhere(&self, source: usize) -> bool {
-        self.assigning.as_ref().and_then(Assigning::assigner).is_none_or(|assigner| assigner.is_done(source))
+        let Some(assigner) = self.assigning.as_ref().and_then(Assigning::assigner) else { return true };
+        assigner.is_done(source) && self.knows_left(source)
+    }
+
+    /// Whether it is known what a source had for the builders that were left out, or nobody will say so any more.
+    fn knows_left(&self, source: usize) -> bool {
+        let Some(Assigning { assigner: Some(assigner), left, left_given_up, .. }) = &self.assigning else {
+            return true;
+        };
+        let mut left_out = assigner.left_out().iter();
+        *left_given_up
+            || self.builder.is_given_up(source)
+            || left_out.all(|out| left.contains_key(&(source, out.builder)))
+    }
+
+    /// What sources had for builders that were left out is not waited for any more.
+    pub(super) fn give_up_left(&mut self) {
+        self.assigning.iter_mut().for_each(|assigning| assigning.left_given_up = true);
+    }
+
+    /// Gives that up where the run has waited for nothing else for too long.
+    pub(super) fn await_left(&mut self, now: Duration) {
+        if self.assigning.as_ref().and_then(Assigning::assigner).is_none_or(|assigner| assigner.left_out().is_empty())
+            || !self.builder.is_finished()
+        {
+            return;
+        }
+        let is_silent = |source: &usize| !self.sources[*source].dismissed && !self.knows_left(*source);
+        let silent: Vec<&str> =
+            (0..self.sources.len()).filter(is_silent).map(|source| self.ids[source].1.as_str()).collect();
+        let silent = silent.join(", ");
+        let Some(assigning) = self.assigning.as_mut().filter(|_| !silent.is_empty()) else { return };
+        if now >= *assigning.left_awaited.get_or_insert(now) + LEFT_TIME {
+            self.give_up_left();
+            let time = humantime::format_duration(LEFT_TIME);
+            self.tally.reasons.push(format!(
+                "these sources did not report within {time} what they had for builders that were left out: {silent}"
+            ));
+        }
     }
 }
 

@@ -94,6 +94,7 @@ impl BuilderNode {
         if let Some(failure) = &self.blocks.failure {
             self.control.stop(Cause::Failure(failure.clone()));
         }
+        self.await_left(now);
         let seen = Seen {
             builder: &self.builder,
             sources: &self.sources,
@@ -146,6 +147,7 @@ impl BuilderNode {
         const WHY: &str = "the run was ended at once";
         self.tally.reasons.push(AT_ONCE.into());
         self.builder.abandon(self.clock.now());
+        self.give_up_left();
         for index in 0..self.connections.len() {
             self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: WHY.into() });
         }

@@ -1,0 +1,51 @@
+//! The lock on a host's free huge pages.
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+/// Longest wait for another process that takes huge pages.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The host's free huge pages are this process's alone to count and to take, until this is dropped.
+#[derive(Debug)]
+pub struct HugePagesLock {
+    _file: OwnedFd,
+}
+
+impl HugePagesLock {
+    /// Waits for the lock, at most ten seconds. Processes that start together and rely on the pages that they have counted
+    /// (DPDK takes them one by one) would otherwise all rely on the same ones. Returns nothing where another process keeps the
+    /// lock, or there is none here; whoever goes on without it may find fewer pages than were counted.
+    pub fn acquire() -> Option<Self> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::open("/proc/sys/vm/nr_hugepages", flags, Mode::empty()).ok()?;
+        let begun = Instant::now();
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Some(Self { _file: file }),
+                Err(Errno::WOULDBLOCK | Errno::INTR) if begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_huge_pages_are_counted_by_one_process_at_a_time() {
+        let Some(first) = HugePagesLock::acquire() else { panic!("/proc/sys/vm/nr_hugepages can be locked") };
+        let second = std::thread::spawn(HugePagesLock::acquire);
+        let file = rustix::fs::open("/proc/sys/vm/nr_hugepages", OFlags::RDONLY, Mode::empty()).unwrap();
+        let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+        assert_eq!(lock, Err(Errno::WOULDBLOCK), "the first has it, or the second has");
+        drop(first);
+        assert!(second.join().unwrap().is_some(), "it has waited for the first");
+    }
+}
