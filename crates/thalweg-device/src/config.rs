@@ -7,7 +7,7 @@ mod recordings;
 
 pub use drivers::{ComediConfig, DmaConfig, EduConfig, LengthPrefix, NvmeConfig, StreamConfig, V4l2Config};
 pub use fit::{EnvelopeConfig, FitConfig, FitKind, InterferometerConfig};
-pub use network::{Counter, DatagramFormat, FeatureValue, Features, GigeConfig, UdpConfig};
+pub use network::{Counter, DatagramFormat, Epoch, FeatureValue, Features, GigeConfig, Partial, TimeField, UdpConfig};
 pub use recordings::{ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig, VdifConfig};
 
 use serde::{Deserialize, Serialize};
@@ -98,7 +98,11 @@ impl DeviceConfig {
     /// Whether it gives its frames time stamps.
     pub fn has_times(&self) -> bool {
         match self {
-            Self::Udp(udp) => !matches!(udp.format, DatagramFormat::Fixed | DatagramFormat::Spead),
+            Self::Udp(udp) => match udp.format {
+                DatagramFormat::Fixed => udp.time.is_some(),
+                DatagramFormat::Spead => false,
+                DatagramFormat::Vdif | DatagramFormat::Vita49 => true,
+            },
             Self::Stream(_) | Self::Edu(_) | Self::Nvme(_) | Self::Dma(_) => false,
             _ => true,
         }

@@ -53,6 +53,8 @@
 //! | `file` | A recording's file: opened once, read at stated places straight into the slot, each failure named |
 //! | `stored` | Array elements as a file has them, in its byte order: each fragment has them little-endian |
 //! | `clock` | The clock that dates fragments and runs |
+//! | `device_clock` | From the ticks of a device's own clock to TAI |
+//! | `gaps` | What of a fragment did not come, in words |
 //! | `time` | From the UTC that recordings carry to the TAI of the fragment header |
 //! | `duration` | Durations as people write them in a topology file: `"10s"`, `"500ms"` |
 //! | `rate` | Rates of recordings, in samples or fragments per second |
@@ -65,10 +67,12 @@ mod adc;
 mod by_time;
 mod clock;
 mod config;
+mod device_clock;
 pub mod duration;
 mod error;
 mod file;
 mod frame_counter;
+mod gaps;
 mod guess;
 mod layout;
 mod npy;
@@ -91,12 +95,15 @@ pub use adc::{model_adc, payload_len};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::{
-    ComediConfig, Counter, DatagramFormat, DeviceConfig, DmaConfig, EduConfig, EnvelopeConfig, FeatureValue, Features,
-    FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig, NpyConfig, NvmeConfig,
-    PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, UdpConfig, V4l2Config, VdifConfig,
+    ComediConfig, Counter, DatagramFormat, DeviceConfig, DmaConfig, EduConfig, EnvelopeConfig, Epoch, FeatureValue,
+    Features, FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig, NpyConfig,
+    NvmeConfig, Partial, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, TimeField, UdpConfig, V4l2Config,
+    VdifConfig,
 };
+pub use device_clock::DeviceClock;
 pub use error::DeviceError;
 pub use frame_counter::{CounterRules, FrameCounter, FrameNumber, Trust};
+pub use gaps::gaps_text;
 pub use guess::devices_for;
 pub use layout::Layout;
 pub use on_time::OnTime;

@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use thalweg_arena::SlotPool;
-use thalweg_device::{Acquired, Buffer};
+use thalweg_device::{Acquired, Buffer, DeviceClock};
 use thalweg_frames::Place;
-use thalweg_gige::{Assembler, Clock, Intake, Stream, description, gvcp::Acknowledge};
+use thalweg_gige::{Assembler, Intake, Stream, description, gvcp::Acknowledge};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 const SIZE: usize = 256;
@@ -32,7 +32,7 @@ pub fn run(bytes: &[u8]) {
         resends: choice & 2 == 0,
         rate: (choice & 4 == 0).then_some(100.0),
         payload: PayloadType::IMAGE_U8,
-        clock: Clock { hertz: 1000, offset: None },
+        clock: DeviceClock { hertz: 1000, offset: None },
         status: Status::empty(),
     };
     assembler.begin(stream.clone());

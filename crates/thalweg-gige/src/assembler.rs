@@ -5,14 +5,14 @@
 //! it is given as it is, with zeros where nothing came. Blocks of which nothing came are lost.
 
 use crate::block::Block;
-use crate::clock::Clock;
 use crate::gvcp::Status as Said;
 use crate::gvsp::{self, Header, Kind, Leader};
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_device::{Absence, Acquired, Buffer, CounterRules, Filled, Frame, FrameCounter, FrameNumber, Trust};
+use thalweg_device::{
+    Absence, Acquired, Buffer, CounterRules, DeviceClock, Filled, Frame, FrameCounter, FrameNumber, Trust, gaps_text,
+};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Blocks that may be missing altogether and are still asked for.
@@ -21,8 +21,6 @@ const GHOSTS: u64 = 8;
 const LATE: u64 = 64;
 /// A stream that has just been opened begins with one of these numbers: those before are lost.
 const FIRST: u64 = 8;
-/// Gaps of a frame that are named.
-const NAMED: usize = 8;
 
 /// How a stream comes.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +36,7 @@ pub struct Stream {
     /// What frames are made of.
     pub payload: PayloadType,
     /// How the camera's clock goes.
-    pub clock: Clock,
+    pub clock: DeviceClock,
     /// What is to be known of every frame.
     pub status: Status,
 }
@@ -142,7 +140,7 @@ impl Assembler {
             resends: false,
             rate: None,
             payload: PayloadType::RAW,
-            clock: Clock::NONE,
+            clock: DeviceClock::NONE,
             status: Status::empty(),
         };
         Self {
@@ -531,7 +529,12 @@ impl Assembler {
             for (begin, end) in &gaps {
                 buffer.payload()[*begin..*end].fill(0);
             }
-            tracing::warn!(frame = number, block = id, "incomplete: {} did not come, and are zeros", named(&gaps, len));
+            tracing::warn!(
+                frame = number,
+                block = id,
+                "incomplete: {} did not come, and are zeros",
+                gaps_text(&gaps, len)
+            );
         }
         if overrun {
             self.counts.overruns += 1;
@@ -676,19 +679,6 @@ fn take_payload(
 /// Bytes of payload that a packet has room for.
 fn piece(stream: &Stream, wide: bool) -> usize {
     stream.packet.saturating_sub(gvsp::OUTSIDE + Header::len(wide)).max(1)
-}
-
-/// Gaps in words.
-fn named(gaps: &[(usize, usize)], length: usize) -> String {
-    let mut text = String::from("bytes ");
-    for (at, (begin, end)) in gaps.iter().take(NAMED).enumerate() {
-        let _ = write!(text, "{}{begin} to {end}", if at == 0 { "" } else { ", " });
-    }
-    if gaps.len() > NAMED {
-        let _ = write!(text, " and {} more ranges", gaps.len() - NAMED);
-    }
-    let _ = write!(text, " of {length}");
-    text
 }
 
 /// What became of packets and frames.

@@ -2,14 +2,13 @@
 
 use crate::assembler::Assembler;
 use crate::channel::Speaker;
-use crate::clock;
 use crate::receiver::Receiver;
 use crate::session::{self, News, Order, STACK, Setup};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, GigeConfig, MAX_PAYLOAD};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, GigeConfig, MAX_PAYLOAD, TaiClock};
 use thalweg_frames::{Counters, FramesError};
 use thalweg_wire::TaiNanos;
 
@@ -280,7 +279,7 @@ impl Acquisition for Camera {
             }
             let came = match self.assembler.has_room() && self.camera.is_some() {
                 true => {
-                    self.receiver.receive(&mut self.assembler, self.camera, (now, clock::now())).map_err(network)?
+                    self.receiver.receive(&mut self.assembler, self.camera, (now, TaiClock.now())).map_err(network)?
                 }
                 false => 0,
             };

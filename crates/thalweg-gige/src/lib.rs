@@ -19,7 +19,6 @@
 //! | `block` | A block that is not whole yet: what is missing, and when it is asked for or given up |
 //! | `gvsp` | The packets of a stream |
 //! | `pixels` | Pixel formats by name |
-//! | `clock` | From the ticks of a camera's clock to TAI |
 //! | `session` | What one camera is told and asked: found, taken, set up, started, lost and found again |
 //! | `features` | Its features by name |
 //! | `description` | Its description of them: where it is, unpacked, looked through |
@@ -34,7 +33,6 @@ mod assembler;
 mod block;
 mod camera;
 mod channel;
-mod clock;
 pub mod description;
 mod discovery;
 mod exchange;
@@ -48,7 +46,6 @@ mod session;
 
 pub use assembler::{Assembler, Counts, Request, Stream};
 pub use camera::{Camera, check};
-pub use clock::Clock;
 pub use discovery::{discover, find};
 pub use receiver::Intake;
 pub use registers::{Found, Mac};

@@ -3,7 +3,6 @@
 
 use crate::assembler::Stream;
 use crate::channel::{Channel, Speaker};
-use crate::clock::{self, Clock};
 use crate::discovery;
 use crate::features::Features;
 use crate::gvcp::Refusal;
@@ -13,7 +12,7 @@ use crate::registers::{self, Found};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
-use thalweg_device::{DeviceError, GigeConfig};
+use thalweg_device::{DeviceClock, DeviceError, GigeConfig, TaiClock};
 use thalweg_wire::Status;
 
 /// What reads a stranger's formulas goes deep. Only what is used of it is there.
@@ -457,25 +456,25 @@ fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
 
 /// How the camera's clock goes beside ours, and whether it is kept by PTP. It notes its time when it is told to; that is
 /// half-way between our asking and its answer, as far as is known.
-fn read_clock(features: &mut Features, channel: &Channel) -> (Clock, bool) {
+fn read_clock(features: &mut Features, channel: &Channel) -> (DeviceClock, bool) {
     let hertz = channel.wide_register(registers::TICKS).ok().filter(|hertz| *hertz > 0);
     let named = || ["GevTimestampTickFrequency", "TimestampTickFrequency"].into_iter();
     let by_name = named().find_map(|name| features.integer(channel, name));
     let hertz = hertz.or_else(|| by_name.and_then(|hertz| u64::try_from(hertz).ok()).filter(|hertz| *hertz > 0));
-    let Some(hertz) = hertz else { return (Clock::NONE, false) };
+    let Some(hertz) = hertz else { return (DeviceClock::NONE, false) };
     let on = |name| features.text(channel, name).is_some_and(|value| value == "true" || value == "On");
     let ptp = on("PtpEnable") || on("GevIEEE1588");
-    let mut clock = Clock { hertz, offset: None };
+    let mut clock = DeviceClock { hertz, offset: None };
     let latch = || -> Option<u64> {
         channel.set_register(registers::TIME_CONTROL, registers::LATCH).ok()?;
         channel.wide_register(registers::TIME).ok().filter(|ticks| *ticks > 0)
     };
     let mut looks: Vec<(u64, u64, u64)> = Vec::new();
     for _ in 0..LOOKS {
-        let begun = clock::now();
+        let begun = TaiClock.now();
         let Some(ticks) = latch() else { break };
         // The time was noted before it was read.
-        looks.push((ticks, begun.0, clock::now().0));
+        looks.push((ticks, begun.0, TaiClock.now().0));
     }
     // A clock that stands still is none.
     let goes = looks.windows(2).all(|pair| pair[0].0 < pair[1].0) && looks.len() == LOOKS;
@@ -491,11 +490,11 @@ fn read_clock(features: &mut Features, channel: &Channel) -> (Clock, bool) {
     (clock, ptp && near)
 }
 
-fn describe(clock: &Clock, disciplined: bool) -> String {
+fn describe(clock: &DeviceClock, disciplined: bool) -> String {
     match (clock, disciplined) {
         (_, true) => "its clock is kept by PTP".into(),
-        (Clock { hertz: 0, .. }, _) => "it has no clock: frames are dated when they come".into(),
-        (Clock { offset: Some(offset), .. }, _) => format!("its clock is TAI less {offset} ns"),
+        (DeviceClock { hertz: 0, .. }, _) => "it has no clock: frames are dated when they come".into(),
+        (DeviceClock { offset: Some(offset), .. }, _) => format!("its clock is TAI less {offset} ns"),
         _ => "its clock is set by when the first frame comes".into(),
     }
 }

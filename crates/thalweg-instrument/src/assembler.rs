@@ -8,10 +8,10 @@ use crate::format::{self, Format, Part, Refusal, Said};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_device::{
-    Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Trust,
-    UdpConfig,
+    Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Partial, Trust,
+    UdpConfig, gaps_text,
 };
-use thalweg_wire::{PayloadType, Status};
+use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Runs of lost numbers that are remembered, to tell what is late from what comes twice.
 const REMEMBERED: usize = 64;
@@ -25,6 +25,9 @@ pub struct Assembler {
     size: usize,
     reorders: u64,
     patience: Duration,
+    partial: Partial,
+    /// Now, by this machine's clock.
+    date: TaiNanos,
     counter: FrameCounter,
     free: Vec<Buffer>,
     /// How many buffers there are, here and out.
@@ -58,6 +61,13 @@ struct Entry {
 impl Entry {
     fn is_whole(&self) -> bool {
         self.total == 0 || self.ranges[..] == [(0, self.total)]
+    }
+
+    /// Returns what of it is missing, in order.
+    fn gaps(&self) -> Vec<(usize, usize)> {
+        let begins = std::iter::once(0).chain(self.ranges.iter().map(|(_, end)| *end));
+        let ends = self.ranges.iter().map(|(begin, _)| *begin).chain([self.total]);
+        begins.zip(ends).filter(|(begin, end)| begin < end).collect()
     }
 
     /// Makes a note of a part. Why not, where it is there already, or overlaps what is.
@@ -131,6 +141,8 @@ impl Assembler {
             size,
             reorders: config.reorders.into(),
             patience: config.patience,
+            partial: config.partial.unwrap_or(Partial::Lost),
+            date: TaiNanos(0),
             free: Vec::new(),
             buffers: 0,
             started: false,
@@ -152,6 +164,21 @@ impl Assembler {
     /// What fragments are.
     pub fn payload_type(&self) -> PayloadType {
         self.format.payload_type()
+    }
+
+    /// The axes of fragments that are arrays.
+    pub fn shape(&self) -> Option<&[u64]> {
+        self.format.shape()
+    }
+
+    /// Whether it is to be [told](Self::set_date) the date before datagrams are given to it.
+    pub fn needs_date(&self) -> bool {
+        self.format.has_own_clock()
+    }
+
+    /// Sets the date of the datagrams that are given to it from now on, by this machine's clock.
+    pub fn set_date(&mut self, date: TaiNanos) {
+        self.date = date;
     }
 
     /// Bytes in front of a datagram's payload, where each datagram is a fragment and its payload can be received in its
@@ -214,7 +241,7 @@ impl Assembler {
             }
             Some(body) => {
                 let said = self.format.read(front, &buffer.payload()[..body]);
-                self.admit(said, now)
+                self.admit(said, front, now)
             }
         };
         match part {
@@ -255,7 +282,7 @@ impl Assembler {
             self.starved = true;
             return Taken::NoBuffer;
         }
-        let Some((number, part)) = self.admit(said, now) else { return Taken::Done };
+        let Some((number, part)) = self.admit(said, front, now) else { return Taken::Done };
         let end = part.at + part.payload.len();
         let Self { entries, free, .. } = self;
         if let std::collections::btree_map::Entry::Vacant(place) = entries.entry(number) {
@@ -274,6 +301,10 @@ impl Assembler {
         }
         match entry.cover(part.at, end) {
             Ok(()) => {
+                if part.at == 0 {
+                    // Which came first is chance.
+                    entry.filled = part.filled;
+                }
                 entry.buffer.payload()[part.at..end].copy_from_slice(&body[part.payload]);
                 entry.packets += 1;
                 entry.copied += end - part.at;
@@ -295,7 +326,7 @@ impl Assembler {
 
     /// The number and place of what was read, where it belongs to a fragment that is still waited for. Else it is
     /// counted.
-    fn admit(&mut self, said: Result<Said, Refusal>, now: Duration) -> Option<(u64, Part)> {
+    fn admit(&mut self, said: Result<Said, Refusal>, front: &[u8], now: Duration) -> Option<(u64, Part)> {
         let part = match said {
             Ok(Said::Part(part)) => part,
             Ok(Said::End) => {
@@ -334,8 +365,10 @@ impl Assembler {
         if self.counter.restarts() > restarts {
             self.counts.restarts += 1;
             tracing::warn!(number, "the instrument counts anew: what was lost meanwhile is not known");
+            self.format.restarted();
         }
         let mut part = part;
+        part.filled.timestamp = self.format.date(front, self.date).or(part.filled.timestamp);
         part.filled.status.set(Status::UNCERTAIN, !self.counter.is_certain(number));
         Some((number, part))
     }
@@ -364,15 +397,17 @@ impl Assembler {
         };
         let here = number == self.next;
         if here && first.is_whole() {
-            let Entry { buffer, total: len, filled, copied, .. } = self.remove(number)?;
-            self.next = number + 1;
-            return Some(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied }));
+            return self.hand_on(number);
         }
         let later = self.held - if here { first.packets } else { 0 };
         if !(self.over || later > self.reorders || self.is_stuck() || now >= self.due()) {
             return None;
         }
         let (begin, end) = (self.next, if here { number + 1 } else { number });
+        if here && self.partial == Partial::Damaged {
+            self.counts.incomplete += 1;
+            return self.hand_on(number);
+        }
         if here {
             let entry = self.remove(number)?;
             self.counts.incomplete += 1;
@@ -385,6 +420,22 @@ impl Assembler {
         }
         self.next = end;
         Some(Acquired::Lost { first: begin, count: end - begin })
+    }
+
+    /// The next fragment, with zeros for what is missing.
+    fn hand_on(&mut self, number: u64) -> Option<Acquired> {
+        let entry = self.remove(number)?;
+        let gaps = entry.gaps();
+        let Entry { mut buffer, total: len, mut filled, copied, .. } = entry;
+        let payload = &mut buffer.payload()[..len];
+        gaps.iter().for_each(|(begin, end)| payload[*begin..*end].fill(0));
+        self.format.to_little_endian(payload);
+        if !gaps.is_empty() {
+            filled.status |= Status::CORRUPT;
+            tracing::warn!(number, "incomplete: {} did not come, and are zeros", gaps_text(&gaps, len));
+        }
+        self.next = number + 1;
+        Some(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied }))
     }
 
     fn remove(&mut self, number: u64) -> Option<Entry> {
@@ -566,6 +617,47 @@ mod tests {
     }
 
     #[test]
+    fn a_fragment_with_gaps_is_taken_where_that_is_asked_for_and_says_so() {
+        let text = "listen = \"udp:0.0.0.0:1\"\nformat = \"fixed\"\nsize = 8\nheader = 8\nreorders = 3\nfirst = 0\n\
+                    counter = { at = 0, bytes = 8 }\npackets = 4\npartial = \"damaged\"\ntype = \"u16_be\"";
+        let mut assembler = Assembler::new(&toml::from_str(text).unwrap()).unwrap();
+        let mut pool = SlotPool::new("slots", 4, 128).unwrap();
+        while let Some(slot) = pool.take() {
+            let mut buffer = Buffer::new(slot);
+            // What was in a slot before is in no fragment.
+            buffer.payload().fill(0xee);
+            assembler.post(buffer);
+        }
+        assembler.start();
+        // The third fragment is lost altogether.
+        (0..20).filter(|number| ![5, 6, 8, 9, 10, 11].contains(number)).for_each(|number| {
+            assert_eq!(give(&mut assembler, &datagram(number, 4)), Taken::Done);
+        });
+        let mut came = Vec::new();
+        while let Some(acquired) = assembler.next(NOW) {
+            came.push(match acquired {
+                Acquired::Frame(mut frame) => {
+                    let payload = frame.buffer.payload()[..frame.len].to_vec();
+                    let is_damaged = frame.filled.status.contains(Status::CORRUPT);
+                    assembler.post(frame.buffer);
+                    Ok((frame.number, is_damaged, payload))
+                }
+                Acquired::Lost { first, count } => Err((first, count)),
+                other => panic!("{other:?}"),
+            });
+        }
+        let expected = [
+            Ok((0, false, vec![0, 0, 1, 1, 2, 2, 3, 3])),
+            Ok((1, true, vec![4, 4, 0, 0, 0, 0, 7, 7])),
+            Err((2, 1)),
+            Ok((3, false, vec![12, 12, 13, 13, 14, 14, 15, 15])),
+            Ok((4, false, vec![16, 16, 17, 17, 18, 18, 19, 19])),
+        ];
+        assert_eq!(came, expected);
+        assert_eq!(assembler.counts().incomplete, 1);
+    }
+
+    #[test]
     fn later_fragments_that_hold_all_buffers_do_not_wait_for_ever() {
         // Received in place, none can come any more: there is no place.
         let (mut assembler, _pool) = assembler(1, 1000, 4);
@@ -719,7 +811,9 @@ mod tests {
         format in prop_oneof![Just("vdif\"\nrate = 10 #"), Just("vdif\"\nsequence = true #"), Just("vdif\"\nrate = 10\nsequence = true #"), Just("spead"),
             Just("vita49"), Just("vita49\"\nrate = 3 #"),
             Just("fixed\"\nheader = 8\ncounter = { at = 0, bytes = 2 }\npackets = 4 #"),
-            Just("fixed\"\nheader = 8\ncounter = { at = 6, bytes = 2 } #")],
+            Just("fixed\"\nheader = 8\ncounter = { at = 6, bytes = 2 } #"),
+            Just("fixed\"\npartial = \"damaged\"\nheader = 8\ncounter = { at = 0, bytes = 2 }\npackets = 4\ntype = \"f32_be\"\n\
+                  time = { at = 3, bytes = 2, hertz = 7 } #")],
         waits in 0u64..300,
         )| {
         let text = format!("listen = \"udp:0.0.0.0:1\"\nsize = 48\nformat = \"{format}\"");
@@ -751,6 +845,6 @@ mod tests {
         *taken.borrow_mut().entry(format).or_default() += assembler.counts().taken;
         });
         let taken: BTreeMap<&str, u64> = taken.into_inner();
-        assert!(taken.len() == 8 && taken.values().all(|taken| *taken > 0), "{taken:?}");
+        assert!(taken.len() == 9 && taken.values().all(|taken| *taken > 0), "{taken:?}");
     }
 }

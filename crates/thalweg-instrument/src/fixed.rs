@@ -1,8 +1,8 @@
 //! A payload behind a header that the topology declares: how long it is, and where its counters are.
 
 use crate::format::{Format, Part, Refusal, Said, filled};
-use thalweg_device::{Counter, DeviceError, UdpConfig};
-use thalweg_wire::PayloadType;
+use thalweg_device::{Counter, DeviceClock, DeviceError, Layout, TimeField, UdpConfig};
+use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Datagrams of one layout.
 #[derive(Debug)]
@@ -13,7 +13,56 @@ pub(crate) struct Fixed {
     packets: u64,
     /// Bytes in a fragment.
     size: usize,
+    /// Where it is stated what fragments are made of: all are whole.
+    layout: Option<Layout>,
+    time: Option<Time>,
 }
+
+/// The instrument's time.
+#[derive(Debug)]
+struct Time {
+    field: TimeField,
+    /// Where it counts since anything.
+    clock: DeviceClock,
+    /// The ticks seen last, in 64 bits.
+    ticks: Option<u64>,
+}
+
+impl Time {
+    fn new(field: TimeField) -> Self {
+        Self { field, clock: DeviceClock { hertz: field.hertz, offset: None }, ticks: None }
+    }
+
+    /// Returns ticks in 64 bits: those that end in these bits and are nearest to the last.
+    fn extend(&mut self, ticks: u64) -> u64 {
+        let missing = 64 - 8 * self.field.bytes;
+        if missing == 0 {
+            return ticks;
+        }
+        let last = self.ticks.unwrap_or(ticks + (1 << (64 - missing)));
+        let ahead = (ticks.wrapping_sub(last) << missing).cast_signed() >> missing;
+        *self.ticks.insert(last.wrapping_add_signed(ahead))
+    }
+
+    fn date(&mut self, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
+        let TimeField { hertz, nanoseconds, epoch, .. } = self.field;
+        let ticks = self.field.ticks().read(front)?;
+        let nanos = nanoseconds.map_or(Some(0), |field| field.read(front).filter(|nanos| *nanos < NANOS))?;
+        let Some(epoch) = epoch else {
+            let ticks = self.extend(ticks);
+            if self.clock.offset.is_none() {
+                self.clock.set(ticks, TaiNanos(now.0.saturating_sub(nanos)));
+            }
+            return self.clock.at(ticks)?.0.checked_add(nanos).map(TaiNanos);
+        };
+        let second = epoch.tai_second(ticks / hertz)?;
+        let part = u64::try_from(u128::from(ticks % hertz) * u128::from(NANOS) / u128::from(hertz)).ok()?;
+        second.checked_mul(NANOS)?.checked_add(part)?.checked_add(nanos).map(TaiNanos)
+    }
+}
+
+/// Nanoseconds in a second.
+const NANOS: u64 = 1_000_000_000;
 
 impl Fixed {
     pub(crate) fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
@@ -54,8 +103,22 @@ impl Fixed {
                 "it is of fragments, and the counter counts datagrams: say where their `index` is".into(),
             ));
         }
+        let layout = match (config.stored, config.shape.as_deref()) {
+            (None, None) => None,
+            (stored, shape) => Some(Layout::new(Some(config.size), stored, shape)?),
+        };
+        if let Some(time) = config.time {
+            let fields = [Some(time.ticks()), time.nanoseconds].into_iter().flatten();
+            if !fields.into_iter().all(|field| field.is_within(header.into())) {
+                return Err(wrong("time", format!("1 to 8 bytes of the header's {header} are possible")));
+            }
+            if time.hertz == 0 || time.nanoseconds.is_some() && time.hertz != 1 {
+                return Err(wrong("time", "hertz is 1 or more, and 1 where there are nanoseconds beside".into()));
+            }
+        }
         let size = usize::try_from(config.size.0).unwrap_or(usize::MAX);
-        Ok(Self { header: header as usize, counter, index: config.index, packets: packets.into(), size })
+        let time = config.time.map(Time::new);
+        Ok(Self { header: header as usize, counter, index: config.index, packets: packets.into(), size, layout, time })
     }
 }
 
@@ -74,6 +137,30 @@ impl Format for Fixed {
         self.packets == 1
     }
 
+    fn payload_type(&self) -> PayloadType {
+        self.layout.as_ref().map_or(PayloadType::RAW, |layout| layout.payload_type)
+    }
+
+    fn shape(&self) -> Option<&[u64]> {
+        self.layout.as_ref()?.shape.as_deref()
+    }
+
+    fn to_little_endian(&self, payload: &mut [u8]) {
+        self.layout.iter().for_each(|layout| layout.to_little_endian(payload));
+    }
+
+    fn has_own_clock(&self) -> bool {
+        self.time.as_ref().is_some_and(|time| time.field.epoch.is_none())
+    }
+
+    fn date(&mut self, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
+        self.time.as_mut()?.date(front, now)
+    }
+
+    fn restarted(&mut self) {
+        self.time.iter_mut().for_each(|time| *time = Time::new(time.field));
+    }
+
     fn read(&self, front: &[u8], body: &[u8]) -> Result<Said, Refusal> {
         let read = |counter: Counter| counter.read(front).ok_or(Refusal::Truncated);
         let counter = read(self.counter)?;
@@ -81,8 +168,15 @@ impl Format for Fixed {
             Some(index) => (counter, read(index)?),
             None => (counter / self.packets, counter % self.packets),
         };
+        let mut filled = filled(self.payload_type(), None);
+        if self.has_own_clock() {
+            filled.status = Status::CLOCK_FREE_RUNNING;
+        }
         if self.packets == 1 && self.index.is_none() {
-            return Ok(Part::whole(number, body, filled(PayloadType::RAW, None)));
+            return match (&self.layout, body.len()) {
+                (Some(layout), length) if length < layout.bytes => Err(Refusal::Truncated),
+                _ => Ok(Part::whole(number, body, filled)),
+            };
         }
         if index >= self.packets {
             return Err(Refusal::Malformed);
@@ -96,7 +190,6 @@ impl Format for Fixed {
         if body.len() != wanted {
             return Err(if body.len() < wanted { Refusal::Truncated } else { Refusal::Malformed });
         }
-        let filled = filled(PayloadType::RAW, None);
         Ok(Said::Part(Part { number, at, total: self.size, payload: 0..wanted, filled }))
     }
 }
@@ -145,8 +238,60 @@ mod tests {
     }
 
     #[test]
+    fn what_fragments_are_made_of_is_stated_and_all_have_as_much() {
+        let device = device("header = 4\ncounter = { at = 0, bytes = 4 }\ntype = \"u16_be\"\nshape = [1, 5]").unwrap();
+        assert_eq!((device.payload_type(), device.shape()), (PayloadType::IMAGE_U16, Some(&[1, 5][..])));
+        let Ok(Said::Part(part)) = device.read(&[0; 4], &[0; 10]) else { panic!() };
+        assert_eq!(part.filled.payload_type, PayloadType::IMAGE_U16);
+        assert_eq!(device.read(&[0; 4], &[0; 8]), Err(Refusal::Truncated));
+        let mut payload = [0, 1, 0, 2, 0, 3, 0, 4, 0, 5];
+        device.to_little_endian(&mut payload);
+        assert_eq!(payload, [1, 0, 2, 0, 3, 0, 4, 0, 5, 0]);
+    }
+
+    #[test]
+    fn times_since_an_epoch_are_those_of_the_header() {
+        let dates = |time: &str, front: &[u8; 12]| {
+            let text = format!("header = 12\ncounter = {{ at = 0, bytes = 1 }}\ntime = {{ {time} }}");
+            device(&text).unwrap().date(front, TaiNanos(7)).map(|date| date.0)
+        };
+        let front = [0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 5];
+        assert_eq!(dates("at = 4, bytes = 4, hertz = 1, epoch = \"tai\"", &front), Some(3_000_000_000));
+        let both = "at = 4, bytes = 4, hertz = 1, nanoseconds = { at = 8, bytes = 4 }, epoch = \"gps\"";
+        assert_eq!(dates(both, &front), Some((315_964_819 + 3) * NANOS + 5));
+        assert_eq!(dates("at = 7, bytes = 1, hertz = 2, epoch = \"tai\"", &front), Some(1_500_000_000));
+        // The leap seconds of before 1972 are nobody's business.
+        assert_eq!(dates("at = 4, bytes = 4, hertz = 1, epoch = \"utc\"", &front), None);
+        let much = [0, 0, 0, 0, 0, 0, 0, 3, 0xff, 0, 0, 0];
+        assert_eq!(dates(both, &much), None, "more nanoseconds than a second has");
+        assert_eq!(dates("at = 4, bytes = 8, hertz = 1, epoch = \"tai\"", &[0xff; 12]), None, "beyond all time");
+    }
+
+    #[test]
+    fn a_clock_that_counts_since_anything_is_set_by_the_first_datagram_and_begins_anew() {
+        let text = "header = 2\ncounter = { at = 0, bytes = 1 }\ntime = { at = 1, bytes = 1, hertz = 1000 }";
+        let mut device = device(text).unwrap();
+        assert!(device.has_own_clock());
+        let Ok(Said::Part(part)) = device.read(&[0; 2], b"a") else { panic!() };
+        assert_eq!(part.filled.status, Status::CLOCK_FREE_RUNNING);
+        let ms = |ms: u64| TaiNanos(1_000_000_000_000 + ms * 1_000_000);
+        let mut date = |ticks: u8, now| device.date(&[0, ticks], now).unwrap();
+        assert_eq!(date(250, ms(0)), ms(0));
+        // It passes its end, and one comes late.
+        for (ticks, since) in [(255, 5), (4, 10), (254, 4), (120, 126), (240, 246), (10, 272)] {
+            assert_eq!(date(ticks, ms(9999)), ms(since));
+        }
+        device.restarted();
+        assert_eq!(device.date(&[0, 3], ms(500)), Some(ms(500)));
+    }
+
+    #[test]
     fn options_that_make_no_layout_are_refused() {
         for (more, why) in [
+            ("header = 8\ncounter = { at = 0, bytes = 8 }\nshape = [5]", "add type"),
+            ("header = 8\ncounter = { at = 0, bytes = 8 }\ntype = \"u16\"\nshape = [4]", "takes 8 bytes"),
+            ("header = 8\ncounter = { at = 0, bytes = 8 }\ntime = { at = 1, bytes = 8, hertz = 1 }", "time"),
+            ("header = 8\ncounter = { at = 0, bytes = 8 }\ntime = { at = 0, bytes = 8, hertz = 0 }", "hertz"),
             ("", "header: format fixed needs it"),
             ("header = 4", "counter"),
             ("header = 4\ncounter = { at = 2, bytes = 4 }", "1 to 8 bytes"),

@@ -34,6 +34,31 @@ pub(crate) trait Format: Debug + Send {
     /// What a datagram says.
     fn read(&self, front: &[u8], body: &[u8]) -> Result<Said, Refusal>;
 
+    /// The axes of fragments that are arrays.
+    fn shape(&self) -> Option<&[u64]> {
+        None
+    }
+
+    /// Makes of a whole fragment, as the instrument sends it, what a fragment has.
+    fn to_little_endian(&self, payload: &mut [u8]) {
+        let _ = payload;
+    }
+
+    /// Whether fragments are dated by a clock of the instrument's own, which [`date`](Self::date) sets by ours.
+    fn has_own_clock(&self) -> bool {
+        false
+    }
+
+    /// Returns when a datagram was sent that was read and is of a fragment, where [`read`](Self::read) does not say it.
+    /// `now` is by this machine's clock.
+    fn date(&mut self, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
+        let _ = (front, now);
+        None
+    }
+
+    /// The instrument counts anew: its clock may do so, too.
+    fn restarted(&mut self) {}
+
     /// A datagram that was read was taken: what is to be learned from the first holds for all from now on.
     fn accepted(&mut self, body: &[u8]) {
         let _ = body;
@@ -92,7 +117,7 @@ pub(crate) fn filled(payload_type: PayloadType, timestamp: Option<TaiNanos>) -> 
 /// The format of a device, where its options go together.
 pub(crate) fn of(config: &UdpConfig) -> Result<Box<dyn Format>, DeviceError> {
     use DatagramFormat::{Fixed, Spead, Vdif, Vita49};
-    let options: [(&'static str, bool, &[DatagramFormat]); 10] = [
+    let options: [(&'static str, bool, &[DatagramFormat]); 14] = [
         // The packets' own count begins anew every 16, and their times are counted from the first that comes.
         ("first", config.first.is_some(), &[Vdif, Spead, Fixed]),
         ("step", config.step.is_some(), &[Spead, Fixed]),
@@ -104,6 +129,10 @@ pub(crate) fn of(config: &UdpConfig) -> Result<Box<dyn Format>, DeviceError> {
         ("counter", config.counter.is_some(), &[Fixed]),
         ("index", config.index.is_some(), &[Fixed]),
         ("packets", config.packets.is_some(), &[Fixed]),
+        ("type", config.stored.is_some(), &[Fixed]),
+        ("shape", config.shape.is_some(), &[Fixed]),
+        ("time", config.time.is_some(), &[Fixed]),
+        ("partial", config.partial.is_some(), &[Spead, Fixed]),
     ];
     for (option, given, formats) in options {
         if given && !formats.contains(&config.format) {

@@ -7,7 +7,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, UdpConfig};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, TaiClock, UdpConfig};
 use thalweg_frames::{Arrival, Counters, DirectSocket, FrameIo, FramesError, Place, UdpPort};
 use thalweg_link::Adapter;
 use thalweg_wire::TaiNanos;
@@ -178,6 +178,7 @@ impl Listener {
             kind: format!("udp-{}", config.format.name()),
             payload_type: assembler.payload_type().name().to_owned(),
             record_bytes: Some(config.size.0),
+            shape: assembler.shape().map(<[u64]>::to_vec),
             thread: config.thread,
             ..Description::default()
         };
@@ -208,6 +209,9 @@ impl Listener {
 
     /// Takes what has come, as far as there are buffers.
     fn receive(&mut self, now: Duration) -> Result<Look, DeviceError> {
+        if self.assembler.needs_date() {
+            self.assembler.set_date(TaiClock.now());
+        }
         match &self.port {
             Port::Direct(_) => self.receive_in_place(now),
             Port::Frames(_) => self.receive_and_copy(now),

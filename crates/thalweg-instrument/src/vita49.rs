@@ -6,13 +6,11 @@
 //! these do.
 
 use crate::format::{Format, Part, Refusal, Said, filled};
-use thalweg_device::UdpConfig;
-use thalweg_wire::{PayloadType, TaiNanos, tai_minus_utc};
+use thalweg_device::{Epoch, UdpConfig};
+use thalweg_wire::{PayloadType, TaiNanos};
 
 /// Picoseconds in a second.
 const PICO: u64 = 1_000_000_000_000;
-/// The beginning of GPS time, 6 January 1980, in TAI seconds since 1970 (IS-GPS-200, section 3.3.4: 19 s behind TAI).
-const GPS_EPOCH: u64 = 315_964_800 + 19;
 
 /// Packets of one stream.
 #[derive(Debug)]
@@ -113,8 +111,8 @@ impl Packet {
             return Err(Refusal::Malformed);
         }
         let second = match kind {
-            1 => tai_minus_utc(seconds).map(|offset| seconds + u64::from(offset)),
-            2 => Some(seconds + GPS_EPOCH),
+            1 => Epoch::Utc.tai_second(seconds),
+            2 => Epoch::Gps.tai_second(seconds),
             _ => None,
         };
         let pico = if fraction_kind == 2 { fraction } else { 0 };

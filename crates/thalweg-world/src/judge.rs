@@ -2,7 +2,7 @@
 
 use crate::device::{Had, payload};
 use crate::hostile::MOST_OPEN_OFFERS;
-use crate::plan::Plan;
+use crate::plan::{Fault, NodeName, Plan};
 use crate::world::{Course, Death};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -104,7 +104,16 @@ impl Judge<'_> {
     /// A builder that died got no fragment that was taken from a device after that: those that were meant for it are lost.
     fn left_out(&mut self) {
         let Some(Some(Ok(leader))) = self.course.builders.first() else { return };
-        for left in &leader.left_out {
+        let is_silent = leader.reasons.iter().any(|reason| reason.contains("did not report within"));
+        let keeps_silent = |fault: &Fault| match fault {
+            Fault::Stopped(node, _) | Fault::Killed(node) => matches!(node, NodeName::Source(_)),
+            Fault::Network(_) | Fault::Restarted(..) | Fault::Parted(..) => true,
+            _ => false,
+        };
+        self.check(!is_silent || self.plan.faults.iter().any(|(_, fault)| keeps_silent(fault)), || {
+            format!("all sources answer, and that is not so to builder 0: {:?}", leader.reasons)
+        });
+        for left in leader.left_out.iter().filter(|_| !is_silent) {
             let died = self.course.died.iter().find(|died| u32::try_from(died.builder) == Ok(left.builder));
             let Some(Death { next_events: next, .. }) = died else { continue };
             let mut least = 0;

@@ -1,11 +1,12 @@
 //! What sends packets: instruments and cameras.
 
-use crate::Rate;
+use crate::{Rate, StoredType};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 use thalweg_text::ByteSize;
+use thalweg_wire::tai_minus_utc;
 
 /// An instrument that sends UDP datagrams of its own: see the crate `thalweg-instrument`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +61,18 @@ pub struct UdpConfig {
     /// Fixed: how many datagrams make a fragment; 1 where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u32>,
+    /// Fixed: what a fragment is made of; bytes without a stated meaning where left out.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub stored: Option<StoredType>,
+    /// Fixed: a fragment's axes, the last one without gaps; one axis where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Vec<u64>>,
+    /// Fixed: where in the header the instrument's time is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeField>,
+    /// SPEAD and fixed: what becomes of a fragment of which datagrams are missing; it is lost where left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partial: Option<Partial>,
 }
 
 impl UdpConfig {
@@ -92,6 +105,72 @@ impl DatagramFormat {
             Self::Vita49 => "vita49",
             Self::Fixed => "fixed",
         }
+    }
+}
+
+/// What becomes of a fragment of which datagrams are missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Partial {
+    /// It is lost in the device.
+    Lost,
+    /// It is taken, with zeros for what is missing, and its status says that it is damaged.
+    Damaged,
+}
+
+/// A time in front of data: `{ at = 24, bytes = 8, hertz = 10_000_000 }`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimeField {
+    /// Its first byte.
+    pub at: u32,
+    /// How many it has: 1 to 8.
+    pub bytes: u32,
+    /// The least significant byte comes first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub little_endian: bool,
+    /// How many of them are a second.
+    pub hertz: u64,
+    /// Where the nanoseconds are, if it has whole seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nanoseconds: Option<Counter>,
+    /// Since when it counts. Left out: since anything, such as when the instrument was switched on. Its times are then set by
+    /// when the first datagram comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<Epoch>,
+}
+
+impl TimeField {
+    /// Where its ticks are.
+    pub fn ticks(&self) -> Counter {
+        Counter { at: self.at, bytes: self.bytes, little_endian: self.little_endian }
+    }
+}
+
+/// Since when a clock counts, and in which seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Epoch {
+    /// Since 1970, with leap seconds: what PTP distributes.
+    Tai,
+    /// Since 1970, without leap seconds: Unix time.
+    Utc,
+    /// Since 6 January 1980, with leap seconds.
+    Gps,
+}
+
+/// The beginning of GPS time, 6 January 1980, in TAI seconds since 1970 (IS-GPS-200, section 3.3.4: 19 s behind TAI).
+const GPS_EPOCH: u64 = 315_964_800 + 19;
+
+impl Epoch {
+    /// Returns the TAI second since 1970 that a second of this clock is; nothing where nobody can say.
+    pub fn tai_second(self, second: u64) -> Option<u64> {
+        let offset = match self {
+            Self::Tai => 0,
+            Self::Utc => tai_minus_utc(second)?.into(),
+            Self::Gps => GPS_EPOCH,
+        };
+        second.checked_add(offset)
     }
 }
 

@@ -30,7 +30,7 @@ impl Model {
             resends: self.resends,
             rate: None,
             payload: PayloadType::IMAGE_U8,
-            clock: Clock { hertz: 1_000_000_000, offset: Some(0) },
+            clock: DeviceClock { hertz: 1_000_000_000, offset: Some(0) },
             status: Status::empty(),
         }
     }

@@ -143,6 +143,73 @@ fn past_the_kernel(way: &str, adapter: &str) {
     assert_eq!(count, 1000, "{report:#}");
 }
 
+/// The datagrams of an image of 16 × 1024 pixels, as a module of slsDetector's sends them: behind 48 bytes of header 8 KiB each.
+fn module_datagrams(image: u64) -> [Vec<u8>; 4] {
+    [0u32, 1, 2, 3].map(|packet| {
+        let mut header = [0; 48];
+        header[..8].copy_from_slice(&image.to_le_bytes());
+        header[12..16].copy_from_slice(&packet.to_le_bytes());
+        // In units of 100 ns since it was switched on: an image each millisecond.
+        header[24..32].copy_from_slice(&(77_000_000 + image * 10_000).to_le_bytes());
+        let pixels = (0..4096).flat_map(|pixel| (image as u16 * 16 + packet as u16 + pixel).to_le_bytes());
+        header.into_iter().chain(pixels).collect()
+    })
+}
+
+#[test]
+fn images_of_many_datagrams_are_arrays_with_times_and_those_with_gaps_are_taken_as_damaged() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (_ours, address) = reserve_udp_port();
+    let device = format!(
+        "[source.device]\nkind = \"udp\"\nlisten = \"udp:{address}\"\nformat = \"fixed\"\nsize = \"32KiB\"\nheader = 48\n\
+         counter = {{ at = 0, bytes = 8, little_endian = true }}\nindex = {{ at = 12, bytes = 4, little_endian = true }}\n\
+         packets = 4\ntype = \"u16\"\nshape = [16, 1024]\npartial = \"damaged\"\nfirst = 1\n\
+         time = {{ at = 24, bytes = 8, little_endian = true, hertz = 10_000_000 }}"
+    );
+    let topology = topology(folder.path(), "events = 60", &device);
+    let (builder, source) = nodes(folder.path(), &topology);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let begun = thalweg_device::TaiClock.now().0;
+    for image in 1..=60 {
+        for (packet, datagram) in module_datagrams(image).iter().enumerate() {
+            let is_lost = image == 20 || image % 25 == 0 && packet == 2;
+            if !is_lost {
+                socket.send_to(datagram, address).unwrap();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let report = builder.finish().report(1);
+    check_books(&report);
+    source.finish().succeeded();
+    let entry = &report["ledger"]["sources"][0];
+    let counts = ["recorded", "damaged", "lost_in_device"].map(|count| entry[count].as_u64().unwrap());
+    assert_eq!(counts, [59, 2, 1], "{report:#}");
+    let run = thalweg_store::Run::open(folder.path().join("runs/run-000001")).unwrap();
+    let mut times = Vec::new();
+    for event in run.events() {
+        let event = event.unwrap();
+        let [fragment] = &event.fragments[..] else { panic!("{event:?}") };
+        if event.id.0 == 19 {
+            assert!(fragment.header.status.contains(thalweg_wire::Status::LOST_IN_DEVICE));
+            continue;
+        }
+        let image = event.id.0 + 1;
+        let mut pixels: Vec<u8> = module_datagrams(image).iter().flat_map(|datagram| datagram[48..].to_vec()).collect();
+        let is_damaged = image % 25 == 0;
+        if is_damaged {
+            pixels[2 * 8192..3 * 8192].fill(0);
+        }
+        assert_eq!(fragment.header.status.contains(thalweg_wire::Status::CORRUPT), is_damaged);
+        assert_eq!(fragment.header.payload_type, thalweg_wire::PayloadType::IMAGE_U16);
+        assert!(fragment.payload() == pixels, "image {image}");
+        times.push(fragment.header.timestamp.0 - image * 1_000_000);
+    }
+    assert!(times.iter().all(|time| *time == times[0]), "they are by the instrument's clock: {times:?}");
+    let late = (times[0] + 1_000_000).abs_diff(begun);
+    assert!(late < 60_000_000_000, "which is set by when the first came: {late} ns");
+}
+
 #[test]
 fn a_run_that_threw_away_what_fits_no_event_says_so_and_by_how_much_the_counter_goes_up() {
     for step in ["", ", step = 4096"] {
