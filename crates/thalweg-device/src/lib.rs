@@ -134,6 +134,11 @@ pub trait Device: Debug + Send {
     /// The longest payload it will ever produce, in bytes; at most [`MAX_PAYLOAD`].
     fn max_payload(&self) -> usize;
 
+    /// What there is to play, where it is a recording.
+    fn contents(&self) -> Option<Contents> {
+        None
+    }
+
     /// Length of the next fragment's payload, in bytes; nothing when the recording is over. It may be 0: the recording
     /// has a gap there (status `missing`).
     fn next_len(&mut self) -> Option<usize>;
@@ -155,6 +160,25 @@ pub trait Device: Debug + Send {
     /// # Panics
     /// Where the recording is over ([`next_len`](Self::next_len) says so).
     fn skip(&mut self, event: EventId) -> Filled;
+}
+
+/// What a recording holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contents {
+    /// Records: a fragment each.
+    pub records: u64,
+    /// When the first and the last were taken. From 0 on where the recording has no date, and 0 where it has no times.
+    pub first: TaiNanos,
+    /// See [`first`](Self::first).
+    pub last: TaiNanos,
+    /// Nanoseconds from the first to the end of the last; 0 where unknown.
+    pub nanos: u64,
+    /// The files of the first and of the last, where it has several.
+    pub files: Option<[String; 2]>,
+    /// Records that it says are invalid.
+    pub invalid: u64,
+    /// Records that it has no payload of.
+    pub missing: u64,
 }
 
 /// What a device says of one fragment; goes into its header.

@@ -140,6 +140,11 @@ impl Recording for Pgm {
     fn pass_nanos(&self) -> u64 {
         self.clock.nanos(self.records())
     }
+
+    fn ends(&self) -> Option<(&Path, &Path)> {
+        let [(first, _), .., (last, _)] = &self.images[..] else { return None };
+        Some((first, last))
+    }
 }
 
 /// What a header says of the pixels.

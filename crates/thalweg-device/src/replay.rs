@@ -1,7 +1,8 @@
 //! What all recordings have in common: records in a row, played once or again and again.
 
-use crate::{Description, Device, DeviceError, Filled, Rate};
+use crate::{Contents, Description, Device, DeviceError, Filled, Rate};
 use std::fmt::Debug;
+use std::path::Path;
 use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 
 /// A recording cut into records, counted from 0; there is at least one.
@@ -16,6 +17,14 @@ pub(crate) trait Recording: Debug + Send {
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError>;
     /// Time from the first record to the end of the last, in nanoseconds; 0 where unknown.
     fn pass_nanos(&self) -> u64;
+    /// The files of the first and of the last record, where it has several.
+    fn ends(&self) -> Option<(&Path, &Path)> {
+        None
+    }
+    /// Records that it says are invalid, and those that it has no payload of.
+    fn marked(&self) -> (u64, u64) {
+        (0, 0)
+    }
 }
 
 /// The times of records that come at one rate, counted from 0; no times where nobody says the rate.
@@ -94,6 +103,21 @@ impl<R: Recording> Device for Replay<R> {
 
     fn max_payload(&self) -> usize {
         self.max_payload
+    }
+
+    fn contents(&self) -> Option<Contents> {
+        let records = self.recording.records();
+        let at = |record| self.recording.filled(record).timestamp.unwrap_or_default();
+        let (invalid, missing) = self.recording.marked();
+        Some(Contents {
+            records,
+            first: at(0),
+            last: at(records - 1),
+            nanos: self.recording.pass_nanos(),
+            files: self.recording.ends().map(|(first, last)| [first, last].map(|file| file.display().to_string())),
+            invalid,
+            missing,
+        })
     }
 
     fn next_len(&mut self) -> Option<usize> {

@@ -1,6 +1,6 @@
 //! What a device takes, seen by somebody beside it: a copy of each payload, and nobody waits for who looks at it.
 
-use crate::{Acquired, Acquisition, Buffer, Description, Device, DeviceError, Filled};
+use crate::{Acquired, Acquisition, Buffer, Contents, Description, Device, DeviceError, Filled};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -300,6 +300,10 @@ impl Device for TappedDevice {
 
     fn max_payload(&self) -> usize {
         self.device.max_payload()
+    }
+
+    fn contents(&self) -> Option<Contents> {
+        self.device.contents()
     }
 
     fn next_len(&mut self) -> Option<usize> {

@@ -154,6 +154,11 @@ impl Recording for Tiff {
     fn pass_nanos(&self) -> u64 {
         self.clock.nanos(self.records())
     }
+
+    fn ends(&self) -> Option<(&Path, &Path)> {
+        let [first, .., last] = &self.files[..] else { return None };
+        Some((first, last))
+    }
 }
 
 /// What a page's directory says of its pixels.

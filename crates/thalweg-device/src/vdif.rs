@@ -161,6 +161,12 @@ impl Recording for Vdif {
         let last_takes = self.rate.map_or(1_000_000_000, |_| self.window().into());
         self.nanos(*last) - self.nanos(*first) + last_takes
     }
+
+    fn marked(&self) -> (u64, u64) {
+        let count = |is: fn(u64) -> bool| self.frames.iter().filter(|frame| is(frame.place)).count() as u64;
+        let is_missing = |place| place == Frame::MISSING;
+        (count(|place| place != Frame::MISSING && place & Frame::INVALID != 0), count(is_missing))
+    }
 }
 
 /// A frame time, and where this thread's frame of it is. 16 bytes, since there may be millions.

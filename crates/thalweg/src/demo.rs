@@ -1,10 +1,8 @@
-//! `thalweg demo`, `thalweg run` and `thalweg check`: whole systems on this machine.
+//! `thalweg demo` and `thalweg run`: whole systems on this machine.
 
 use crate::live::{self, Goal};
-use crate::node::check_name;
 use crate::supervise::{Watched, supervise};
 use crate::{Failure, node, outlet, print};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +11,10 @@ use thalweg_device::{DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::{Adapter, Address, LinkKind, OwnAddress};
 use thalweg_netns::Network;
 use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Feed, Policy, RunConfig, Snapshot, SourceNodeConfig,
-    Topology, WINDOW, Wait,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Policy, RunConfig, Snapshot, SourceNodeConfig, Topology,
+    WINDOW, Wait,
 };
-use thalweg_preflight::OpenDevice;
-use thalweg_text::{ByteSize, count, many, plain, size, volume, wrapped};
+use thalweg_text::{ByteSize, many, size, volume, wrapped};
 use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]
@@ -97,132 +94,6 @@ fn hosts(link: LinkKind, sources: usize) -> Result<Network, Failure> {
 
 pub(crate) fn run(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     run_here(thalweg_preflight::load(file)?, None, json, verbose)
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct CheckOptions {
-    /// The topology
-    file: PathBuf,
-    /// Only what this node of the topology needs here; without it, all of its nodes run on this machine
-    #[arg(long, value_name = "NAME")]
-    node: Option<String>,
-    /// Only the file, and nothing of this machine: a topology of other hosts
-    #[arg(long, conflicts_with = "node")]
-    file_only: bool,
-}
-
-pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Failure> {
-    let (file, node) = (&options.file, options.node.as_deref());
-    let topology = thalweg_preflight::load(file)?;
-    node.map_or(Ok(()), |name| check_name(&topology, name))?;
-    let refused = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
-    if !options.file_only {
-        thalweg_preflight::preflight(&topology, node).map_err(|error| refused(&error))?;
-    }
-    let here = |name: &str| node.is_none_or(|node| node == name);
-    let mut text = format!("{}: {}\n", file.display(), print::verdict("ok"));
-    for builder in topology.builders.iter().filter(|builder| here(&builder.name)) {
-        if !options.file_only {
-            thalweg_node::try_programs(builder).map_err(|error| refused(&error))?;
-        }
-        text.push_str(&builder_text(builder));
-    }
-    node::allow_files();
-    let mut sources = Vec::new();
-    for source in topology.sources.iter().filter(|source| here(&source.name)) {
-        let mut opened = match options.file_only {
-            true => None,
-            // It is opened with the source of its images.
-            false if source.fits().is_some() => continue,
-            // Who writes into it would lose its reader when this ends.
-            false if is_pipe(source) => None,
-            false => thalweg_preflight::open_device(&topology, source)
-                .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
-        };
-        let fits = opened.as_mut().map(|opened| std::mem::take(&mut opened.fits)).unwrap_or_default();
-        sources.push(Checked::new(source, opened));
-        sources.extend(fits.into_iter().map(|(index, fit)| Checked::new(&topology.sources[index], Some(fit))));
-    }
-    text.push_str(&sources_text(&sources));
-    let sources: Vec<_> = sources.into_iter().map(|source| source.json).collect();
-    let mut output = print::Output::new();
-    if json {
-        output.json(&serde_json::json!({ "file": file, "ok": true, "sources": sources, "topology": topology }))?;
-    } else {
-        output.text(&text)?;
-    }
-    output.flush()?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn builder_text(builder: &BuilderNodeConfig) -> String {
-    let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
-    let blocks = format!("{} blocks of {}", count(builder.blocks), size(builder.block.0));
-    let head = format!("  builder {}: ", plain(&builder.name));
-    let mut out = wrapped(&head, &format!("{}; {blocks}", listen.join(", ")));
-    if let Some((link, file)) = builder.calibrated() {
-        let link = format!("{}, buffer {}", link.rate, link.buffer);
-        out.push_str(&wrapped("    ", &format!("link as calibrated: {link} ({})", file.display())));
-    }
-    out
-}
-
-/// A source of a topology that was checked.
-struct Checked {
-    name: String,
-    id: String,
-    what: String,
-    notes: Vec<String>,
-    json: serde_json::Value,
-    /// A device stays open while others are checked: two sources may want the same.
-    _device: Option<Feed>,
-}
-
-impl Checked {
-    fn new(source: &SourceNodeConfig, opened: Option<OpenDevice>) -> Self {
-        let SourceNodeConfig { name, id, device, slots, .. } = source;
-        let (what, notes, json) = match &opened {
-            None => (
-                device.as_ref().map_or("pushed by another program", DeviceConfig::kind).to_owned(),
-                Vec::new(),
-                serde_json::json!({ "name": name, "id": id, "device": null }),
-            ),
-            Some(OpenDevice { feed, slot_bytes: slot, .. }) => {
-                let description = feed.description().cloned().unwrap_or_default();
-                let truth = match (description.simulated, description.replayed) {
-                    (true, _) => "simulated",
-                    (_, true) => "replayed",
-                    _ => "live",
-                };
-                let most = size(feed.max_payload() as u64);
-                let slots_text = format!("{slots} slots of {}", size(*slot as u64));
-                (
-                    format!("{}, {truth}; fragments of up to {most}, {slots_text}", description.kind),
-                    description.notes.clone(),
-                    serde_json::json!({
-                        "name": name, "id": id, "slot_bytes": slot, "slots": slots, "device": description,
-                    }),
-                )
-            }
-        };
-        let device = opened.map(|opened| opened.feed).filter(|feed| matches!(feed, Feed::Acquisition(_)));
-        Self { name: name.clone(), id: id.clone(), what, notes, json, _device: device }
-    }
-}
-
-/// The sources; those that follow each other and are alike, in one line.
-fn sources_text(sources: &[Checked]) -> String {
-    let mut out = String::new();
-    for alike in sources.chunk_by(|one, next| (&one.what, &one.notes) == (&next.what, &next.notes)) {
-        let (first, last) = (&alike[0], &alike[alike.len() - 1]);
-        let who = match alike.len() {
-            1 => format!("source {} ({})", first.name, first.id),
-            many => format!("{} sources {} ({}) to {} ({})", count(many), first.name, first.id, last.name, last.id),
-        };
-        out.push_str(&wrapped("  ", &format!("{who}: {}", first.what)));
-        out.extend(first.notes.iter().map(|note| wrapped("    ", note)));
-    }
-    out
 }
 
 pub(crate) fn run_here(
@@ -416,10 +287,4 @@ fn slots(payload: usize) -> u32 {
         large if large > DEFAULT_SLOT => 4,
         _ => 6,
     }
-}
-
-/// Whether its device is a named pipe.
-fn is_pipe(source: &SourceNodeConfig) -> bool {
-    let Some(DeviceConfig::Stream(stream)) = &source.device else { return false };
-    stream.file.metadata().is_ok_and(|data| data.file_type().is_fifo())
 }

@@ -6,6 +6,7 @@ mod calibrate;
 mod capture;
 #[cfg(feature = "congestion-controls")]
 mod cc;
+mod check;
 mod demo;
 mod devices;
 mod doctor;
@@ -76,7 +77,7 @@ enum Command {
     /// follow
     Calibrate(calibrate::Options),
     /// Check a topology: whether `run` would refuse it here, or `node` one of its nodes. Starts no run
-    Check(demo::CheckOptions),
+    Check(check::CheckOptions),
     /// List the devices that are here and reachable: cameras, video nodes, serial ports, PCI functions
     Devices(devices::Options),
     /// Examine this machine: what it can do, and what would lose data or cost speed. Changes nothing
@@ -152,7 +153,7 @@ fn main() -> ExitCode {
         Command::Node(options) => node::node(&options, json),
         Command::Source(options) => source::source(options, json),
         Command::Calibrate(options) => calibrate::calibrate(&options, json, arguments.verbose),
-        Command::Check(options) => demo::check(&options, json),
+        Command::Check(options) => check::check(&options, json),
         Command::Devices(options) => devices::devices(&options, json),
         Command::Doctor(options) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),

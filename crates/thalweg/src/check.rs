@@ -1,0 +1,220 @@
+//! `thalweg check`: a topology, and what its nodes need here, before a run.
+
+use crate::node::{self, check_name};
+use crate::{Failure, print};
+use std::os::unix::fs::FileTypeExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use thalweg_device::{Contents, Description, DeviceConfig};
+use thalweg_node::{BuilderNodeConfig, Feed, SourceNodeConfig};
+use thalweg_preflight::OpenDevice;
+use thalweg_text::{count, many, plain, seconds, size, tai, wrapped};
+use thalweg_wire::TaiNanos;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CheckOptions {
+    /// The topology
+    file: PathBuf,
+    /// Only what this node of the topology needs here; without it, all of its nodes run on this machine
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Only the file, and nothing of this machine: a topology of other hosts
+    #[arg(long, conflicts_with = "node")]
+    file_only: bool,
+}
+
+pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Failure> {
+    let (file, node) = (&options.file, options.node.as_deref());
+    let topology = thalweg_preflight::load(file)?;
+    node.map_or(Ok(()), |name| check_name(&topology, name))?;
+    let refused = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
+    if !options.file_only {
+        thalweg_preflight::preflight(&topology, node).map_err(|error| refused(&error))?;
+    }
+    let here = |name: &str| node.is_none_or(|node| node == name);
+    let mut text = format!("{}: {}\n", file.display(), print::verdict("ok"));
+    for builder in topology.builders.iter().filter(|builder| here(&builder.name)) {
+        if !options.file_only {
+            thalweg_node::try_programs(builder).map_err(|error| refused(&error))?;
+        }
+        text.push_str(&builder_text(builder));
+    }
+    node::allow_files();
+    let mut sources = Vec::new();
+    for source in topology.sources.iter().filter(|source| here(&source.name)) {
+        let mut opened = match options.file_only {
+            true => None,
+            // It is opened with the source of its images.
+            false if source.fits().is_some() => continue,
+            // Who writes into it would lose its reader when this ends.
+            false if is_pipe(source) => None,
+            false => thalweg_preflight::open_device(&topology, source)
+                .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
+        };
+        let fits = opened.as_mut().map(|opened| std::mem::take(&mut opened.fits)).unwrap_or_default();
+        sources.push(Checked::new(source, opened));
+        sources.extend(fits.into_iter().map(|(index, fit)| Checked::new(&topology.sources[index], Some(fit))));
+    }
+    text.push_str(&sources_text(&sources));
+    let sources: Vec<_> = sources.into_iter().map(|source| source.json).collect();
+    let mut output = print::Output::new();
+    if json {
+        output.json(&serde_json::json!({ "file": file, "ok": true, "sources": sources, "topology": topology }))?;
+    } else {
+        output.text(&text)?;
+    }
+    output.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn builder_text(builder: &BuilderNodeConfig) -> String {
+    let listen: Vec<String> = builder.listen.iter().map(ToString::to_string).collect();
+    let blocks = format!("{} blocks of {}", count(builder.blocks), size(builder.block.0));
+    let head = format!("  builder {}: ", plain(&builder.name));
+    let mut out = wrapped(&head, &format!("{}; {blocks}", listen.join(", ")));
+    if let Some((link, file)) = builder.calibrated() {
+        let link = format!("{}, buffer {}", link.rate, link.buffer);
+        out.push_str(&wrapped("    ", &format!("link as calibrated: {link} ({})", file.display())));
+    }
+    out
+}
+
+/// A source of a topology that was checked.
+struct Checked {
+    name: String,
+    id: String,
+    what: String,
+    notes: Vec<String>,
+    json: serde_json::Value,
+    /// A device stays open while others are checked: two sources may want the same.
+    _device: Option<Feed>,
+}
+
+impl Checked {
+    fn new(source: &SourceNodeConfig, opened: Option<OpenDevice>) -> Self {
+        let SourceNodeConfig { name, id, device, slots, .. } = source;
+        let (what, notes, json) = match &opened {
+            None => (
+                device.as_ref().map_or("pushed by another program", DeviceConfig::kind).to_owned(),
+                Vec::new(),
+                serde_json::json!({ "name": name, "id": id, "device": null }),
+            ),
+            Some(OpenDevice { feed, slot_bytes: slot, .. }) => {
+                let description = feed.description().cloned().unwrap_or_default();
+                let truth = match (description.simulated, description.replayed) {
+                    (true, _) => "simulated",
+                    (_, true) => "replayed",
+                    _ => "live",
+                };
+                let most = size(feed.max_payload() as u64);
+                let contents = match feed {
+                    Feed::Device(device) => device.contents(),
+                    _ => None,
+                };
+                let mut notes: Vec<String> = contents.iter().map(|held| contents_text(held, &description)).collect();
+                notes.extend(description.notes.iter().cloned());
+                let slots_text = format!("{slots} slots of {}", size(*slot as u64));
+                (
+                    format!("{}, {truth}; fragments of up to {most}, {slots_text}", description.kind),
+                    notes,
+                    serde_json::json!({
+                        "name": name, "id": id, "slot_bytes": slot, "slots": slots, "device": description,
+                        "recording": contents.as_ref().map(contents_json),
+                    }),
+                )
+            }
+        };
+        let device = opened.map(|opened| opened.feed).filter(|feed| matches!(feed, Feed::Acquisition(_)));
+        Self { name: name.clone(), id: id.clone(), what, notes, json, _device: device }
+    }
+}
+
+/// What a recording holds, in one line: how many of what, from which files, and when.
+fn contents_text(contents: &Contents, description: &Description) -> String {
+    let Contents { records, first, last, nanos, files, invalid, missing } = contents;
+    let what = many(*records, if description.payload_type.starts_with("image") { "image" } else { "record" });
+    let shape = description.shape.as_ref().map(|axes| axes.iter().map(ToString::to_string).collect::<Vec<_>>());
+    let shape = shape.map(|axes| format!(" of {} ({})", axes.join(" × "), description.payload_type));
+    let files = files.as_ref().map(|[first, last]| format!(", from {} to {}", plain(first), plain(last)));
+    let length = match *nanos {
+        short if short < 1_000_000_000 => format!("{:.3} ms", short as f64 / 1e6),
+        long => seconds(long as f64 / 1e9),
+    };
+    let time = match (*nanos, first.0) {
+        (0, _) => String::new(),
+        (_, 0) => format!(", {length}"),
+        (_, first) => {
+            let [first, last] = [first, last.0].map(tai);
+            format!(", {length}, TAI {first} to {last}")
+        }
+    };
+    let marked = [(invalid, "marked invalid"), (missing, "missing")];
+    let marked = marked.iter().filter(|(records, _)| **records > 0);
+    let marked: String = marked.map(|(records, how)| format!("; {} {how}", count(records))).collect();
+    format!("{what}{}{}{time}{marked}", shape.unwrap_or_default(), files.unwrap_or_default())
+}
+
+fn contents_json(contents: &Contents) -> serde_json::Value {
+    let Contents { records, first, last, nanos, files, invalid, missing } = contents;
+    let date = |time: &TaiNanos| (first.0 > 0).then(|| tai(time.0));
+    serde_json::json!({
+        "records": records, "seconds": *nanos as f64 / 1e9, "first_tai": date(first), "last_tai": date(last), "files": files,
+        "invalid": invalid, "missing": missing,
+    })
+}
+
+/// The sources; those that follow each other and are alike, in one line.
+fn sources_text(sources: &[Checked]) -> String {
+    let mut out = String::new();
+    for alike in sources.chunk_by(|one, next| (&one.what, &one.notes) == (&next.what, &next.notes)) {
+        let (first, last) = (&alike[0], &alike[alike.len() - 1]);
+        let who = match alike.len() {
+            1 => format!("source {} ({})", first.name, first.id),
+            many => format!("{} sources {} ({}) to {} ({})", count(many), first.name, first.id, last.name, last.id),
+        };
+        out.push_str(&wrapped("  ", &format!("{who}: {}", first.what)));
+        out.extend(first.notes.iter().map(|note| wrapped("    ", note)));
+    }
+    out
+}
+
+/// Whether its device is a named pipe.
+fn is_pipe(source: &SourceNodeConfig) -> bool {
+    let Some(DeviceConfig::Stream(stream)) = &source.device else { return false };
+    stream.file.metadata().is_ok_and(|data| data.file_type().is_fifo())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_recording_holds_is_said_in_one_line() {
+        let images =
+            Description { shape: Some(vec![480, 640]), payload_type: "image-u16".into(), ..Description::default() };
+        let contents = Contents {
+            records: 12,
+            first: TaiNanos(0),
+            last: TaiNanos(11_000_000),
+            nanos: 12_000_000,
+            files: Some(["img1.pgm", "img12.pgm"].map(Into::into)),
+            invalid: 0,
+            missing: 0,
+        };
+        let text = contents_text(&contents, &images);
+        assert_eq!(text, "12 images of 480 × 640 (image-u16), from img1.pgm to img12.pgm, 12.000 ms");
+        let frames = Contents {
+            records: 1600,
+            first: TaiNanos(1_700_000_000_000_000_000),
+            last: TaiNanos(1_700_000_001_999_000_000),
+            nanos: 2_000_000_000,
+            files: None,
+            invalid: 3,
+            missing: 1,
+        };
+        let text = contents_text(&frames, &Description::default());
+        let times = "TAI 2023-11-14T22:13:20.000000000 to 2023-11-14T22:13:21.999000000";
+        assert_eq!(text, format!("1,600 records, 2.0 s, {times}; 3 marked invalid; 1 missing"));
+        assert_eq!(contents_json(&contents)["last_tai"], serde_json::Value::Null, "it has no date");
+    }
+}
