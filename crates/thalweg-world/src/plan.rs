@@ -133,6 +133,11 @@ const MOST_OPEN: u64 = 64;
 /// `run.timeout`.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Whether a run has to be complete over a network like this.
+fn is_bearable(network: &Impairments) -> bool {
+    network.lost + network.damaged_ppm / 1000 <= MOST_LOST
+}
+
 impl Plan {
     /// The plan of a seed.
     pub fn of(seed: u64) -> Self {
@@ -276,7 +281,6 @@ impl Plan {
         if self.hostile.is_some() || !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
             return false;
         }
-        let is_bearable = |network: &Impairments| network.lost + network.damaged_ppm / 1000 <= MOST_LOST;
         let is_orderly = |fault: &Fault| match fault {
             Fault::Network(network) => is_bearable(network),
             fault => fault.is_orderly(),
@@ -291,7 +295,8 @@ impl Plan {
 
     /// Whether nothing is wrong but what people ask for, and dates.
     pub fn has_only_commands(&self) -> bool {
-        self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Command(..) | Fault::Date(..)))
+        is_bearable(&self.network)
+            && self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Command(..) | Fault::Date(..)))
     }
 
     /// Whether a builder, or its disk, stands still for a time, or for good.
