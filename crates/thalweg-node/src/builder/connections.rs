@@ -183,7 +183,8 @@ impl BuilderNode {
     /// A source has sent its final counters. Where it was told to end sooner than is known here, they wait: the events
     /// that it does not have are behind the end of the run, and not incomplete.
     fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
-        if self.control.is_told_sooner(source) {
+        // What comes before the run has begun is kept for it: it is built by a new event builder.
+        if !self.has_begun() || self.control.is_told_sooner(source) {
             let since = self.sources[source].early_end.map_or_else(|| self.clock.now(), |(_, since)| since);
             self.sources[source].early_end = Some((accounts, since));
             return Ok(());
@@ -193,6 +194,9 @@ impl BuilderNode {
 
     /// Takes final counters that have waited for long enough.
     pub(super) fn take_early_ends(&mut self, now: Duration) {
+        if !self.has_begun() {
+            return;
+        }
         for source in 0..self.sources.len() {
             let Some((accounts, since)) = self.sources[source].early_end else { continue };
             if self.control.is_told_sooner(source) && now < since + END_KNOWN_TIME {
@@ -207,7 +211,8 @@ impl BuilderNode {
 
     /// When the next of those has waited for too long.
     pub(super) fn next_early_end(&self) -> Option<Duration> {
-        self.sources.iter().filter_map(|source| source.early_end.map(|(_, since)| since + END_KNOWN_TIME)).min()
+        let sources = self.sources.iter().filter(|_| self.has_begun());
+        sources.filter_map(|source| source.early_end.map(|(_, since)| since + END_KNOWN_TIME)).min()
     }
 
     fn take_end(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
