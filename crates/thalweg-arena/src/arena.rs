@@ -1,6 +1,5 @@
 //! The arena itself: one memfd, one mapping, and the pieces of it that can be owned.
 
-use crate::huge_pages::HugePagesLock;
 use crate::page_list::{PageList, PageListError, pages_at};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{FsWord, MemfdFlags, SealFlags};
@@ -108,10 +107,7 @@ impl Arena {
     /// # Errors
     /// As [`create`](Self::create). That there are no reserved huge pages is no error.
     pub fn create_local(name: &str, len: usize) -> Result<Span, ArenaError> {
-        let lock = HugePagesLock::acquire();
-        let reserved = Self::make(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB);
-        drop(lock);
-        match reserved {
+        match Self::make(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
             Ok(span) => Ok(span),
             // None reserved, or too few: the next best.
             Err(ArenaError::Os { .. }) => Self::make(name, len, MemfdFlags::empty()),

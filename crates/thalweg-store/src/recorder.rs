@@ -113,6 +113,10 @@ struct Failure {
     error: WriteError,
 }
 
+/// Segments that are open at a time: the one that is filled, and those that are being closed. Blocks of others wait: a disk
+/// that closes files more slowly than they are filled is a slow disk.
+const MOST_SEGMENTS: usize = 8;
+
 impl Recorder {
     /// Seals `block` and begins to write it; returns at once. It comes back from [`reap`](Self::reap), written or not.
     /// An empty block comes back without being written.
@@ -284,8 +288,20 @@ impl Recorder {
         self.segments.push_back(Segment::announced(&self.disk, &self.path, segment, self.submitted));
         // What is behind is synced when its segment is closed.
         self.unsynced = 0;
-        let job = Job::Create { segment, file: None };
-        self.engine.start(Operation::create(self.directory(), job, name_of(segment), self.method.direct));
+        self.make_files();
+    }
+
+    /// Begins to make the files of segments that have none yet, as far as not too many are open.
+    fn make_files(&mut self) {
+        for place in 0..self.segments.len().min(MOST_SEGMENTS) {
+            let segment = &mut self.segments[place];
+            if std::mem::replace(&mut segment.is_begun, true) {
+                continue;
+            }
+            let segment = segment.number;
+            let job = Job::Create { segment, file: None };
+            self.engine.start(Operation::create(self.directory(), job, name_of(segment), self.method.direct));
+        }
     }
 
     /// The file of a segment was made, or not.
@@ -503,7 +519,7 @@ impl Recorder {
     fn close_segments(&mut self) {
         loop {
             let is_current = self.segments.len() == 1 && !self.ending && self.failure.is_none();
-            let Some(front) = self.segments.front_mut().filter(|front| !is_current && front.is_idle()) else { return };
+            let Some(front) = self.segments.front_mut().filter(|front| !is_current && front.is_idle()) else { break };
             if front.is_closed() {
                 self.segments.pop_front();
                 continue;
@@ -533,6 +549,7 @@ impl Recorder {
             let (run, builder) = (RunNumber(self.info.run), self.info.builder);
             front.begin_close(run, builder, &mut self.engine);
         }
+        self.make_files();
     }
 }
 

@@ -37,6 +37,8 @@ pub(crate) struct Segment {
     /// Nothing before it is made, and where that failed.
     file: Option<Arc<OwnedFd>>,
     disk: Disk,
+    /// Its file is made, or is being made.
+    pub(crate) is_begun: bool,
     stage: Stage,
     /// Where the next block goes.
     pub(crate) end: u64,
@@ -100,7 +102,7 @@ impl Segment {
         if error.is_some() {
             segment.truncate_now().map_err(StoreError::os("creating", &segment.path))?;
         }
-        segment.stage = Stage::Ready;
+        (segment.is_begun, segment.stage) = (true, Stage::Ready);
         Ok((segment, error.filter(|error| *error != Errno::NOSPC)))
     }
 
@@ -112,6 +114,7 @@ impl Segment {
             path: directory.join(segment_name(number)).into(),
             file: None,
             disk: disk.clone(),
+            is_begun: false,
             stage: Stage::Preparing,
             end: 0,
             allocated: 0,

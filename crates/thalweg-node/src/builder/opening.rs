@@ -11,7 +11,7 @@ use crate::wait::Waiter;
 use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, RunConfig, Topology};
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
-use thalweg_arena::BlockPool;
+use thalweg_arena::{BlockPool, HugePagesLock};
 use thalweg_build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
 use thalweg_control::{AssignConfig, Config as ControlConfig, RunControl};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest};
@@ -242,7 +242,10 @@ fn listen(config: &BuilderNodeConfig, eager: Eager, window: Window) -> Result<(D
 
 fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, NodeError> {
     let (blocks, block_bytes) = (config.blocks_for(window), usize::try_from(config.block.0).unwrap_or(usize::MAX));
+    // DPDK in another process of this host may be taking what it has counted on.
+    let taking = HugePagesLock::acquire();
     let pool = BlockPool::new(&config.name, blocks, block_bytes)?;
+    drop(taking);
     tracing::info!(builder = config.name, blocks, block_bytes, "blocks made of {}", pool.arena());
     Ok(pool)
 }

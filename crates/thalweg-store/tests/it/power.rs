@@ -15,13 +15,18 @@ struct World {
 impl World {
     /// All that is under way is over.
     fn pass(&mut self) {
-        while let Some(at) = self.disk.next_time() {
-            self.now = self.now.max(at);
-            self.disk.advance_to(self.now);
-            while let Some(finished) = self.builder.recorder.reap() {
-                self.builder.pool.give_back(finished.block.into_block());
-            }
+        while self.step() {}
+    }
+
+    /// What is over next is over. False where nothing is under way.
+    fn step(&mut self) -> bool {
+        let Some(at) = self.disk.next_time() else { return false };
+        self.now = self.now.max(at);
+        self.disk.advance_to(self.now);
+        while let Some(finished) = self.builder.recorder.reap() {
+            self.builder.pool.give_back(finished.block.into_block());
         }
+        true
     }
 }
 
@@ -72,4 +77,35 @@ fn what_was_synced_in_a_run_is_there_after_a_power_failure_in_later_segments_too
         let lost = (0..synced).find(|event| !there.contains(event));
         assert_eq!(lost, None, "seed {seed}");
     }
+}
+
+#[test]
+fn a_disk_that_closes_files_more_slowly_than_they_fill_holds_few_of_them_open() {
+    let access =
+        Access { latency: Duration::from_millis(1), jitter: Duration::ZERO, per_mebibyte: Duration::from_millis(1) };
+    let folder = memory_directory();
+    let disk = SimulatedDisk::new(access, 1);
+    // A block fills a segment.
+    let config = RecorderConfig {
+        disk: Disk::Simulated(disk.clone()),
+        segment_bytes: 32 << 10,
+        direct: false,
+        ..config(folder.path())
+    };
+    let mut world = World { disk, builder: Builder::new(config, 64, 32 << 10), now: Duration::ZERO };
+    for event in 0..40 {
+        world.builder.event(event, 4000);
+        world.builder.flush();
+    }
+    assert_eq!(world.builder.recorder.in_flight(), 40);
+    let segments = || {
+        let names = std::fs::read_dir(folder.path().join("runs/run-000001")).unwrap().flatten();
+        names.filter(|entry| entry.path().extension().is_some_and(|ending| ending == "seg")).count()
+    };
+    while segments() == 1 {
+        world.step();
+    }
+    assert_eq!(segments(), 8, "blocks of others wait");
+    world.pass();
+    assert_eq!((world.builder.recorder.in_flight(), segments()), (0, 20));
 }

@@ -100,7 +100,8 @@ fn a_device_that_is_away_between_two_runs_is_waited_for() {
     let path = system.path("topology.toml");
     let mut topology: toml::Table = std::fs::read_to_string(&path).unwrap().parse().unwrap();
     let source = topology["source"][0].as_table_mut().unwrap();
-    let device = format!("device = {{ kind = \"pgm\", files = [{image:?}], loop = true }}\nrate = 500.0");
+    let device = format!("device = {{ kind = \"pgm\", files = [{image:?}], loop = true }}\nrate = 500.0\nslots = 1");
+    // Its one slot has the image after the first event, which is not read again.
     source.extend(device.parse::<toml::Table>().unwrap());
     std::fs::write(&path, topology.to_string()).unwrap();
     let (mut builder, mut source) = (system.staying("builder0"), system.staying("source0"));
