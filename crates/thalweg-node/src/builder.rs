@@ -171,7 +171,7 @@ struct SourceState {
     dismissed: bool,
     /// How often it was cut off since it last got on.
     cuts: u32,
-    /// Its final counters, and since when they wait until it is known where the run ends.
+    /// Its final counters, and since when they wait for the run to begin, or until it is known where it ends.
     early_end: Option<(Accounts, Duration)>,
 }
 

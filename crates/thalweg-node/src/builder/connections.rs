@@ -181,9 +181,9 @@ impl BuilderNode {
     }
 
     /// A source has sent its final counters. Where it was told to end sooner than is known here, they wait: the events
-    /// that it does not have are behind the end of the run, and not incomplete.
+    /// that it does not have are behind the end of the run, and not incomplete. Before the run has begun they wait for
+    /// that: it has an event builder of its own.
     fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
-        // What comes before the run has begun is kept for it: it is built by a new event builder.
         if !self.has_begun() || self.control.is_told_sooner(source) {
             let since = self.sources[source].early_end.map_or_else(|| self.clock.now(), |(_, since)| since);
             self.sources[source].early_end = Some((accounts, since));
@@ -304,7 +304,10 @@ impl BuilderNode {
         let released_below = self.builder.connected(source, hello.slots, near);
         let state = &mut self.sources[source];
         state.connection = Some(index);
-        state.session = Some(hello.session);
+        if state.session.replace(hello.session) != Some(hello.session) {
+            // It was started anew before the run: those of the process before it are not its own.
+            state.early_end = None;
+        }
         state.slots = hello.slots;
         state.slot_bytes = hello.slot_bytes;
         state.by_time = hello.capabilities.contains(Capabilities::BY_TIME);

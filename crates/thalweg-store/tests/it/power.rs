@@ -85,10 +85,10 @@ fn a_disk_that_closes_files_more_slowly_than_they_fill_holds_few_of_them_open() 
         Access { latency: Duration::from_millis(1), jitter: Duration::ZERO, per_mebibyte: Duration::from_millis(1) };
     let folder = memory_directory();
     let disk = SimulatedDisk::new(access, 1);
-    // A block fills a segment.
+    // Two blocks fill a segment.
     let config = RecorderConfig {
         disk: Disk::Simulated(disk.clone()),
-        segment_bytes: 32 << 10,
+        segment_bytes: 64 << 10,
         direct: false,
         ..config(folder.path())
     };
