@@ -88,7 +88,7 @@ fn a_disk_that_closes_files_more_slowly_than_they_fill_holds_few_of_them_open() 
     // Two blocks fill a segment.
     let config = RecorderConfig {
         disk: Disk::Simulated(disk.clone()),
-        segment_bytes: 64 << 10,
+        segment_bytes: 32 << 10,
         direct: false,
         ..config(folder.path())
     };
