@@ -21,6 +21,7 @@
 //! | `block` | Blocks: where events are built, and what goes to disk in one write |
 //! | `dma_buf` | Parts of an arena as buffers that drivers of the kernel's write into (DMA buffers), by the kernel's udmabuf |
 //! | `places` | Places: equal buffers for what is received and soon let go of again |
+//! | `huge_pages` | The lock on a host's free huge pages |
 //! | `page_list` | Physical addresses of memory, for a device that writes to it by itself |
 //! | `pin` | Keeping memory from being swapped out or taken away, so that the data path never waits for a page |
 //! | `handover` | Handing memory to another process: file descriptors over a Unix socket (`SCM_RIGHTS`, unix(7)) |
