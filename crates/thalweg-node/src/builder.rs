@@ -6,6 +6,7 @@ mod ending;
 mod opening;
 mod origin;
 mod run;
+mod shifts;
 mod snapshot;
 mod trace;
 mod trigger;
@@ -17,6 +18,7 @@ use crate::wait::{Idle, Waiter};
 use crate::{BuilderNodeConfig, BuilderReport, Clock, Handle, NodeError, RunConfig, Steady};
 use assigning::Assigning;
 use ending::{Built, DiskAnswers, Ending};
+use shifts::ShiftSearch;
 use snapshot::Shown;
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -119,6 +121,7 @@ pub struct BuilderNode {
     came: bool,
     tally: Tally,
     origin: origin::Origin,
+    shifts: ShiftSearch,
     trace: Option<Trace>,
     /// Everything is built, and on its way to the disk.
     ending: Option<Ending>,
@@ -254,6 +257,7 @@ impl BuilderNode {
         self.build();
         self.assign();
         self.decide_origin();
+        self.search_for_shifts();
         self.flush();
         if let Some(trace) = &mut self.trace {
             trace.look(&self.builder, self.ids.len(), self.clock.now())?;

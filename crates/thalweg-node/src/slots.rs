@@ -1,7 +1,7 @@
 //! Filling slots: fragments laid one behind the other, each header in place, and what is already there used again.
 
 use thalweg_arena::Slot;
-use thalweg_device::{Device, DeviceError, Frame};
+use thalweg_device::{Device, DeviceError, Filled, Frame};
 use thalweg_wire::{
     EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len,
 };
@@ -69,27 +69,30 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of the header")]
+    /// The header of a fragment of `len` bytes that its source had at `now`.
     fn header(
         self,
         event: EventId,
         sequence: u32,
-        timestamp: TaiNanos,
         len: usize,
         payload_crc: u32,
-        payload_type: PayloadType,
-        status: Status,
-        window: u32,
+        filled: Filled,
+        now: TaiNanos,
     ) -> FragmentHeader {
         #[expect(clippy::cast_possible_truncation, reason = "a payload fits a slot, which has at most 1 GiB")]
         let length = len as u32;
         let Self { run, source } = self;
+        let Filled { payload_type, mut status, window, timestamp } = filled;
+        status.set(Status::EMPTY, status.contains(Status::EMPTY) || len == 0);
+        // A model's time is when it is asked.
+        let is_measured = !status.intersects(Status::SIMULATED | Status::REPLAYED);
+        status.set(Status::ARRIVAL_TIME, timestamp.is_none() && is_measured);
         FragmentHeader {
             payload_type,
             status,
             run,
             event,
-            timestamp,
+            timestamp: timestamp.unwrap_or(now),
             source,
             sequence,
             total_length: length,
@@ -115,9 +118,7 @@ impl Filling {
         let room = slot.len() - HEADER_LEN;
         let Some(payload) = slot[HEADER_LEN..].get(..len) else { return Err(room) };
         let crc = crc.unwrap_or_else(|| crc32c(payload));
-        let empty = if len == 0 { Status::EMPTY } else { Status::empty() };
-        let (status, timestamp) = (filled.status | empty, filled.timestamp.unwrap_or(now));
-        let header = stamp.header(event, sequence, timestamp, len, crc, filled.payload_type, status, filled.window);
+        let header = stamp.header(event, sequence, len, crc, filled, now);
         slot[..HEADER_LEN].copy_from_slice(&header.encode());
         Ok(Self { slot, first: event, count: 1, used: record_len(len) })
     }
@@ -170,10 +171,7 @@ impl Filling {
         if len == 0 && filled.status.contains(Status::MISSING) {
             return Ok(false);
         }
-        let empty = if len == 0 { Status::EMPTY } else { Status::empty() };
-        let status = filled.status | empty;
-        let timestamp = filled.timestamp.unwrap_or(now);
-        let header = stamp.header(event, sequence, timestamp, len, crc, filled.payload_type, status, filled.window);
+        let header = stamp.header(event, sequence, len, crc, filled, now);
         record[..HEADER_LEN].copy_from_slice(&header.encode());
         self.used += record_len(len);
         self.count += 1;
@@ -196,17 +194,9 @@ impl Filling {
         let record = &mut self.slot[self.used..self.used + record_len(len)];
         let payload = &mut record[HEADER_LEN..HEADER_LEN + len];
         payload.copy_from_slice(fragment.payload);
-        let empty = if len == 0 { Status::EMPTY } else { Status::empty() };
-        let header = stamp.header(
-            event,
-            sequence,
-            fragment.timestamp.unwrap_or(now),
-            len,
-            crc32c(payload),
-            fragment.payload_type,
-            fragment.status | empty,
-            fragment.window,
-        );
+        let PushedFragment { payload_type, status, timestamp, window, .. } = *fragment;
+        let filled = Filled { payload_type, status, window, timestamp };
+        let header = stamp.header(event, sequence, len, crc32c(payload), filled, now);
         record[..HEADER_LEN].copy_from_slice(&header.encode());
         self.used += record_len(len);
         self.count += 1;

@@ -29,6 +29,7 @@
 //! | `walk` | Walks a segment's blocks without its footer |
 //! | `follow` | Reads a run while it is being written |
 //! | `verify` | Reads a whole run and says what in it does not agree |
+//! | `shifts` | Looks in a recorded run for sources whose event numbers are shifted against each other |
 //! | `salvage` | Takes what is whole of a damaged run into a new one |
 //! | `error` | What can go wrong with a run on disk |
 
@@ -50,6 +51,7 @@ mod recorder;
 mod run;
 mod salvage;
 mod segment;
+mod shifts;
 mod stored;
 mod verify;
 mod walk;
@@ -74,5 +76,6 @@ pub use recorder::{
 };
 pub use run::{Run, reasons_together};
 pub use salvage::{SalvageError, Salvaged, salvage};
+pub use shifts::RunTimes;
 pub use stored::StoredBlock;
 pub use verify::{Problem, ProblemKind, SourceCount, Verdict, VerifyReport, verify, verify_watched};

@@ -5,7 +5,7 @@ use crate::event::{Assembler, Fragment, Located, is_whole};
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, Closing, EventStatus, FormatError, FragmentEntry};
 use crate::info::FILE_NAME;
 use crate::part::{Part, Recovery};
-use crate::{Run, RunInfo, RunState, StoreError, StoredBlock, WriterLife};
+use crate::{Run, RunInfo, RunState, RunTimes, StoreError, StoredBlock, WriterLife};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,6 +52,11 @@ pub struct VerifyReport {
     pub lost_fragments: Option<u64>,
     /// What was counted for each source, in ascending order.
     pub sources: Vec<SourceCount>,
+    /// Sources whose event numbers are shifted against the others', a sentence for each.
+    pub shifts: Vec<String>,
+    /// The times by which shifts are found.
+    #[serde(skip)]
+    pub times: RunTimes,
     /// Where reading had to stop, in a run that was not ended.
     pub recovery: Option<Recovery>,
     /// What disagrees: the first thousand of it.
@@ -297,6 +302,7 @@ pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
     {
         sum.verdict = Verdict::Incomplete { reasons: reasons.clone() };
     }
+    sum.judge_shifts();
     sum
 }
 
@@ -342,6 +348,7 @@ impl VerifyReport {
             *ours = ours.saturating_add(theirs);
         }
         self.lost_ranges.extend(part.lost_ranges);
+        self.times.merge(part.times);
         let lost = self.lost_fragments.into_iter().chain(part.lost_fragments);
         self.lost_fragments = lost.reduce(u64::saturating_add);
         self.recovery = self.recovery.take().or(part.recovery);
@@ -351,6 +358,24 @@ impl VerifyReport {
             ours.missing = ours.missing.saturating_add(theirs.missing);
             ours.bytes = ours.bytes.saturating_add(theirs.bytes);
         }
+    }
+
+    /// Looks for shifts: a run that has one is not complete.
+    fn judge_shifts(&mut self) {
+        self.shifts = self.times.shifts(&self.sources);
+        let reasons = match &mut self.verdict {
+            _ if self.shifts.is_empty() => return,
+            Verdict::Complete => &mut Vec::new(),
+            Verdict::Incomplete { reasons } => reasons,
+            Verdict::Open { .. } | Verdict::Recovered => return,
+        };
+        let mut reasons = std::mem::take(reasons);
+        for shift in &self.shifts {
+            if !reasons.contains(shift) {
+                reasons.push(shift.clone());
+            }
+        }
+        self.verdict = Verdict::Incomplete { reasons };
     }
 
     /// The state in one sentence.
@@ -380,6 +405,9 @@ impl fmt::Display for VerifyReport {
         write!(f, "{fragments} fragments in {blocks} blocks, {bytes} bytes")?;
         if self.lost_blocks > 0 {
             write!(f, "; lost: {} blocks, and {} events in whole or in part", self.lost_blocks, self.lost_events)?;
+        }
+        if matches!(self.verdict, Verdict::Open { .. } | Verdict::Recovered) {
+            self.shifts.iter().try_for_each(|shift| write!(f, "\n{shift}"))?;
         }
         for problem in &self.problems {
             write!(f, "\n{problem}")?;
@@ -435,6 +463,8 @@ impl<'a> Check<'a> {
             lost_ranges: Vec::new(),
             lost_fragments: None,
             sources: Vec::new(),
+            shifts: Vec::new(),
+            times: RunTimes::default(),
             recovery: run.recovery().cloned(),
             problems: run.problems().to_vec(),
             problem_count: run.problems().len() as u64,
@@ -567,6 +597,9 @@ impl<'a> Check<'a> {
         } else {
             count.recorded += 1;
             self.report.fragments += 1;
+            if self.expected.binary_search(&record.source).is_ok() {
+                self.report.times.note(record);
+            }
         }
     }
 
@@ -650,6 +683,7 @@ impl<'a> Check<'a> {
         }
         self.report.sources = self.counts.into_values().collect();
         self.report.consistent = self.report.problem_count == 0;
+        self.report.judge_shifts();
         self.report
     }
 

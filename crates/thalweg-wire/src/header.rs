@@ -93,6 +93,8 @@ bitflags::bitflags! {
         const LOST_IN_DEVICE = 1 << 11;
         /// It may belong to another event: its device's counter began anew, or was away for longer than it counts.
         const UNCERTAIN = 1 << 12;
+        /// Its time is when its source had it: the device gave none.
+        const ARRIVAL_TIME = 1 << 13;
         /// Clock state, two bits, zero when unknown: 1 locked, 2 holdover, 3 free-running.
         const CLOCK_LOCKED = 1 << 16;
         /// See [`Status::CLOCK_LOCKED`].
@@ -118,7 +120,7 @@ impl Status {
 
     /// The names of the bits that are set, as printed by `thalweg cat` and stored in `run.json`.
     pub fn names(self) -> Vec<&'static str> {
-        const NAMES: [(Status, &str); 13] = [
+        const NAMES: [(Status, &str); 14] = [
             (Status::TRUNCATED, "truncated"),
             (Status::CORRUPT, "corrupt"),
             (Status::MISSING, "missing"),
@@ -132,6 +134,7 @@ impl Status {
             (Status::DROPPED, "dropped"),
             (Status::LOST_IN_DEVICE, "lost-in-device"),
             (Status::UNCERTAIN, "uncertain"),
+            (Status::ARRIVAL_TIME, "arrival-time"),
         ];
         let clock = match self.bits() >> 16 & 3 {
             1 => Some("clock-locked"),

@@ -17,6 +17,7 @@
 //! | `frame` | The head of a frame: what stands in front of everything that a link of datagrams carries |
 //! | `interval` | A set of byte ranges: what has arrived of a fragment, and what is still missing |
 //! | `sequence` | Follows a source's 32-bit sequence numbers and says which are new, repeated or missing |
+//! | `shifts` | A constant shift between the numbers that two sources give the same triggers, found by their fragments' times |
 //! | `digest` | A CRC32C as HTTP has it: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651) |
 //! | `range` | Ranges of events as people name them: `7`, `10..20`, `10..`, `..20` |
 //! | `random` | Numbers that a seed decides, the same everywhere: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`) |
@@ -34,6 +35,7 @@ mod random;
 mod range;
 mod record;
 mod sequence;
+mod shifts;
 mod tai;
 
 pub use crc::{Crc32c, crc32c, crc32c_combine};
@@ -53,4 +55,5 @@ pub use random::{GAMMA, mix};
 pub use range::{EventRange, EventRangeError};
 pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_len};
 pub use sequence::{Arrival, SequenceTracker};
+pub use shifts::{EventTimes, MOST_SHIFT, SHIFT_WINDOW, Shift};
 pub use tai::{TAI_MINUS_UTC, tai_minus_utc};

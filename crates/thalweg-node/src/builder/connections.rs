@@ -224,15 +224,23 @@ impl BuilderNode {
 
     pub(super) fn arrived(&mut self, source: usize, ticket: u64, bytes: Bytes) -> Result<(), LinkError> {
         let id = self.ids[source].0;
-        let Self { builder, blocks, trigger, .. } = self;
+        let Self { builder, blocks, trigger, shifts, .. } = self;
         let (mut in_pieces, mut result) = (false, Ok(()));
         match (trigger, bytes) {
-            (Some(trigger), bytes) => (in_pieces, result) = trigger.arrived(builder, source, ticket, bytes),
-            (None, bytes @ Bytes::View(_)) => result = builder.arrived(source, ticket, &bytes, |_, _| {}),
+            (Some(trigger), bytes) => {
+                (in_pieces, result) =
+                    trigger.arrived(builder, source, ticket, bytes, |header| shifts.note(source, header));
+            }
+            (None, bytes @ Bytes::View(_)) => {
+                result = builder.arrived(source, ticket, &bytes, |_, header| shifts.note(source, header));
+            }
             (None, Bytes::Place(span)) => blocks.filled(span, |bytes, enter| {
-                result = builder.arrived(source, ticket, bytes, |offset, header| match header.is_whole() {
-                    true => enter(header.event, id, offset),
-                    false => in_pieces = true,
+                result = builder.arrived(source, ticket, bytes, |offset, header| {
+                    shifts.note(source, header);
+                    match header.is_whole() {
+                        true => enter(header.event, id, offset),
+                        false => in_pieces = true,
+                    }
                 });
             }),
         }

@@ -171,6 +171,8 @@ impl BuilderNode {
             report.fragments = report.ledger.sources.iter().map(|entry| entry.recorded + entry.discarded).sum();
         }
         self.tally.reasons.extend(why_left_out(&report.left_out));
+        let shifts = self.shifts.finish();
+        self.report_shifts(shifts);
         let mut reasons = std::mem::take(&mut self.tally.reasons);
         // A run may end in front of its first event without having been aborted.
         let took = report.ledger.sources.iter().any(|entry| entry.accepted > entry.beyond_end);

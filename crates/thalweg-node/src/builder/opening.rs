@@ -136,6 +136,7 @@ impl BuilderNode {
             accept_backoff: Vec::new(),
             tally: Tally::default(),
             origin: super::origin::Origin::default(),
+            shifts: super::shifts::ShiftSearch::off(),
             trace: None,
             ending: None,
         })

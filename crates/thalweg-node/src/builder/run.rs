@@ -1,6 +1,7 @@
 //! Run control wired in: what the event builder and the connections know goes in, and its orders are carried out.
 
 use super::assigning::Assigning;
+use super::shifts::ShiftSearch;
 use super::{BuilderNode, Connection, RECORDER, SourceState};
 use crate::{Handle, NodeError};
 use std::os::fd::AsFd;
@@ -213,6 +214,7 @@ impl BuilderNode {
         }
         let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
         self.builder = Builder::new(config);
+        self.shifts = ShiftSearch::new(self.sources.len(), self.count, self.first);
         self.began_at = self.clock.now();
         for source in 0..self.sources.len() {
             if self.sources[source].connection.is_some() {

@@ -10,7 +10,9 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
-use thalweg_store::{EventCounts, Run, RunInfo, RunState, StoreError, Verdict, VerifyReport, WriterLife, state_word};
+use thalweg_store::{
+    EventCounts, Run, RunInfo, RunState, RunTimes, StoreError, Verdict, VerifyReport, WriterLife, state_word,
+};
 use thalweg_text::{count, many, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
@@ -53,6 +55,8 @@ struct Sum {
     blocks: u64,
     segments: u32,
     bytes: u64,
+    /// Sources whose event numbers are shifted, as the times of all builders' events show.
+    shifts: Vec<String>,
     ledger: Ledger,
 }
 
@@ -142,6 +146,9 @@ fn text(path: &str, report: &VerifyReport) -> String {
     let incomplete = count(report.incomplete_events);
     let fragments = print::fragments(report.fragments, report.missing);
     let _ = writeln!(out, "  {} ({incomplete} incomplete), {fragments}", many(report.events, "event"));
+    if matches!(report.verdict, Verdict::Open { .. } | Verdict::Recovered) {
+        report.shifts.iter().for_each(|shift| out.push_str(&wrapped("  ", &plain(shift))));
+    }
     if report.unfinished_events > 0 {
         let unfinished = many(report.unfinished_events, "event");
         let _ = writeln!(out, "  besides, fragments of {unfinished}, never closed: they do not count");
@@ -236,8 +243,10 @@ impl Sum {
             blocks: 0,
             segments: 0,
             bytes: 0,
+            shifts: Vec::new(),
             ledger,
         };
+        let mut times = RunTimes::default();
         for (_, report) in members() {
             sum.events.built = sum.events.built.saturating_add(report.events);
             sum.events.incomplete = sum.events.incomplete.saturating_add(report.incomplete_events);
@@ -246,6 +255,11 @@ impl Sum {
             sum.blocks = sum.blocks.saturating_add(report.blocks);
             sum.segments = sum.segments.saturating_add(report.segments);
             sum.bytes = sum.bytes.saturating_add(report.bytes);
+            times.merge(report.times.clone());
+        }
+        sum.shifts = members().next().map_or(Vec::new(), |(_, report)| times.shifts(&report.sources));
+        if !sum.shifts.is_empty() && sum.state == RunState::Complete {
+            sum.state = RunState::Incomplete;
         }
         sum.ok = sum.consistent && sum.state == RunState::Complete;
         sum
@@ -254,6 +268,7 @@ impl Sum {
     fn text(&self, title: &str) -> String {
         let intact = print::verdict(if self.consistent { "intact" } else { "DAMAGED" });
         let mut out = format!("{title}: {}, {intact}\n", print::verdict(state_word(self.state, None)));
+        out.push_str(&print::because(&self.shifts));
         let EventCounts { built, incomplete } = self.events;
         let fragments = print::fragments(self.fragments, self.missing);
         let _ = writeln!(out, "  {} ({} incomplete), {fragments}", many(built, "event"), count(incomplete));
@@ -297,6 +312,8 @@ mod tests {
             lost_ranges: Vec::new(),
             lost_fragments: None,
             sources: Vec::new(),
+            shifts: Vec::new(),
+            times: RunTimes::default(),
             recovery: None,
             problem_count: problems.len() as u64,
             problems,

@@ -297,6 +297,58 @@ fn what_follows_a_counter_that_began_anew_may_belong_to_other_events_and_the_run
     assert_eq!(events.iter().filter(|(_, uncertain)| *uncertain).count() as u64, uncertain);
 }
 
+/// A datagram with a trigger's number and the time of that trigger: none are spaced evenly.
+fn timed(trigger: u64, began: u64) -> Vec<u8> {
+    let time = (0..trigger).fold(began, |time, trigger| time + 1_000_000 + thalweg_wire::mix(trigger) % 1_000_000);
+    [&trigger.to_be_bytes()[..], &time.to_be_bytes(), &[trigger as u8; 100]].concat()
+}
+
+/// Three instruments that count from the first trigger that they see, and one of them is late by three triggers. A single
+/// builder says so while it takes the run; of several each sees every other event only, and `verify` says so.
+#[test]
+fn a_source_that_is_three_triggers_behind_is_named() {
+    const SHIFT: &str = "source 1.1 (adc1) is 3 triggers behind source 1.0 (adc0): by their times, its event 0 is \
+                         event 3 of the other";
+    for builders in [1, 2] {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let places = [0; 3].map(|_| reserve_udp_port());
+        let mut text = "[run]\ndirectory = \"runs\"\nevents = 300\n".to_owned();
+        for builder in 0..builders {
+            let socket = folder.path().join(format!("b{builder}.sock"));
+            text +=
+                &format!("\n[[builder]]\nname = \"b{builder}\"\nlisten = [\"shm:{}\"]\n{PATIENT}\n", socket.display());
+        }
+        for (index, (_, address)) in places.iter().enumerate() {
+            text += &format!(
+                "\n[[source]]\nname = \"adc{index}\"\nid = \"1.{index}\"\nlink = \"shm\"\nslots = 512\n\
+                 device = {{ kind = \"udp\", listen = \"udp:{address}\", format = \"fixed\", size = 100, header = 16, \
+                 counter = {{ at = 0, bytes = 8 }}, time = {{ at = 8, bytes = 8, hertz = 1_000_000_000, epoch = \"tai\" }} }}\n"
+            );
+        }
+        let topology = folder.path().join("shift.toml");
+        std::fs::write(&topology, text).unwrap();
+        let mut command = thalweg();
+        command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
+        let mut run = Node::start("run", command);
+        places.iter().for_each(|_| drop(run.wait_for("what comes from now on counts")));
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let began = thalweg_device::TaiClock.now().0;
+        for event in 0..300 {
+            for (index, (_, address)) in places.iter().enumerate() {
+                socket.send_to(&timed(event + if index == 1 { 3 } else { 0 }, began), address).unwrap();
+            }
+        }
+        let report = run.finish().report(i32::from(builders == 1));
+        check_books(&report);
+        assert_eq!(reasons(&report).contains(SHIFT), builders == 1, "{report:#}");
+        let mut verify = thalweg();
+        verify.args(["verify", "--json", "runs/run-000001"]).current_dir(folder.path());
+        let verified = Node::start("verify", verify).finish().report(1);
+        let shifts = if builders == 1 { &verified["directories"][0]["shifts"] } else { &verified["runs"][0]["shifts"] };
+        assert_eq!(*shifts, serde_json::json!([SHIFT]), "{verified:#}");
+    }
+}
+
 /// A VITA-49 packet with the number of its trigger, and its time in nanoseconds of UTC (ANSI/VITA 49.0, section 6.1).
 fn packet(trigger: u64, nanos: u64) -> Vec<u8> {
     let (second, pico) = ((nanos / 1_000_000_000) as u32, nanos % 1_000_000_000 * 1000);

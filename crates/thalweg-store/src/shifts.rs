@@ -1,0 +1,57 @@
+//! Looks in a recorded run for sources whose event numbers are shifted against each other.
+
+use crate::verify::SourceCount;
+use std::collections::BTreeMap;
+use thalweg_wire::{EventTimes, FragmentHeader, SHIFT_WINDOW, Shift, SourceId};
+
+/// The times of some events of a run: of the first thousand, and of a window at every quarter of each power of two.
+/// Those of a run's parts can be put together.
+#[derive(Debug, Clone, Default)]
+pub struct RunTimes(BTreeMap<(u64, SourceId), EventTimes>);
+
+impl RunTimes {
+    /// Takes note of a record.
+    pub(crate) fn note(&mut self, header: &FragmentHeader) {
+        let event = header.event.0;
+        let distance = match event.checked_ilog2() {
+            Some(power @ 10..) => 1 << (power - 2),
+            _ => SHIFT_WINDOW,
+        };
+        let first = event - event % distance;
+        if event - first < SHIFT_WINDOW {
+            self.0.entry((first, header.source)).or_insert_with(|| EventTimes::new(first)).note(header);
+        }
+    }
+
+    /// Adds those of another part.
+    pub fn merge(&mut self, other: Self) {
+        for (key, times) in other.0 {
+            self.0.entry(key).and_modify(|ours| ours.merge(&times)).or_insert(times);
+        }
+    }
+
+    /// Returns a sentence for each shift, with the first event for which it was found.
+    pub fn shifts(&self, sources: &[SourceCount]) -> Vec<String> {
+        let name = |id: &SourceId| {
+            let id = id.to_string();
+            let source = sources.iter().find(|source| source.source == id);
+            source.map_or_else(|| id.clone(), |source| format!("{id} ({})", source.name))
+        };
+        let mut found = BTreeMap::new();
+        let all: Vec<_> = self.0.iter().collect();
+        for window in all.chunk_by(|one, other| one.0.0 == other.0.0) {
+            let Some(reference) = EventTimes::reference(window.iter().map(|(_, times)| *times)) else { continue };
+            let shifts: Vec<_> = window.iter().map(|(_, times)| times.behind(window[reference].1)).collect();
+            for shift in Shift::against_most(&shifts) {
+                let (event, source) = window[shift.source].0;
+                let other = &window[shift.other].0.1;
+                found
+                    .entry((source, shift.behind))
+                    .or_insert_with(|| (*event, shift.describe(&name(source), &name(other), *event)));
+            }
+        }
+        let mut found: Vec<_> = found.into_values().collect();
+        found.sort_unstable();
+        found.into_iter().map(|(_, text)| text).collect()
+    }
+}

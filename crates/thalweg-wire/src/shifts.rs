@@ -1,0 +1,371 @@
+//! A constant shift between the numbers that two sources give the same triggers, found by their fragments' times.
+//!
+//! Triggers are never spaced quite evenly. Where two sources saw the same ones, the time between an event and the next
+//! is the same for both, whatever their clocks are set to and however they drift. Where one of them missed some
+//! triggers at the start, the times agree only when its events are moved by that many.
+
+use crate::{FragmentHeader, Status};
+
+/// Events in a window.
+pub const SHIFT_WINDOW: u64 = 128;
+/// The largest shift that is looked for, in triggers, either way.
+pub const MOST_SHIFT: i32 = 16;
+/// Intervals that both sources must have for a comparison.
+const FEWEST_INTERVALS: usize = 64;
+/// How many times better than any other shift the right one must agree.
+const BETTER: u64 = 6;
+/// A fragment's time with one of these does not say when its trigger was.
+const NOT_OF_THE_TRIGGER: Status = Status::MISSING
+    .union(Status::SIMULATED)
+    .union(Status::REPLAYED)
+    .union(Status::UNCERTAIN)
+    .union(Status::ARRIVAL_TIME);
+
+/// The times of [`SHIFT_WINDOW`] consecutive events by one source's fragments.
+#[derive(Debug, Clone)]
+pub struct EventTimes {
+    first: u64,
+    /// 0 where there is none.
+    times: Box<[u64; LENGTH]>,
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "it is 128")]
+const LENGTH: usize = SHIFT_WINDOW as usize;
+
+impl EventTimes {
+    /// The events from `first` on, without times.
+    pub fn new(first: u64) -> Self {
+        Self { first, times: Box::new([0; LENGTH]) }
+    }
+
+    /// The number of the first event.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The number behind the last event.
+    pub fn end(&self) -> u64 {
+        self.first.saturating_add(SHIFT_WINDOW)
+    }
+
+    /// Forgets all times, and begins at another event.
+    pub fn begin_at(&mut self, first: u64) {
+        self.first = first;
+        self.times.fill(0);
+    }
+
+    /// Takes a fragment's time, where its event is one of these and its device gave the time.
+    #[inline]
+    pub fn note(&mut self, header: &FragmentHeader) {
+        let place = header.event.0.wrapping_sub(self.first);
+        if place < SHIFT_WINDOW && !header.status.intersects(NOT_OF_THE_TRIGGER) {
+            #[expect(clippy::cast_possible_truncation, reason = "below 128")]
+            let place = place as usize;
+            self.times[place] = header.timestamp.0;
+        }
+    }
+
+    /// Takes the times of `other`, which begins at the same event, where there are none here.
+    pub fn merge(&mut self, other: &Self) {
+        for (ours, theirs) in self.times.iter_mut().zip(&*other.times).filter(|(ours, _)| **ours == 0) {
+            *ours = *theirs;
+        }
+    }
+
+    /// The one that others are best compared with: the first of those with the most intervals between consecutive
+    /// events. `None` where none has enough of them.
+    pub fn reference<'a>(all: impl IntoIterator<Item = &'a Self>) -> Option<usize> {
+        let mut best = None;
+        for (at, times) in all.into_iter().enumerate() {
+            let count = intervals(&times.times[..]).count();
+            if count >= FEWEST_INTERVALS && best.is_none_or(|(_, most)| count > most) {
+                best = Some((at, count));
+            }
+        }
+        best.map(|(at, _)| at)
+    }
+
+    /// By how many triggers this source is behind `reference`: its event *n* is the trigger that `reference` calls
+    /// *n* + shift. `None` where the times do not tell: too few of them, triggers that are spaced too evenly, or times
+    /// that do not agree at any shift.
+    pub fn behind(&self, reference: &Self) -> Option<i32> {
+        let (reference, source) = (&reference.times[..], &self.times[..]);
+        let resolution = resolution(reference)?.max(resolution(source)?);
+        // Aligned, as nearly all are: another shift could not agree as well, since the intervals differ by more.
+        let spread = spread(reference)?;
+        let aligned = disagreement(reference, source, 0)?;
+        if spread >= aligned.max(resolution).saturating_mul(BETTER) {
+            return Some(0);
+        }
+        let mut best = (aligned, 0);
+        let mut second = u64::MAX;
+        for shift in (-MOST_SHIFT..=MOST_SHIFT).filter(|shift| *shift != 0) {
+            let Some(found) = disagreement(reference, source, shift) else { continue };
+            if found < best.0 {
+                second = best.0;
+                best = (found, shift);
+            } else {
+                second = second.min(found);
+            }
+        }
+        let needed = best.0.max(resolution).saturating_mul(BETTER);
+        (second != u64::MAX && second >= needed && spread >= needed).then_some(best.1)
+    }
+}
+
+/// The time from one event to the next, for each pair of consecutive events that have times.
+fn intervals(times: &[u64]) -> impl Iterator<Item = i64> {
+    times.windows(2).filter(|pair| pair[0] != 0 && pair[1] != 0).map(interval)
+}
+
+fn interval(pair: &[u64]) -> i64 {
+    pair[1].wrapping_sub(pair[0]).cast_signed()
+}
+
+/// How much the intervals of a source differ: the median distance from their median. `None` where there are too few.
+fn spread(times: &[u64]) -> Option<u64> {
+    let (mut found, count) = collected(intervals(times));
+    let found = &mut found[..count];
+    let middle = median(found)?;
+    found.iter_mut().for_each(|interval| *interval = magnitude(interval.wrapping_sub(middle)));
+    median(found).map(i64::unsigned_abs)
+}
+
+/// The smallest difference between two unequal intervals: a clock does not tell less apart. `None` where there are too
+/// few intervals, or all are equal.
+fn resolution(times: &[u64]) -> Option<u64> {
+    let (mut found, count) = collected(intervals(times));
+    let found = &mut found[..count];
+    found.sort_unstable();
+    found.windows(2).map(|pair| pair[1].abs_diff(pair[0])).filter(|difference| *difference > 0).min()
+}
+
+/// The median difference between the intervals of two sources, with those of `source` moved. `None` where there are too
+/// few in common.
+fn disagreement(reference: &[u64], source: &[u64], shift: i32) -> Option<u64> {
+    let skipped = shift.unsigned_abs() as usize;
+    let (reference, source) = match shift {
+        0.. => (&reference[skipped..], source),
+        _ => (reference, &source[skipped..]),
+    };
+    let pairs = reference.windows(2).zip(source.windows(2));
+    let common = pairs.filter(|(ours, theirs)| ours.iter().chain(*theirs).all(|time| *time != 0));
+    let (mut found, count) =
+        collected(common.map(|(ours, theirs)| magnitude(interval(ours).wrapping_sub(interval(theirs)))));
+    median(&mut found[..count]).map(i64::unsigned_abs)
+}
+
+fn magnitude(value: i64) -> i64 {
+    value.saturating_abs()
+}
+
+fn collected(values: impl Iterator<Item = i64>) -> ([i64; LENGTH], usize) {
+    let mut found = [0; LENGTH];
+    let mut count = 0;
+    for (place, value) in found.iter_mut().zip(values) {
+        *place = value;
+        count += 1;
+    }
+    (found, count)
+}
+
+fn median(values: &mut [i64]) -> Option<i64> {
+    (values.len() >= FEWEST_INTERVALS).then(|| *values.select_nth_unstable(values.len() / 2).1)
+}
+
+/// A source whose event numbers are shifted against another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shift {
+    /// The source, by its place.
+    pub source: usize,
+    /// By how many triggers it is behind `other`; negative where it is ahead. Never 0.
+    pub behind: i32,
+    /// The first source of those whose numbers most have.
+    pub other: usize,
+}
+
+impl Shift {
+    /// Returns which sources are shifted against most, given each one's shift against the same reference; `None` for
+    /// one that is not known. Of shifts that as many sources have, that of the first source is the usual one.
+    pub fn against_most(shifts: &[Option<i32>]) -> Vec<Self> {
+        let of = |wanted: i32| shifts.iter().filter(move |shift| **shift == Some(wanted)).count();
+        let mut usual: Option<(usize, i32)> = None;
+        for (source, shift) in shifts.iter().enumerate() {
+            if let Some(shift) = *shift
+                && usual.is_none_or(|(_, usual)| of(shift) > of(usual))
+            {
+                usual = Some((source, shift));
+            }
+        }
+        let Some((other, usual)) = usual else { return Vec::new() };
+        let known = shifts.iter().enumerate().filter_map(|(source, shift)| Some((source, (*shift)? - usual)));
+        known.filter(|(_, behind)| *behind != 0).map(|(source, behind)| Self { source, behind, other }).collect()
+    }
+
+    /// Returns the shift in a sentence, with the sources' names and an event for which it was found.
+    pub fn describe(self, source: &str, other: &str, event: u64) -> String {
+        let Self { behind, .. } = self;
+        let count = behind.unsigned_abs();
+        let triggers = if count == 1 { "trigger" } else { "triggers" };
+        let side = if behind > 0 { "behind" } else { "ahead of" };
+        // Its event is named that has a number for the other, too.
+        let (its, others) =
+            if behind > 0 { (event, event + u64::from(count)) } else { (event + u64::from(count), event) };
+        format!(
+            "source {source} is {count} {triggers} {side} source {other}: by their times, its event {its} is event {others} of the other"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{EventId, TaiNanos};
+    use proptest::prelude::*;
+
+    const MILLISECOND: u64 = 1_000_000;
+
+    /// Triggers whose intervals are `period` and up to `jitter` nanoseconds more.
+    fn triggers(seed: u64, count: u64, period: u64, jitter: u64) -> Vec<u64> {
+        let mut at = 1_700_000_000_000_000_000;
+        let intervals = (0..count).map(|trigger| period + crate::mix(seed.wrapping_add(trigger)) % (jitter + 1));
+        intervals
+            .map(|interval| {
+                at += interval;
+                at
+            })
+            .collect()
+    }
+
+    /// What a clock shows that is off by `offset` and by `ppm`, and counts in steps of `tick`.
+    fn clock(at: u64, offset: u64, ppm: i64, tick: u64) -> u64 {
+        let drift = (at.cast_signed() / 1_000_000 * ppm).cast_unsigned();
+        (at + offset).wrapping_add(drift) / tick * tick
+    }
+
+    fn note(times: &mut EventTimes, event: u64, time: u64) {
+        note_with(times, event, time, Status::empty());
+    }
+
+    fn note_with(times: &mut EventTimes, event: u64, time: u64, status: Status) {
+        let header = FragmentHeader { event: EventId(event), timestamp: TaiNanos(time), status, ..Default::default() };
+        times.note(&header);
+    }
+
+    #[test]
+    fn a_source_that_missed_three_triggers_is_three_behind() {
+        let triggers = triggers(1, 200, 10 * MILLISECOND, 10 * MILLISECOND);
+        let mut window = [0; 3].map(EventTimes::new);
+        for event in 0..SHIFT_WINDOW {
+            let at = |trigger: u64| triggers[trigger as usize];
+            note(&mut window[0], event, at(event));
+            note(&mut window[1], event, clock(at(event), 5_000, 50, 1000));
+            note(&mut window[2], event, clock(at(event + 3), 777_777, -30, 1000));
+        }
+        assert_eq!(EventTimes::reference(&window), Some(0));
+        let shifts = [0, 1, 2].map(|source| window[source].behind(&window[0]));
+        assert_eq!(shifts, [Some(0), Some(0), Some(3)]);
+        let found = Shift::against_most(&shifts);
+        assert_eq!(found, [Shift { source: 2, behind: 3, other: 0 }]);
+        assert_eq!(
+            found[0].describe("3.0 (c)", "1.0 (a)", 0),
+            "source 3.0 (c) is 3 triggers behind source 1.0 (a): by their times, its event 0 is event 3 of the other"
+        );
+    }
+
+    #[test]
+    fn most_sources_decide_which_one_is_odd() {
+        let shift = |source, behind, other| Shift { source, behind, other };
+        assert_eq!(Shift::against_most(&[Some(0), Some(-2), Some(-2)]), [shift(0, 2, 1)]);
+        assert_eq!(Shift::against_most(&[Some(0), Some(1)]), [shift(1, 1, 0)]);
+        assert_eq!(Shift::against_most(&[None, Some(1), None]), []);
+        assert_eq!(Shift::against_most(&[]), []);
+        assert_eq!(
+            shift(0, -1, 1).describe("a", "b", 7),
+            "source a is 1 trigger ahead of source b: by their times, its event 8 is event 7 of the other"
+        );
+    }
+
+    #[test]
+    fn times_that_are_not_the_triggers_are_not_compared() {
+        let triggers = triggers(2, 200, MILLISECOND, MILLISECOND);
+        let marks = [Status::SIMULATED, Status::REPLAYED, Status::MISSING, Status::UNCERTAIN, Status::ARRIVAL_TIME];
+        for status in marks {
+            let mut window = [0; 2].map(EventTimes::new);
+            for event in 0..SHIFT_WINDOW {
+                note(&mut window[0], event, triggers[event as usize]);
+                note_with(&mut window[1], event, triggers[event as usize + 2], status);
+            }
+            assert_eq!(window[1].behind(&window[0]), None, "{status:?}");
+        }
+    }
+
+    #[test]
+    fn other_events_are_not_in_the_window() {
+        let mut times = EventTimes::new(1000);
+        for event in [0, 999, 1000 + SHIFT_WINDOW, u64::MAX] {
+            note(&mut times, event, 1);
+        }
+        assert_eq!((times.times.iter().sum::<u64>(), times.end()), (0, 1000 + SHIFT_WINDOW));
+        times.begin_at(u64::MAX);
+        note(&mut times, u64::MAX, 1);
+        assert_eq!((times.times[0], times.end()), (1, u64::MAX));
+    }
+
+    proptest! {
+        /// Triggers of any rate and irregularity, clocks of any offset, drift and resolution, fragments that are not
+        /// there: the shift found is the right one, or none.
+        #[test]
+        fn no_other_shift_is_found(
+            seed: u64, period in 1_000..1_000_000_000_u64, jitter in 0..200_u64, behind in -20..=20_i64,
+            offset in 0..10_000_000_000_u64, ppm in -200..=200_i64, tick in 0..7_u32, noise in 0..100_u64,
+            lost in 0..40_u64, first in 0..u64::MAX - 1000,
+        ) {
+            let triggers = triggers(seed, 200, period, period * jitter / 100);
+            let random = |salt: u64, event: u64| crate::mix(seed ^ salt.wrapping_mul(0x9E37) ^ event << 8);
+            let mut window = [first; 2].map(EventTimes::new);
+            for event in 0..SHIFT_WINDOW {
+                let noise = |salt| random(salt, event) % (period * noise / 100 + 1);
+                let at = |trigger: i64| triggers[trigger as usize];
+                if random(3, event) % 100 >= lost {
+                    note(&mut window[0], first + event, clock(at(event as i64 + 30), 0, 0, 1000) + noise(1));
+                }
+                if random(4, event) % 100 >= lost {
+                    let at = at(event as i64 + 30 + behind);
+                    note(&mut window[1], first + event, clock(at, offset, ppm, 10_u64.pow(tick)) + noise(2));
+                }
+            }
+            let found = window[1].behind(&window[0]);
+            prop_assert!(found.is_none() || found == i32::try_from(behind).ok(), "{found:?}, not {behind}");
+        }
+
+        /// Irregular triggers, clocks as they are in a laboratory: the shift is found.
+        #[test]
+        fn the_shift_is_found(
+            seed: u64, period in 100_000..100_000_000_u64, behind in -16..=16_i32,
+            offset in 0..10_000_000_000_u64, ppm in -100..=100_i64,
+        ) {
+            let triggers = triggers(seed, 200, period, period);
+            let mut window = [0; 2].map(EventTimes::new);
+            for event in 0..SHIFT_WINDOW {
+                let at = |trigger: i64| triggers[trigger as usize];
+                note(&mut window[0], event, at(event as i64 + 20));
+                note(&mut window[1], event, clock(at(event as i64 + 20 + i64::from(behind)), offset, ppm, 1000));
+            }
+            prop_assert_eq!(window[1].behind(&window[0]), Some(behind));
+        }
+
+        /// Independent triggers: two sources that have nothing to do with each other.
+        #[test]
+        fn strangers_have_no_shift(seed: u64, period in 1_000..100_000_000_u64, jitter in 0..500_u64) {
+            let mut window = [0; 2].map(EventTimes::new);
+            for source in 0..2 {
+                let triggers = triggers(seed.wrapping_mul(3 + source), 200, period, period * jitter / 100);
+                for event in 0..SHIFT_WINDOW {
+                    note(&mut window[source as usize], event, clock(triggers[event as usize], 0, 0, 1000));
+                }
+            }
+            prop_assert_eq!(window[1].behind(&window[0]), None);
+        }
+    }
+}
