@@ -128,6 +128,8 @@ pub struct Assembler {
     absent: Option<Absence>,
     /// Those below that are not here are lost.
     lost_until: u64,
+    /// What the camera sends that there is no place for.
+    refused_kind: Option<u16>,
     counts: Counts,
 }
 
@@ -162,6 +164,7 @@ impl Assembler {
             latest: None,
             absent: None,
             lost_until: 0,
+            refused_kind: None,
             counts: Counts::default(),
         }
     }
@@ -185,6 +188,11 @@ impl Assembler {
         self.trailer_due = None;
         self.requests.clear();
         self.before = self.latest;
+    }
+
+    /// Its clock is kept otherwise from now on.
+    pub fn set_clock(&mut self, clock: DeviceClock, status: Status) {
+        (self.stream.clock, self.stream.status) = (clock, status);
     }
 
     /// Whether what comes finds a place, or something is waited for.
@@ -306,7 +314,7 @@ impl Assembler {
             Body::Aside(range) => &aside[range.clone()],
         };
         let taken = match header.kind {
-            Kind::Leader => take_leader(block, bytes, size),
+            Kind::Leader => take_leader(block, bytes, size, &mut self.refused_kind),
             Kind::Trailer => take_trailer(block, header.packet, bytes, size),
             Kind::Payload => take_payload(block, header.packet, body, bytes, *length, size),
             Kind::Other(_) => {
@@ -601,13 +609,19 @@ enum Bad {
     Unknown,
 }
 
-fn take_leader(block: &mut Block, bytes: &[u8], size: usize) -> Result<bool, Bad> {
+fn take_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Option<u16>) -> Result<bool, Bad> {
     if block.ticks.is_some() {
         return Err(Bad::There);
     }
     let leader = Leader::read(bytes).ok_or(Bad::Malformed)?;
     if !leader.known {
         block.refused = true;
+        if refused.replace(leader.kind) != Some(leader.kind) {
+            tracing::warn!(
+                "the camera sends {}, which cannot be taken: have it send single images (its features name the mode)",
+                gvsp::kind_name(leader.kind)
+            );
+        }
         return Err(Bad::Unknown);
     }
     let length = leader.bytes.map(usize::try_from);

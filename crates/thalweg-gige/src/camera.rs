@@ -24,10 +24,13 @@ const DEPTH: u32 = 1 << 16;
 const TURNS: usize = 16;
 /// Bursts thrown away when the run begins: packets that came before.
 const STALE: usize = 1 << 14;
-/// The same, while it starts.
-const HEAR: Duration = Duration::from_millis(2);
 /// From one look for news of the camera to the next.
 const LOOK: Duration = Duration::from_millis(100);
+/// The same, while it starts.
+const HEAR: Duration = Duration::from_millis(2);
+/// What the kernel keeps for the port is received within this time, whatever comes behind it.
+const FLOOD: Duration = Duration::from_secs(1);
+const ENDED: &str = "the thread that controls it has ended";
 
 /// A camera that fills slots.
 #[derive(Debug)]
@@ -44,12 +47,16 @@ pub struct Camera {
     speaker: Option<Speaker>,
     camera: Option<IpAddr>,
     looked: Duration,
+    /// What came until then has been received; and since when more has come without end.
     empty: Duration,
+    busy: Option<Duration>,
     more: bool,
     before: Counters,
     away: u64,
     /// Whether it is, and nothing has come since.
     is_away: bool,
+    /// While it is being started: what becomes of that, and since when.
+    starting: Option<(mpsc::Receiver<Result<(), DeviceError>>, Instant)>,
 }
 
 /// Looks for what cannot be, without asking any camera.
@@ -127,10 +134,12 @@ impl Camera {
             camera: None,
             looked: Duration::ZERO,
             empty: Duration::ZERO,
+            busy: None,
             more: false,
             before: Counters::default(),
             away: 0,
             is_away: false,
+            starting: None,
         })
     }
 
@@ -147,6 +156,7 @@ impl Camera {
                     self.camera = Some(camera);
                     self.is_away = false;
                 }
+                Ok(News::Clock(clock, status)) => self.assembler.set_clock(clock, status),
                 Ok(News::Away) => {
                     self.away += 1;
                     self.is_away = true;
@@ -154,11 +164,40 @@ impl Camera {
                 Ok(News::Back) => {}
                 Err(TryRecvError::Empty) => return Ok(()),
                 Err(TryRecvError::Disconnected) => {
-                    let problem = "the thread that controls it has ended".into();
-                    return Err(DeviceError::Hardware { device: self.name.clone(), problem });
+                    return Err(self.problem(ENDED));
                 }
             }
         }
+    }
+
+    /// Notes until when all that came to the port has been received.
+    fn note_empty(&mut self, nothing_waits: bool, now: Duration) {
+        if !self.assembler.has_room() {
+            self.busy = None;
+        } else if nothing_waits {
+            (self.empty, self.busy) = (now, None);
+        } else if now >= *self.busy.get_or_insert(now) + FLOOD {
+            // Where packets never end, at a stranger's will, those that waited so long ago have been received by now.
+            self.empty = self.busy.replace(now).unwrap_or(now);
+        }
+    }
+
+    /// Looks whether it has been started.
+    fn look_at_start(&mut self) -> Result<(), DeviceError> {
+        let Some((started, since)) = &self.starting else { return Ok(()) };
+        match started.try_recv() {
+            Ok(started) => started?,
+            Err(TryRecvError::Disconnected) => return Err(self.problem(ENDED)),
+            Err(TryRecvError::Empty) if since.elapsed() >= START => return Err(self.problem("it does not start")),
+            Err(TryRecvError::Empty) => return Ok(()),
+        }
+        self.starting = None;
+        tracing::info!("camera {}: what comes from now on counts", self.name);
+        Ok(())
+    }
+
+    fn problem(&self, problem: &str) -> DeviceError {
+        DeviceError::Hardware { device: self.name.clone(), problem: problem.into() }
     }
 
     /// Throws away what came.
@@ -244,33 +283,22 @@ impl Acquisition for Camera {
         self.assembler.post(buffer);
     }
 
-    /// Has the camera begin. What came before is no part of the run.
+    /// Has the camera begin. What came before is no part of the run. It takes a second or so, in which nothing comes.
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.discard()?;
         self.before = self.receiver.counters();
-        let name = self.name.clone();
-        let problem = |problem: &str| DeviceError::Hardware { device: name.clone(), problem: problem.into() };
         let (reply, started) = mpsc::sync_channel(1);
         let order = Order::Start(self.receiver.port(), reply);
-        let orders = self.orders.as_ref().ok_or_else(|| problem("it has been left"))?;
-        orders.send(order).map_err(|_| problem("the thread that controls it has ended"))?;
-        let begun = Instant::now();
-        loop {
-            self.hear()?;
-            match started.recv_timeout(HEAR) {
-                Ok(started) => break started?,
-                Err(RecvTimeoutError::Disconnected) => return Err(problem("the thread that controls it has ended")),
-                Err(RecvTimeoutError::Timeout) if begun.elapsed() >= START => return Err(problem("it does not start")),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
-        tracing::info!("camera {}: what comes from now on counts", self.name);
+        let orders = self.orders.as_ref().ok_or_else(|| self.problem("it has been left"))?;
+        orders.send(order).map_err(|_| self.problem(ENDED))?;
+        self.starting = Some((started, Instant::now()));
         Ok(())
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
-        if now >= self.looked + LOOK || self.camera.is_none() {
+        if now >= self.looked + LOOK || self.starting.is_some() {
             self.hear()?;
+            self.look_at_start()?;
             self.looked = now;
         }
         for _ in 0..TURNS {
@@ -284,9 +312,7 @@ impl Acquisition for Camera {
                 false => 0,
             };
             self.more = came > 0;
-            if came == 0 && self.assembler.has_room() {
-                self.empty = now;
-            }
+            self.note_empty(came == 0, now);
             if self.is_away && came == 0 {
                 self.assembler.away(now);
             }
@@ -318,7 +344,7 @@ impl Acquisition for Camera {
         }
         // What waits at the port may be what is missing: nothing is given up while nobody looks there.
         let due = self.assembler.next_time(self.empty).filter(|due| due.is_zero() || self.has_room());
-        due.into_iter().chain([self.looked + LOOK]).min()
+        due.into_iter().chain([self.looked + if self.starting.is_some() { HEAR } else { LOOK }]).min()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

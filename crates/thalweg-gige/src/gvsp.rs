@@ -88,7 +88,9 @@ pub struct Leader {
     pub bytes: Option<u64>,
     /// Bytes of one row of pixels with its padding, where it is an image.
     pub row: u64,
-    /// Whether it is a kind of frame that this program has a place for.
+    /// What kind of frame it is (*payload type*), without whether chunks are behind it.
+    pub kind: u16,
+    /// Whether this program has a place for it.
     pub known: bool,
 }
 
@@ -100,7 +102,7 @@ impl Leader {
         let (kind, ticks) = (short(2)?, u64::from(long(4)?) << 32 | u64::from(long(8)?));
         if kind != IMAGE && kind != IMAGE | CHUNKS {
             let known = matches!(kind & !CHUNKS, RAW | CHUNK | EXTENDED_CHUNK);
-            return Some(Self { ticks, bytes: None, row: 0, known });
+            return Some(Self { ticks, bytes: None, row: 0, kind: kind & !CHUNKS, known });
         }
         let (format, width, height) = (long(12)?, long(16)?, long(20)?);
         let (beside, below) = (short(32)?, short(34)?);
@@ -115,8 +117,23 @@ impl Leader {
             ticks,
             bytes: bytes.filter(|_| kind == IMAGE),
             row: if kind == IMAGE { row } else { 0 },
+            kind: IMAGE,
             known: true,
         })
+    }
+}
+
+/// What a kind of frame is called.
+pub(crate) fn kind_name(kind: u16) -> String {
+    match kind {
+        0x0003 => "files".into(),
+        0x0006 => "JPEG images".into(),
+        0x0007 => "JPEG 2000 images".into(),
+        0x0008 => "H.264 video".into(),
+        0x0009 => "images of several zones".into(),
+        0x000a => "frames of several parts".into(),
+        0x000b => "GenDC containers".into(),
+        other => format!("frames of a kind that is not known ({other:#06x})"),
     }
 }
 

@@ -63,6 +63,8 @@ pub(crate) enum News {
         /// Ends when this was heard: only then does the camera begin.
         heard: SyncSender<()>,
     },
+    /// Its clock is kept otherwise from now on.
+    Clock(DeviceClock, Status),
     /// The camera does not answer.
     Away,
     /// It is back.
@@ -93,6 +95,8 @@ struct Camera {
     resends: bool,
     /// How long it takes its owner for gone: as it keeps it.
     heartbeat: Duration,
+    /// The clock status of its frames.
+    clock: Status,
 }
 
 /// The thread's work: until its orders end.
@@ -131,6 +135,9 @@ pub(crate) fn run(
         let problem = match problem {
             Ok(()) => {
                 alive = last;
+                if port.is_some() {
+                    camera.watch_clock(news);
+                }
                 continue;
             }
             // It may still be heard: so long it takes us to be there, too.
@@ -179,7 +186,7 @@ impl Camera {
         seize(&channel)?;
         let heartbeat = set_heartbeat(config, &channel, &found);
         let (features, setup, resends) = Self::set_up(config, &channel, found)?;
-        Ok(Self { channel, features, setup, resends, heartbeat })
+        Ok(Self { channel, features, setup, resends, heartbeat, clock: Status::CLOCK_FREE_RUNNING })
     }
 
     /// Sets its features. Where that fails it is left to others.
@@ -213,7 +220,7 @@ impl Camera {
 
     /// Has it send to a port.
     fn start(&mut self, config: &GigeConfig, port: u16, news: &Sender<News>) -> Result<(), String> {
-        let Self { channel, features, setup, resends, .. } = self;
+        let Self { channel, features, setup, resends, clock: status, .. } = self;
         let packet = negotiate(config, channel)?;
         let set = |register, value| {
             channel.set_register(register, value).map_err(|refusal| format!("register {register:#06x}: {refusal}"))
@@ -227,13 +234,14 @@ impl Camera {
         set(registers::STREAM_ADDRESS, channel.local().into())?;
         set(registers::STREAM_PORT, port.into())?;
         lock(features, channel, true);
-        let (clock, disciplined) = read_clock(features, channel);
+        let clock;
+        (clock, *status) = read_clock(features, channel, Status::empty());
         tracing::info!(
             "camera {}: packets of {packet} bytes to {}:{port}, {}; {}",
             setup.found,
             channel.local(),
             if *resends { "sent again where they are missing" } else { "not sent again" },
-            describe(&clock, disciplined)
+            describe(&clock, *status)
         );
         let stream = Stream {
             packet: packet as usize,
@@ -242,7 +250,7 @@ impl Camera {
             rate: setup.rate,
             payload: setup.pixels.payload,
             clock,
-            status: if disciplined { Status::CLOCK_LOCKED } else { Status::CLOCK_FREE_RUNNING },
+            status: *status,
         };
         let speaker = channel.speaker().map_err(|error| error.to_string())?;
         // What it sends is known before it sends anything.
@@ -257,6 +265,20 @@ impl Camera {
         let privilege = self.channel.register(registers::PRIVILEGE)?;
         let ours = privilege & registers::TAKEN != 0;
         if ours { Ok(()) } else { Err(Refusal::Lost) }
+    }
+
+    /// Looks whether its clock is still kept as it was.
+    fn watch_clock(&mut self, news: &Sender<News>) {
+        let Self { channel, features, setup, clock: status, .. } = self;
+        let Some(synchronised) = ptp_state(features, channel).map(|state| state.is_synchronised()) else { return };
+        if synchronised == (*status == Status::CLOCK_LOCKED) {
+            return;
+        }
+        let (clock, now) = read_clock(features, channel, *status);
+        if std::mem::replace(status, now) != now {
+            tracing::warn!("camera {}: {}", setup.found, describe(&clock, now));
+            let _ = news.send(News::Clock(clock, now));
+        }
     }
 
     /// Looks for it until it is back, and has it send again. Nothing where nobody wants it any more.
@@ -454,16 +476,44 @@ fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
     false
 }
 
-/// How the camera's clock goes beside ours, and whether it is kept by PTP. It notes its time when it is told to; that is
-/// half-way between our asking and its answer, as far as is known.
-fn read_clock(features: &mut Features, channel: &Channel) -> (DeviceClock, bool) {
+/// The state of PTP as a camera has it.
+enum PtpState {
+    /// It follows a master, or is the one that others follow.
+    Synchronised,
+    /// It is not yet, or not any more.
+    Other,
+}
+
+impl PtpState {
+    fn is_synchronised(&self) -> bool {
+        matches!(self, Self::Synchronised)
+    }
+}
+
+/// The state of PTP. `None` where it is switched off, or the camera does not state it.
+fn ptp_state(features: &mut Features, channel: &Channel) -> Option<PtpState> {
+    features.refresh();
+    let on = |name| features.text(channel, name).is_some_and(|value| matches!(value.as_str(), "true" | "1" | "On"));
+    if !on("PtpEnable") && !on("GevIEEE1588") {
+        return None;
+    }
+    // Those of SFNC 2.3 note it when they are told to.
+    if features.has("PtpDataSetLatch") {
+        let _ = features.trigger(channel, "PtpDataSetLatch");
+    }
+    let state = ["PtpStatus", "GevIEEE1588Status"].into_iter().find_map(|name| features.text(channel, name))?;
+    Some(if matches!(state.as_str(), "Slave" | "Master") { PtpState::Synchronised } else { PtpState::Other })
+}
+
+/// How the camera's clock goes beside ours, and its status: locked where the camera says that PTP keeps it and it agrees
+/// with ours to a second. `before`: what it was until now. It notes its time when it is told to; that is half-way between
+/// our asking and its answer, as far as is known.
+fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (DeviceClock, Status) {
     let hertz = channel.wide_register(registers::TICKS).ok().filter(|hertz| *hertz > 0);
     let named = || ["GevTimestampTickFrequency", "TimestampTickFrequency"].into_iter();
     let by_name = named().find_map(|name| features.integer(channel, name));
     let hertz = hertz.or_else(|| by_name.and_then(|hertz| u64::try_from(hertz).ok()).filter(|hertz| *hertz > 0));
-    let Some(hertz) = hertz else { return (DeviceClock::NONE, false) };
-    let on = |name| features.text(channel, name).is_some_and(|value| value == "true" || value == "On");
-    let ptp = on("PtpEnable") || on("GevIEEE1588");
+    let Some(hertz) = hertz else { return (DeviceClock::NONE, Status::CLOCK_FREE_RUNNING) };
     let mut clock = DeviceClock { hertz, offset: None };
     let latch = || -> Option<u64> {
         channel.set_register(registers::TIME_CONTROL, registers::LATCH).ok()?;
@@ -484,15 +534,31 @@ fn read_clock(features: &mut Features, channel: &Channel) -> (DeviceClock, bool)
         clock.set(ticks, thalweg_wire::TaiNanos(begun + ended.saturating_sub(begun) / 6));
     }
     let near = clock.offset.is_some_and(|offset| offset.unsigned_abs() < 1_000_000_000);
-    if ptp && near {
+    let status = match ptp_state(features, channel) {
+        Some(PtpState::Synchronised) if near => Status::CLOCK_LOCKED,
+        Some(PtpState::Synchronised) => {
+            tracing::warn!(
+                "camera {}: PTP keeps its clock, which is not within a second of this machine's TAI",
+                channel.camera()
+            );
+            Status::CLOCK_FREE_RUNNING
+        }
+        // It goes on where it was.
+        Some(PtpState::Other) if matches!(before, Status::CLOCK_LOCKED | Status::CLOCK_HOLDOVER) => {
+            Status::CLOCK_HOLDOVER
+        }
+        _ => Status::CLOCK_FREE_RUNNING,
+    };
+    if status != Status::CLOCK_FREE_RUNNING {
         clock.offset = Some(0);
     }
-    (clock, ptp && near)
+    (clock, status)
 }
 
-fn describe(clock: &DeviceClock, disciplined: bool) -> String {
-    match (clock, disciplined) {
-        (_, true) => "its clock is kept by PTP".into(),
+fn describe(clock: &DeviceClock, status: Status) -> String {
+    match (clock, status) {
+        (_, Status::CLOCK_LOCKED) => "its clock is kept by PTP".into(),
+        (_, Status::CLOCK_HOLDOVER) => "PTP does not keep its clock any more: it goes on by itself".into(),
         (DeviceClock { hertz: 0, .. }, _) => "it has no clock: frames are dated when they come".into(),
         (DeviceClock { offset: Some(offset), .. }, _) => format!("its clock is TAI less {offset} ns"),
         _ => "its clock is set by when the first frame comes".into(),

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use serde_json::Value;
-use thalweg_wire::{Element, Meaning, NumberKind, PayloadType};
+use thalweg_wire::{Chunk, Element, Meaning, NumberKind, PayloadType, image_and_chunks};
 
 /// More axes than any source has (`docs/wire.md`).
 pub(crate) const MAX_AXES: usize = 8;
@@ -32,6 +32,12 @@ impl Shape {
             _ => Vec::new(),
         };
         Self::from(stated().unwrap_or_else(older))
+    }
+
+    /// Bytes of an image, where its lengths are stated.
+    fn image_bytes(&self, element: Element) -> Option<usize> {
+        let lengths = Some(self.lengths()).filter(|lengths| !lengths.is_empty())?;
+        lengths.iter().try_fold(element.size(), |bytes, length| bytes.checked_mul(*length))
     }
 
     fn lengths(&self) -> &[usize] {
@@ -70,6 +76,7 @@ pub(crate) unsafe fn typed<'py>(
     shape: Shape,
     owner: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let payload = image_with_chunks(payload, payload_type, shape).map_or(payload, |(image, _)| image);
     // SAFETY: the caller's promise.
     let bytes = unsafe { bytes(payload, owner) }?;
     let Some((meaning, element)) = payload_type.parts() else { return Ok(bytes) };
@@ -77,6 +84,18 @@ pub(crate) unsafe fn typed<'py>(
     // Views of the bytes, which stay their base and cannot be written to: neither can these.
     let typed = bytes.call_method1("view", (descr(owner.py(), element)?,))?;
     typed.call_method1("reshape", (PyTuple::new(owner.py(), lengths)?,))
+}
+
+/// The image that a payload begins with, and what its camera says of it behind, by its number. `None` where it is an image
+/// alone, or none.
+pub(crate) fn image_with_chunks(
+    payload: &[u8],
+    payload_type: PayloadType,
+    shape: Shape,
+) -> Option<(&[u8], Vec<Chunk<'_>>)> {
+    let (meaning, element) = payload_type.parts()?;
+    let image = shape.image_bytes(element).filter(|_| meaning == Meaning::Image)?;
+    (payload.len() > image).then(|| image_and_chunks(payload, image))?
 }
 
 /// The lengths of the axes of a payload of so many bytes.

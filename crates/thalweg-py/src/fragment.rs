@@ -6,7 +6,7 @@ use crate::time;
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use thalweg_wire::Status;
 
 /// What one source says of one event: the fields of its header, and its payload.
@@ -135,6 +135,19 @@ impl Fragment {
         let Self { fragment, shape } = slf.get();
         // SAFETY: as in `payload`.
         unsafe { array::typed(fragment.payload(), fragment.header.payload_type, *shape, slf.as_any()) }
+    }
+
+    /// What a camera in chunk mode (GenICam) says of its image, by the chunk's number: bytes, as the camera has them,
+    /// most cameras big-endian. Which number is what is in the camera's description. `array` is the image alone; `payload`
+    /// has all. Empty where there are no chunks.
+    #[getter]
+    fn chunks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let chunks = PyDict::new(py);
+        let payload_type = self.fragment.header.payload_type;
+        if let Some((_, found)) = array::image_with_chunks(self.fragment.payload(), payload_type, self.shape) {
+            found.into_iter().try_for_each(|(number, bytes)| chunks.set_item(number, PyBytes::new(py, bytes)))?;
+        }
+        Ok(chunks)
     }
 
     /// What numpy.asarray(fragment) calls: `array`, copied only where another dtype or a copy is asked for.

@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `header` | The 64-byte fragment header that stands directly in front of each payload, on the wire and on disk alike |
 //! | `payload` | What a payload is made of: the type of its elements, and what its axes mean |
+//! | `chunks` | Chunk data of a camera (GenICam): an image, and behind it what the camera says of it |
 //! | `record` | Fragments laid one behind the other, each header in place in front of its payload: how a slot is filled, what a fetch moves, and how a block on disk is made |
 //! | `crc` | CRC32C (Castagnoli, RFC 3720 appendix B.4), as used by iSCSI, SCTP and iWARP |
 //! | `message` | Control messages: what a source and a builder say to each other, whatever carries it |
@@ -24,6 +25,7 @@
 //! | `tai` | How far TAI is ahead of UTC |
 #![forbid(unsafe_code)]
 
+mod chunks;
 mod crc;
 mod digest;
 mod frame;
@@ -38,6 +40,7 @@ mod sequence;
 mod shifts;
 mod tai;
 
+pub use chunks::{Chunk, chunks, image_and_chunks};
 pub use crc::{Crc32c, crc32c, crc32c_combine};
 pub use digest::{ReprDigestError, parse_repr_digest, repr_digest};
 pub use frame::{Content, FRAME_MAGIC, FRAME_VERSION, FrameError, HEAD_LEN, Head};

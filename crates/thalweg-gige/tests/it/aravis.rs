@@ -1,17 +1,14 @@
 //! Aravis's camera, another program's: `arv-fake-gv-camera-0.8` (Debian's `aravis-tools`). It loses packets where it is
 //! told to, sends none again, and shows a ramp that anyone can compute again.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::rig::{Rig, TIMEOUT, config};
 use std::net::Ipv4Addr;
-use std::os::fd::BorrowedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use thalweg_arena::SlotPool;
-use thalweg_device::{Acquired, Acquisition, Buffer, Frame, GigeConfig};
+
 use thalweg_gige::{discover, find, open};
 use thalweg_wire::{PayloadType, Status};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
 const PROGRAM: &str = "arv-fake-gv-camera-0.8";
 
 /// Ends with the test.
@@ -46,68 +43,6 @@ fn alone(test: impl FnOnce() + Send + 'static) {
     };
     if let Err(panic) = std::thread::spawn(run).join() {
         std::panic::resume_unwind(panic);
-    }
-}
-
-fn config(text: &str) -> GigeConfig {
-    toml::from_str(text).unwrap()
-}
-
-/// What a source node does, for one camera.
-struct Rig {
-    camera: Box<dyn Acquisition>,
-    _pool: SlotPool,
-    begun: Instant,
-}
-
-impl Rig {
-    fn start(config: &GigeConfig) -> Self {
-        let begun = Instant::now();
-        let mut camera = loop {
-            match open(config) {
-                Ok(camera) => break camera,
-                // It has only just been started.
-                Err(error) => assert!(begun.elapsed() < TIMEOUT, "{error}"),
-            }
-        };
-        let mut pool = SlotPool::new("slots", 32, camera.max_payload() + 128).unwrap();
-        while let Some(slot) = pool.take() {
-            camera.post(Buffer::new(slot));
-        }
-        camera.start(thalweg_wire::TaiNanos(0)).unwrap();
-        Self { camera, _pool: pool, begun }
-    }
-
-    /// Hands frames to `each`, with how many were lost before, until it has enough.
-    fn take(&mut self, mut each: impl FnMut(&mut Frame, u64) -> bool) {
-        let (begun, mut lost) = (Instant::now(), 0);
-        loop {
-            assert!(begun.elapsed() < TIMEOUT, "{:?}", self.camera.counters());
-            match self.camera.poll(self.begun.elapsed()).unwrap() {
-                Acquired::Frame(mut frame) => {
-                    let enough = each(&mut frame, lost);
-                    lost = 0;
-                    self.camera.post(frame.buffer);
-                    if enough {
-                        return;
-                    }
-                }
-                Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => lost += count,
-                Acquired::NotYet | Acquired::Over => self.wait(),
-            }
-        }
-    }
-
-    fn wait(&self) {
-        let until = self.camera.next_time().unwrap_or(Duration::MAX).saturating_sub(self.begun.elapsed());
-        let time = Timespec::try_from(until.min(Duration::from_millis(500))).unwrap();
-        let fd: BorrowedFd<'_> = self.camera.fd().unwrap();
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        let _ = poll(&mut fds, Some(&time));
-    }
-
-    fn count(&self, name: &str) -> u64 {
-        self.camera.counters().into_iter().find(|(own, _)| *own == name).unwrap().1
     }
 }
 

@@ -1,3 +1,5 @@
 //! Cameras that are not ours.
 
 mod aravis;
+mod emulated;
+mod rig;

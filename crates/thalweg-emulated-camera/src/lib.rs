@@ -1,0 +1,482 @@
+//! A GigE Vision camera in software, for tests: control by registers, features by a description, frames in packets, and
+//! the faults that cameras have, when a test asks for them.
+//!
+//! It sends a frame when [`EmulatedCamera::expose`] is called, so that a test decides which trigger it sees. A frame's
+//! pixels begin with the number of its trigger.
+//!
+//! # Files
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `description` | The camera's description of its features (GenICam), and where in its memory they lie |
+#![forbid(unsafe_code)]
+
+mod description;
+
+use crate::description as at;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Where a camera listens.
+const PORT: u16 = 3956;
+const CAPABILITY: u32 = 0x0934;
+const HEARTBEAT: u32 = 0x0938;
+const TICKS_LOW: u32 = 0x0940;
+const TIME_CONTROL: u32 = 0x0944;
+const TIME: u32 = 0x0948;
+const PRIVILEGE: u32 = 0x0a00;
+const STREAM_PORT: u32 = 0x0d00;
+const STREAM_PACKET: u32 = 0x0d04;
+const STREAM_ADDRESS: u32 = 0x0d18;
+const FIRE_TEST: u32 = 1 << 31;
+/// Bytes of the IP and UDP headers.
+const OUTSIDE: usize = 28;
+/// Frames that it can send again.
+const KEPT: usize = 32;
+/// The identifiers of its chunks: the image, the time, the number of the trigger.
+pub const CHUNK_IDS: [u32; 3] = [0x1000, 0x2001, 0x2002];
+
+/// How a camera is made.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The address that it has, of this machine.
+    pub address: Ipv4Addr,
+    /// Pixels in a row: 8 at least, where the trigger's number is.
+    pub width: u32,
+    /// Rows.
+    pub height: u32,
+    /// Whether it sends packets again.
+    pub resends: bool,
+    /// Nanoseconds that its clock is ahead of TAI, and how much faster it goes, in parts per million.
+    pub clock: (i64, i64),
+    /// The state of PTP that it states, by its name in SFNC.
+    pub ptp: &'static str,
+    /// The longest heartbeat that it takes, in milliseconds.
+    pub longest_heartbeat: u32,
+    /// Its description, where it is not the usual one.
+    pub description: Option<Vec<u8>>,
+    /// What its leaders say that frames are, where that is not an image.
+    pub payload_kind: Option<u16>,
+}
+
+impl Settings {
+    /// A camera with images of 64 × 48 pixels.
+    pub fn at(address: Ipv4Addr) -> Self {
+        Self {
+            address,
+            width: 64,
+            height: 48,
+            resends: true,
+            clock: (0, 0),
+            ptp: "Disabled",
+            longest_heartbeat: u32::MAX,
+            description: None,
+            payload_kind: None,
+        }
+    }
+}
+
+/// A camera. It is gone when this is dropped.
+#[derive(Debug)]
+pub struct EmulatedCamera {
+    shared: Arc<Shared>,
+    control: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    socket: UdpSocket,
+    stream: UdpSocket,
+    ends: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    memory: Vec<u8>,
+    is_plugged: bool,
+    /// The number of the last frame.
+    block: u64,
+    /// Frames that can be sent again: their number and packets.
+    kept: VecDeque<(u64, Vec<Vec<u8>>)>,
+    resent: u64,
+    heard: Instant,
+}
+
+impl EmulatedCamera {
+    /// Switches a camera on.
+    ///
+    /// # Errors
+    /// Its address is not of this machine, or has a camera already.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let socket = UdpSocket::bind((settings.address, PORT))?;
+        socket.set_read_timeout(Some(Duration::from_millis(20)))?;
+        let stream = UdpSocket::bind((settings.address, 0))?;
+        let state = State {
+            memory: memory(&settings),
+            is_plugged: true,
+            block: 0,
+            kept: VecDeque::new(),
+            resent: 0,
+            heard: Instant::now(),
+        };
+        let shared =
+            Arc::new(Shared { settings, socket, stream, ends: AtomicBool::new(false), state: Mutex::new(state) });
+        let own = Arc::clone(&shared);
+        let control = std::thread::spawn(move || own.control());
+        Ok(Self { shared, control: Some(control) })
+    }
+
+    /// Whether it is to send what it sees.
+    pub fn is_acquiring(&self) -> bool {
+        let state = self.shared.state();
+        state.is_plugged && state.long(at::ACQUISITION) == 1 && state.long(STREAM_PORT) != 0
+    }
+
+    /// Waits until it is to send what it sees. False where that takes longer than `timeout`.
+    pub fn wait_until_acquiring(&self, timeout: Duration) -> bool {
+        let begun = Instant::now();
+        while !self.is_acquiring() {
+            if begun.elapsed() > timeout {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Sees trigger `trigger` at `time`, nanoseconds of TAI, and sends the frame but for those packets that `is_lost`
+    /// says: 0 is the leader, the last one the trailer. Does nothing where it is not acquiring.
+    pub fn expose(&self, trigger: u64, time: u64, is_lost: impl Fn(usize) -> bool) {
+        if !self.is_acquiring() {
+            return;
+        }
+        let mut state = self.shared.state();
+        let is_wide = state.long(at::WIDE) == 1;
+        // Numbers of 16 bits leave 0 out.
+        state.block = if !is_wide && state.block == 0xffff { 1 } else { state.block + 1 };
+        let (block, kind) = (state.block, self.shared.settings.payload_kind);
+        let packets = self.shared.packets(&state, trigger, time, kind);
+        let to = state.stream_to();
+        for packet in packets.iter().enumerate().filter(|(at, _)| !is_lost(*at)).map(|(_, packet)| packet) {
+            let _ = self.shared.stream.send_to(packet, to);
+        }
+        state.kept.push_back((block, packets));
+        if state.kept.len() > KEPT {
+            state.kept.pop_front();
+        }
+    }
+
+    /// Counts a frame that it does not send.
+    pub fn skip(&self) {
+        let mut state = self.shared.state();
+        state.block = if state.long(at::WIDE) == 0 && state.block == 0xffff { 1 } else { state.block + 1 };
+    }
+
+    /// The number of its next frame is this plus one.
+    pub fn count_from(&self, block: u64) {
+        self.shared.state().block = block;
+    }
+
+    /// Loses its network and its power: all that it was told is forgotten.
+    pub fn unplug(&self) {
+        let mut state = self.shared.state();
+        state.is_plugged = false;
+        state.memory = memory(&self.shared.settings);
+        state.block = 0;
+        state.kept.clear();
+    }
+
+    /// Is back.
+    pub fn plug(&self) {
+        self.shared.state().is_plugged = true;
+    }
+
+    /// States another state of PTP.
+    ///
+    /// # Panics
+    /// Where SFNC has no state of this name.
+    pub fn set_ptp(&self, name: &str) {
+        let value = ptp_state(name);
+        self.shared.state().set(at::PTP_STATUS, value);
+    }
+
+    /// The port that its stream goes to; 0: it does not.
+    pub fn stream_port(&self) -> u16 {
+        self.shared.state().stream_to().port()
+    }
+
+    /// How many packets it has sent again.
+    pub fn resent(&self) -> u64 {
+        self.shared.state().resent
+    }
+
+    /// The heartbeat that it keeps.
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.shared.state().long(HEARTBEAT).into())
+    }
+}
+
+impl Drop for EmulatedCamera {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+    }
+}
+
+/// The description of a camera without faults: GenICam's XML.
+pub fn description() -> Vec<u8> {
+    at::xml().into_bytes()
+}
+
+/// The pixels of the frame of a trigger.
+pub fn pixels(trigger: u64, bytes: usize) -> Vec<u8> {
+    let rest = (8..bytes as u64).map(|at| (at.wrapping_add(trigger) % 251) as u8);
+    trigger.to_be_bytes().into_iter().chain(rest).collect()
+}
+
+fn ptp_state(name: &str) -> u32 {
+    let state = at::PTP_STATES.into_iter().zip(0..).find(|(state, _)| *state == name);
+    state.expect("a state of PTP").1
+}
+
+/// The memory of a camera that was just switched on.
+fn memory(settings: &Settings) -> Vec<u8> {
+    let xml = settings.description.clone().unwrap_or_else(description);
+    let mut state = State {
+        memory: vec![0; at::DESCRIPTION as usize + xml.len().next_multiple_of(4)],
+        is_plugged: true,
+        block: 0,
+        kept: VecDeque::new(),
+        resent: 0,
+        heard: Instant::now(),
+    };
+    let [a, b, c, d] = settings.address.octets();
+    state.write(0x08, &[0, 0, 2, 0, a, b, c, d]);
+    state.write(0x24, &[a, b, c, d]);
+    state.write(0x48, b"Thalweg");
+    state.write(0x68, b"Emulated");
+    state.write(0xd8, format!("E{c}-{d}").as_bytes());
+    let length = xml.len();
+    state.write(0x200, format!("Local:emulated.xml;{:x};{length:x}", at::DESCRIPTION).as_bytes());
+    state.write(at::DESCRIPTION, &xml);
+    state.set(CAPABILITY, if settings.resends { 1 << 2 } else { 0 });
+    state.set(HEARTBEAT, 3000.min(settings.longest_heartbeat));
+    state.set(TICKS_LOW, 1_000_000_000);
+    state.set(STREAM_PACKET, 1500);
+    state.set(at::WIDTH, settings.width);
+    state.set(at::HEIGHT, settings.height);
+    state.set(at::PIXEL_FORMAT, 0x0108_0001);
+    state.set(at::TRIGGER_MODE, 1);
+    state.set(at::PTP_STATUS, ptp_state(settings.ptp));
+    state.set_payload_size();
+    state.memory
+}
+
+impl State {
+    fn long(&self, address: u32) -> u32 {
+        let bytes = self.memory.get(address as usize..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    }
+
+    fn write(&mut self, address: u32, bytes: &[u8]) {
+        let at = address as usize;
+        if let Some(place) = self.memory.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    fn set(&mut self, address: u32, value: u32) {
+        self.write(address, &value.to_be_bytes());
+    }
+
+    fn image_bytes(&self) -> usize {
+        self.long(at::WIDTH) as usize * self.long(at::HEIGHT) as usize
+    }
+
+    fn set_payload_size(&mut self) {
+        let chunks = if self.long(at::CHUNKS) == 1 { 3 * 8 + 16 } else { 0 };
+        let bytes = u32::try_from(self.image_bytes() + chunks).unwrap_or(u32::MAX);
+        self.set(at::PAYLOAD_SIZE, bytes);
+    }
+
+    fn stream_to(&self) -> SocketAddr {
+        let port = u16::try_from(self.long(STREAM_PORT)).unwrap_or(0);
+        (Ipv4Addr::from(self.long(STREAM_ADDRESS)), port).into()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What its clock shows at a time of TAI.
+    fn ticks(&self, time: u64) -> u64 {
+        let (ahead, ppm) = self.settings.clock;
+        // It began to go wrong an hour ago at most: drift is counted from the last full hour.
+        let drift = (time % 3_600_000_000_000).cast_signed() / 1_000_000 * ppm;
+        time.wrapping_add_signed(ahead + drift)
+    }
+
+    fn control(&self) {
+        let mut room = [0; 2048];
+        while !self.ends.load(Ordering::Relaxed) {
+            let came = self.socket.recv_from(&mut room);
+            self.watch();
+            let Ok((length, from)) = came else { continue };
+            if let Some(answer) = self.answer(&room[..length]) {
+                let _ = self.socket.send_to(&answer, from);
+            }
+        }
+    }
+
+    /// An application that is silent for longer than the heartbeat is gone.
+    fn watch(&self) {
+        let mut state = self.state();
+        let heartbeat = Duration::from_millis(state.long(HEARTBEAT).into());
+        if state.long(PRIVILEGE) != 0 && state.heard.elapsed() > heartbeat {
+            state.set(PRIVILEGE, 0);
+            state.set(STREAM_PORT, 0);
+        }
+    }
+
+    fn answer(&self, datagram: &[u8]) -> Option<Vec<u8>> {
+        let long = |at: usize| Some(u32::from_be_bytes(*datagram.get(at..)?.first_chunk()?));
+        let command = u16::from_be_bytes(*datagram.get(2..)?.first_chunk()?);
+        let mut state = self.state();
+        if !state.is_plugged {
+            return None;
+        }
+        state.heard = Instant::now();
+        let payload = match command {
+            0x0002 => state.memory.get(..0xf8)?.to_vec(),
+            0x0040 => {
+                self.send_again(&mut state, datagram);
+                return None;
+            }
+            0x0080 => state.long(long(8)?).to_be_bytes().to_vec(),
+            0x0082 => {
+                self.set(&mut state, long(8)?, long(12)?);
+                vec![0, 0, 0, 1]
+            }
+            0x0084 => {
+                let (address, count) = (long(8)?, long(12)? as usize);
+                let memory = state.memory.get(address as usize..)?.iter().copied();
+                address.to_be_bytes().into_iter().chain(memory.chain(std::iter::repeat(0)).take(count)).collect()
+            }
+            0x0086 => {
+                let address = long(8)?;
+                for (place, value) in datagram.get(12..)?.chunks_exact(4).enumerate() {
+                    let value = u32::from_be_bytes(*value.first_chunk()?);
+                    self.set(&mut state, address + u32::try_from(place).ok()? * 4, value);
+                }
+                vec![0, 0, 0, 1]
+            }
+            _ => return None,
+        };
+        let length = u16::try_from(payload.len()).ok()?;
+        let head = [0, (command + 1), length, u16::from_be_bytes(*datagram.get(6..)?.first_chunk()?)];
+        Some(head.into_iter().flat_map(u16::to_be_bytes).chain(payload).collect())
+    }
+
+    /// A register is written.
+    fn set(&self, state: &mut State, address: u32, value: u32) {
+        match address {
+            HEARTBEAT => state.set(HEARTBEAT, value.min(self.settings.longest_heartbeat)),
+            TIME_CONTROL if value & 2 != 0 => {
+                let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+                let tai = u64::try_from(now).unwrap_or(0) + 37_000_000_000;
+                state.write(TIME, &self.ticks(tai).to_be_bytes());
+            }
+            STREAM_PACKET => {
+                state.set(STREAM_PACKET, value & 0xffff);
+                if value & FIRE_TEST != 0 {
+                    let bytes = (value as usize & 0xffff).saturating_sub(OUTSIDE);
+                    let _ = self.stream.send_to(&vec![0; bytes], state.stream_to());
+                }
+            }
+            at::ACQUISITION => {
+                state.set(at::ACQUISITION, value);
+                if value == 1 {
+                    state.block = 0;
+                }
+            }
+            // What only it says.
+            at::PTP_STATUS | at::PAYLOAD_SIZE => {}
+            _ => {
+                state.set(address, value);
+                state.set_payload_size();
+            }
+        }
+    }
+
+    fn send_again(&self, state: &mut State, datagram: &[u8]) {
+        let long = |at: usize| datagram.get(at..).and_then(|rest| rest.first_chunk()).map(|b| u32::from_be_bytes(*b));
+        let (Some(channel), Some(first), Some(last)) = (long(8), long(12), long(16)) else { return };
+        let wide = datagram.get(20..).and_then(|rest| rest.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
+        let block = wide.unwrap_or_else(|| u64::from(channel & 0xffff));
+        let to = state.stream_to();
+        let Some((_, packets)) = state.kept.iter().find(|(number, _)| *number == block) else { return };
+        let packets: Vec<Vec<u8>> = packets.iter().take(last as usize + 1).skip(first as usize).cloned().collect();
+        for mut packet in packets {
+            packet[..2].copy_from_slice(&[1, 0]);
+            state.resent += 1;
+            let _ = self.stream.send_to(&packet, to);
+        }
+    }
+
+    /// The packets of a frame: leader, payload, trailer.
+    fn packets(&self, state: &State, trigger: u64, time: u64, kind: Option<u16>) -> Vec<Vec<u8>> {
+        let (is_wide, has_chunks) = (state.long(at::WIDE) == 1, state.long(at::CHUNKS) == 1);
+        let head = |packet: u32, kind: u8| -> Vec<u8> {
+            if is_wide {
+                let mut head = vec![0, 0, 0, 0, 0x80 | kind, 0, 0, 0];
+                head.extend_from_slice(&state.block.to_be_bytes());
+                head.extend_from_slice(&packet.to_be_bytes());
+                return head;
+            }
+            let block = (state.block as u16).to_be_bytes();
+            let packet = packet.to_be_bytes();
+            vec![0, 0, block[0], block[1], kind, packet[1], packet[2], packet[3]]
+        };
+        let ticks = self.ticks(time);
+        let mut bytes = pixels(trigger, state.image_bytes());
+        if has_chunks {
+            let image = bytes.len() as u32;
+            let tag = |id: u32, length: u32| [id.to_be_bytes(), length.to_be_bytes()].concat();
+            bytes.extend(tag(CHUNK_IDS[0], image));
+            for (id, value) in [(CHUNK_IDS[1], ticks), (CHUNK_IDS[2], trigger)] {
+                bytes.extend_from_slice(&value.to_be_bytes());
+                bytes.extend(tag(id, 8));
+            }
+        }
+        let kind = kind.unwrap_or(if has_chunks { 0x4001 } else { 0x0001 });
+        let mut leader = head(0, 1);
+        leader.extend_from_slice(&[0, 0]);
+        leader.extend_from_slice(&kind.to_be_bytes());
+        leader.extend_from_slice(&ticks.to_be_bytes());
+        for long in [0x0108_0001, state.long(at::WIDTH), state.long(at::HEIGHT), 0, 0, 0] {
+            leader.extend_from_slice(&long.to_be_bytes());
+        }
+        let piece = (state.long(STREAM_PACKET) as usize).saturating_sub(OUTSIDE + if is_wide { 20 } else { 8 }).max(1);
+        let mut packets = vec![leader];
+        for part in bytes.chunks(piece) {
+            packets.push([head(packets.len() as u32, 3), part.to_vec()].concat());
+        }
+        let mut trailer = head(packets.len() as u32, 2);
+        trailer.extend_from_slice(&[0, 0]);
+        trailer.extend_from_slice(&kind.to_be_bytes());
+        trailer.extend_from_slice(&state.long(at::HEIGHT).to_be_bytes());
+        packets.push(trailer);
+        packets
+    }
+}

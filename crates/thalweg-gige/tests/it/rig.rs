@@ -1,0 +1,97 @@
+//! What a source node does for one camera.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+use thalweg_arena::SlotPool;
+use thalweg_device::{Acquired, Acquisition, Buffer, Frame, GigeConfig};
+use thalweg_gige::open;
+
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) fn config(text: &str) -> GigeConfig {
+    toml::from_str(text).unwrap()
+}
+
+/// What a source node does, for one camera.
+pub(crate) struct Rig {
+    pub(crate) camera: Box<dyn Acquisition>,
+    _pool: SlotPool,
+    begun: Instant,
+}
+
+impl Rig {
+    pub(crate) fn start(config: &GigeConfig) -> Self {
+        let begun = Instant::now();
+        let mut camera = loop {
+            match open(config) {
+                Ok(camera) => break camera,
+                // It has only just been started.
+                Err(error) => assert!(begun.elapsed() < TIMEOUT, "{error}"),
+            }
+        };
+        let mut pool = SlotPool::new("slots", 32, camera.max_payload() + 128).unwrap();
+        while let Some(slot) = pool.take() {
+            camera.post(Buffer::new(slot));
+        }
+        camera.start(thalweg_wire::TaiNanos(0)).unwrap();
+        Self { camera, _pool: pool, begun }
+    }
+
+    /// Hands frames to `each`, with how many were lost before, until it has enough.
+    pub(crate) fn take(&mut self, mut each: impl FnMut(&mut Frame, u64) -> bool) {
+        let (begun, mut lost) = (Instant::now(), 0);
+        loop {
+            assert!(begun.elapsed() < TIMEOUT, "{:?}", self.camera.counters());
+            match self.camera.poll(self.begun.elapsed()).unwrap() {
+                Acquired::Frame(mut frame) => {
+                    let enough = each(&mut frame, lost);
+                    lost = 0;
+                    self.camera.post(frame.buffer);
+                    if enough {
+                        return;
+                    }
+                }
+                Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => lost += count,
+                Acquired::NotYet | Acquired::Over => self.wait(),
+            }
+        }
+    }
+
+    fn wait(&self) {
+        let until = self.camera.next_time().unwrap_or(Duration::MAX).saturating_sub(self.begun.elapsed());
+        let time = Timespec::try_from(until.min(Duration::from_millis(500))).unwrap();
+        let fd: BorrowedFd<'_> = self.camera.fd().unwrap();
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let _ = poll(&mut fds, Some(&time));
+    }
+
+    pub(crate) fn count(&self, name: &str) -> u64 {
+        self.camera.counters().into_iter().find(|(own, _)| *own == name).unwrap().1
+    }
+
+    /// Polls until something holds, while no frame comes.
+    pub(crate) fn poll_until(&mut self, holds: impl Fn() -> bool) {
+        let begun = Instant::now();
+        while !holds() {
+            self.poll_once(begun);
+        }
+    }
+
+    /// Polls until a counter is this high, while no frame comes.
+    pub(crate) fn poll_until_count(&mut self, name: &str, count: u64) {
+        let begun = Instant::now();
+        while self.count(name) < count {
+            self.poll_once(begun);
+        }
+    }
+
+    fn poll_once(&mut self, begun: Instant) {
+        assert!(begun.elapsed() < TIMEOUT, "{:?}", self.camera.counters());
+        match self.camera.poll(self.begun.elapsed()).unwrap() {
+            Acquired::Frame(frame) => panic!("frame {} came", frame.number),
+            Acquired::Lost { .. } | Acquired::Missed { .. } => {}
+            Acquired::NotYet | Acquired::Over => self.wait(),
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Chunk data of a camera (GenICam): an image, and behind it what the camera says of it, each part followed by its tag.
+//!
+//! A tag is the part's identifier and its length in bytes, both big-endian, so that they are read from the end. Which
+//! identifier means what is in the camera's own description.
+
+/// A part of a payload: its identifier, and its bytes.
+pub type Chunk<'a> = (u32, &'a [u8]);
+
+/// Parts that a payload may have.
+const MOST_CHUNKS: usize = 1024;
+
+/// Returns the parts of a payload in the order in which they lie, with their identifiers: the image first. `None` where
+/// it is not made of parts from end to end.
+pub fn chunks(payload: &[u8]) -> Option<Vec<Chunk<'_>>> {
+    let mut found = Vec::new();
+    let mut rest = payload;
+    while !rest.is_empty() {
+        let (parts, tag) = rest.split_last_chunk::<8>()?;
+        let [id, length] = [&tag[..4], &tag[4..]].map(|long| u32::from_be_bytes([long[0], long[1], long[2], long[3]]));
+        let begin = parts.len().checked_sub(usize::try_from(length).ok()?)?;
+        if found.len() == MOST_CHUNKS {
+            return None;
+        }
+        found.push((id, &parts[begin..]));
+        rest = &parts[..begin];
+    }
+    found.reverse();
+    (!found.is_empty()).then_some(found)
+}
+
+/// Returns the image of `bytes` bytes that a payload begins with, and what its camera says of it. `None` where the payload
+/// is something else. The image's part may be padded to a multiple of eight bytes.
+pub fn image_and_chunks(payload: &[u8], bytes: usize) -> Option<(&[u8], Vec<Chunk<'_>>)> {
+    let mut found = chunks(payload)?;
+    let (_, image) = found.remove(0);
+    let padding = image.len().checked_sub(bytes)?;
+    (padding < 8).then(|| (&image[..bytes], found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn laid(parts: &[(u32, Vec<u8>)]) -> Vec<u8> {
+        let tagged = |(id, bytes): &(u32, Vec<u8>)| {
+            let length = u32::try_from(bytes.len()).unwrap();
+            [&bytes[..], &id.to_be_bytes(), &length.to_be_bytes()].concat()
+        };
+        parts.iter().flat_map(tagged).collect()
+    }
+
+    #[test]
+    fn an_image_and_what_its_camera_says_of_it_are_apart() {
+        let payload = laid(&[(0xa5a5, vec![7; 100]), (1, vec![0, 0, 0, 9]), (2, Vec::new())]);
+        let said = vec![(1, &[0, 0, 0, 9][..]), (2, &[][..])];
+        assert_eq!(image_and_chunks(&payload, 100), Some((&[7; 100][..], said.clone())));
+        assert_eq!(image_and_chunks(&payload, 97), Some((&[7; 97][..], said)), "padded");
+        assert_eq!(image_and_chunks(&payload, 92), None);
+        assert_eq!(image_and_chunks(&payload, 101), None);
+        assert_eq!((chunks(&[]), chunks(&[0; 7]), chunks(&payload[1..])), (None, None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_laid_is_found(parts in prop::collection::vec((any::<u32>(), any::<Vec<u8>>()), 1..20)) {
+            let payload = laid(&parts);
+            let found = chunks(&payload).unwrap();
+            prop_assert!(found.into_iter().map(|(id, bytes)| (id, bytes.to_vec())).eq(parts));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(payload: Vec<u8>, bytes: usize) {
+            let _ = image_and_chunks(&payload, bytes);
+        }
+
+        /// Tags of nothing, one after the other: the work is bounded.
+        #[test]
+        fn there_are_not_too_many(count in 1..3000_usize) {
+            prop_assert_eq!(chunks(&vec![0; count * 8]).is_some(), count <= MOST_CHUNKS);
+        }
+    }
+}
