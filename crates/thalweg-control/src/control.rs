@@ -97,6 +97,8 @@ pub(crate) struct Source {
     pub(crate) runs_elsewhere: bool,
     /// Where the builder that leads has the run end, as this source passes on.
     pub(crate) end_elsewhere: Option<EventId>,
+    /// Where it ends, since it does not get to the end of the run and nobody waits for what it has not.
+    pub(crate) own_end: Option<EventId>,
     /// The first event that it had not offered when the present lap began.
     pub(crate) lap_began: EventId,
     /// For how long it has kept the run from ending.

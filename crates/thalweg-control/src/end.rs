@@ -3,9 +3,9 @@
 //! Sources produce at rates of their own, and an event is complete when all of them have it. Asked how far they are,
 //! they differ. All go on to the furthest of them, so that nothing that was accepted is cut off. Whoever is behind is
 //! looked at after a [`LAP`]: if it cannot be there in time at the rate it has now, the run ends where it is instead;
-//! what others have beyond that belongs to no complete event. Nobody is waited for longer than the timeout, and no
-//! source decides by what it merely claims: its word counts as far as it has offered events and its slots can hold
-//! more.
+//! what others have beyond that belongs to no complete event. Where events beyond that are closed already, it alone ends
+//! there. Nobody is waited for longer than the timeout, and no source decides by what it merely claims: its word counts
+//! as far as it has offered events and its slots can hold more.
 
 use crate::control::{Facts, Phase, RunControl, Source};
 use crate::{Cause, Config, Order, Tell};
@@ -85,6 +85,9 @@ impl RunControl {
     /// What a source is told: never to end at an event that it is past already. With several builders all are told the
     /// same, since they pass it on.
     pub(crate) fn end_for(&self, source: usize, end: EventId) -> EventId {
+        if let Some(own) = self.sources[source].own_end {
+            return own;
+        }
         match self.sources[source].next {
             Some(next) if self.config.builders == 1 => next.max(end),
             _ => end,
@@ -151,9 +154,16 @@ impl RunControl {
             left * lap.as_secs_f64() > done * half.saturating_sub(source.waited).as_secs_f64()
         };
         self.phase = Phase::Ending { last: false, lap: Duration::ZERO };
-        if behind.iter().any(is_too_slow) {
+        let too_slow: Vec<usize> = behind.iter().copied().filter(is_too_slow).collect();
+        if !too_slow.is_empty() {
             let lowest = behind.iter().map(|index| facts.offered_until(*index)).min().unwrap_or(end);
-            self.end_at(lowest.max(facts.closed_until()), true);
+            let end = lowest.max(facts.closed_until());
+            // The events that it lacks are closed without it: it need not get to them. Several builders' sources pass
+            // the end on, and so are told the same.
+            for index in too_slow.into_iter().filter(|_| self.config.builders == 1) {
+                self.sources[index].own_end = Some(facts.offered_until(index)).filter(|offered| *offered < end);
+            }
+            self.end_at(end, true);
         }
         self.begin_lap(facts);
     }

@@ -245,7 +245,7 @@ impl Camera {
         );
         let stream = Stream {
             packet: packet as usize,
-            frame: setup.payload.filter(|_| !setup.chunks),
+            frame: setup.payload,
             resends: *resends,
             rate: setup.rate,
             payload: setup.pixels.payload,

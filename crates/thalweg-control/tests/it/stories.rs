@@ -197,3 +197,28 @@ fn a_source_that_was_told_to_end_sooner_than_is_known_here_has_not_missed_what_i
     other.time(2 * SECOND, &offered(40));
     assert_eq!(other.cause(), Some(&Cause::AbortElsewhere));
 }
+
+/// A camera missed the last triggers of a beam that is off: their events are closed without it, and it has none for them.
+#[test]
+fn a_source_that_lacks_events_that_are_closed_already_ends_where_it_is() {
+    let mut control = alone(None, None);
+    orders(&mut control);
+    control.command(Command::Stop).unwrap();
+    let facts = Offered { until: 40, closed: 100 };
+    control.time(SECOND, &facts);
+    control.paused(0, EventId(40), 0);
+    let mut all = Vec::new();
+    for step in 4..12u32 {
+        control.time(step * SECOND / 4, &facts);
+        all.extend(orders(&mut control));
+    }
+    let ends: Vec<_> = all
+        .iter()
+        .filter_map(|order| match order {
+            Order::Tell(0, Tell::StopAt(end)) => Some(end.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!((ends, control.end()), (vec![100, 40], Some(EventId(100))), "{all:?}");
+    assert!(control.told(0).contains(&Tell::StopAt(EventId(40))), "also when it comes back");
+}
