@@ -99,6 +99,25 @@ def test_arrays_have_the_type_of_their_header_and_the_shape_of_their_source(
     np.testing.assert_array_equal(fragment.array, array)
 
 
+def test_what_a_camera_says_of_an_image_is_apart_from_it(tmp_path: Path) -> None:
+    image = np.arange(12, dtype="u1").reshape(3, 4)
+    chunks = [(0x1000, image.tobytes()), (0x2001, b"\0\0\0\7"), (0x2002, b"")]
+    payload = b"".join(data + number.to_bytes(4, "big") + len(data).to_bytes(4, "big") for number, data in chunks)
+    records = [Record(0, "1.0", payload, OF_IMAGE | U8), Record(1, "1.0", image.tobytes(), OF_IMAGE | U8)]
+    records.append(Record(2, "1.0", payload + b"\xff", OF_IMAGE | U8))
+    blocks = [block(7, 0, records, [(0, 1, 3, 0)])]
+    run = thalweg.open(write_run(tmp_path / "run", blocks, {"1.0": {"shape": [3, 4]}}))
+    fragment = run.event(0)["1.0"]
+    np.testing.assert_array_equal(fragment.array, image)
+    assert fragment.chunks == {0x2001: b"\0\0\0\7", 0x2002: b""}
+    assert fragment.payload.tobytes() == payload
+    alone = run.event(1)["1.0"]
+    np.testing.assert_array_equal(alone.array, image)
+    assert alone.chunks == {}
+    with pytest.raises(thalweg.RunError, match="is not an image of 4 x 3 pixels"):
+        _ = run.event(2)["1.0"].array
+
+
 def test_header_fields_are_attributes(run: thalweg.Run) -> None:
     fragment = run.event(2)["1.0"]
     assert (fragment.run, fragment.event, fragment.source, fragment.sequence) == (7, 2, "1.0", 5)
