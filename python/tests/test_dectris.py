@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -262,3 +263,84 @@ def test_what_is_not_there_is_said() -> None:
     )
     assert ended.returncode == 1
     assert "no image within 1 s" in ended.stderr.splitlines()[-1]
+
+
+def message(number: int, channels: dict[str, Any]) -> bytes:
+    """An image of version 2 of the stream, taken so many milliseconds after the series began."""
+    cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
+    date = datetime(2026, 5, 1, 12, 0, 0, 500_000, tzinfo=timezone(timedelta(hours=2)))
+    told = {"type": "image", "series_id": 3, "image_id": number, "series_date": date}
+    told |= {"start_time": [number * 50_000, 50_000_000], "data": channels}
+    return cbor2.dumps(told, datetime_as_timestamp=False)
+
+
+def channel(pixels: np.ndarray[Any, Any], packing: str = "") -> Any:
+    """An array of CBOR's, compressed as it is said."""
+    cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
+    size, tag = pixels.nbytes, {"uint8": 64, "uint16": 69, "uint32": 70}[pixels.dtype.name]
+    data: Any = pixels.tobytes()
+    if packing == "lz4":
+        blocks = [data[at : at + 1000] for at in range(0, size, 1000)]
+        packed = [lz4.compress(block, store_size=False) for block in blocks]
+        # What grows by it stands as it is.
+        packed = [one if len(one) < len(block) else block for one, block in zip(packed, blocks, strict=True)]
+        framed = b"".join(len(one).to_bytes(4, "big") + one for one in packed)
+        data = cbor2.CBORTag(56500, ["lz4", 0, size.to_bytes(8, "big") + (1000).to_bytes(4, "big") + framed])
+    elif packing == "bslz4":
+        framed = size.to_bytes(8, "big") + (8192).to_bytes(4, "big")
+        framed += bitshuffle.compress_lz4(pixels.ravel(), 8192 // pixels.itemsize).tobytes()
+        data = cbor2.CBORTag(56500, ["bslz4", pixels.itemsize, framed])
+    return cbor2.CBORTag(40, [list(pixels.shape), cbor2.CBORTag(tag, data)])
+
+
+@pytest.fixture
+def stream() -> Iterator[Any]:
+    stream = dectris._Stream("tcp://127.0.0.1:9")
+    yield stream
+    stream.close()
+
+
+def test_version_2_of_the_stream_has_times_channels_and_compressed_arrays(stream: Any) -> None:
+    cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
+    start = {"type": "start", "series_id": 3, "number_of_images": 6, "channels": ["threshold_1"]}
+    start |= {"image_size_x": 70, "image_size_y": 50, "image_dtype": "uint16"}
+    # With the tag that says that it is CBOR, and without.
+    form = stream._came([cbor2.dumps(cbor2.CBORTag(55799, start))])
+    assert (form.dtype, form.shape) == (np.uint16, (50, 70))
+    random = np.random.default_rng(2)
+    began = int(datetime(2026, 5, 1, 10, tzinfo=timezone.utc).timestamp()) + 37
+    for number, (high, packing) in enumerate([(9, "lz4"), (65_535, "lz4"), (9, "bslz4"), (65_535, "bslz4"), (9, "")]):
+        pixels = random.integers(0, high, (50, 70), np.uint16)
+        stream._came([message(number, {"threshold_1": channel(pixels, packing)})])
+        image = stream.take()
+        np.testing.assert_array_equal(image.array, pixels)
+        assert (image.number, image.time) == (number, began * 10**9 + 500_000_000 + number * 1_000_000)
+    two = [random.integers(0, 9, (50, 70), np.uint32) for _ in range(2)]
+    stream._came([message(5, {f"threshold_{one}": channel(two[one], "bslz4") for one in range(2)})])
+    np.testing.assert_array_equal(stream.take().array, np.stack(two))
+    stream._came([cbor2.dumps({"type": "end", "series_id": 3})])
+
+
+def test_what_is_no_message_of_version_2_is_refused(stream: Any) -> None:
+    cbor2 = pytest.importorskip("cbor2", reason="cbor2 is not installed")
+    whole = message(0, {"threshold_1": channel(np.zeros((50, 70), np.uint16), "bslz4")})
+    tag = cbor2.CBORTag
+    arrays = [
+        5,
+        b"",
+        tag(40, []),
+        tag(40, [[5, 5], 7]),
+        tag(40, [[5, 5], tag(69, b"")]),
+        tag(40, [[1 << 20, 1 << 20], tag(69, b"")]),
+        tag(40, [[-1, 5], tag(69, b"")]),
+        tag(40, [[5], tag(69, tag(56500, ["zip", 0, b"1"]))]),
+        tag(40, [[5], tag(69, tag(56500, ["lz4", 0, b"1"]))]),
+        tag(40, [[5], tag(69, tag(56500, ["bslz4", 2, b"1"]))]),
+        tag(40, [[5], tag(69, tag(56500, [1]))]),
+    ]
+    bad = [whole[:at] for at in range(1, len(whole) - 1, 7)] + [message(0, {"one": array}) for array in arrays]
+    bad += [cbor2.dumps(value) for value in [{}, {"type": "image"}, {"type": "image", "series_id": 1, "image_id": -1}]]
+    bad += [message(-1, {"one": channel(np.zeros((2, 2), np.uint8))}), message(0, {}), b"\xa1" * 5000]
+    for one in bad:
+        with pytest.raises(ValueError, match=" "):
+            stream._came([one])

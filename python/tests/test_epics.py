@@ -182,6 +182,85 @@ def test_arrays_without_numbers_are_all_in_the_run_and_in_their_order(
     assert values == sorted(set(values))
 
 
+def published(codec: str, pixels: np.ndarray[Any, Any], data: bytes) -> Any:
+    """An array as areaDetector's codec plugin leaves it."""
+    from p4p.nt import NTNDArray
+
+    value = NTNDArray().wrap(np.frombuffer(data, np.uint8))
+    value.dimension = [{"size": length, "fullSize": length} for length in reversed(pixels.shape)]
+    value.uniqueId = 5
+    value.codec.name = codec
+    value.codec.parameters = {"u1": 5, "u2": 6, "f4": 9}[pixels.dtype.str[1:]]
+    value.attribute = [{"name": "Gain", "value": 2.5}, {"name": "Model", "value": "none"}]
+    return value
+
+
+def test_arrays_are_decompressed_however_the_codec_plugin_did_it(here: None) -> None:
+    bitshuffle = pytest.importorskip("bitshuffle", reason="bitshuffle is not installed")
+    imagecodecs = pytest.importorskip("imagecodecs", reason="imagecodecs is not installed")
+    lz4 = pytest.importorskip("lz4.block", reason="lz4 is not installed")
+    from thalweg import epics
+
+    random = np.random.default_rng(1)
+    for pixels in [random.integers(0, 9, (48, 64), np.uint8), random.integers(0, 999, (31, 7), np.uint16)]:
+        packed = {
+            "lz4": lz4.compress(pixels.tobytes(), store_size=False),
+            "bslz4": bitshuffle.compress_lz4(pixels.ravel()).tobytes(),
+            "blosc": imagecodecs.blosc_encode(pixels.tobytes(), typesize=pixels.itemsize, shuffle=1),
+        }
+        for codec, data in packed.items():
+            stream = epics._Stream(PV)
+            stream._came(published(codec, pixels, data))
+            image = stream.take()
+            assert image is not None
+            np.testing.assert_array_equal(image.array, pixels, codec)
+            assert stream.attributes == {"Gain": 2.5, "Model": "none"}
+            stream.close()
+            # Cut: an error, whatever is cut off.
+            for damaged in [data[:-1], data[: len(data) // 2]]:
+                with pytest.raises(ValueError, match="damaged"):
+                    epics._taken(published(codec, pixels, damaged))
+    flat = np.full((16, 24), 77, np.uint8)
+    jpeg = published("jpeg", flat, imagecodecs.jpeg8_encode(flat, level=95))
+    assert np.abs(epics._taken(jpeg)[2].astype(int) - 77).max() <= 2
+    with pytest.raises(ValueError, match="compressed by 'zstd': blosc, bslz4, jpeg, lz4 are known"):
+        epics._taken(published("zstd", flat, b"1234"))
+
+
+def test_waveforms_and_scalars_are_fragments_with_their_times(here: None, program: Path, tmp_path: Path) -> None:
+    from p4p.nt import NTScalar
+    from p4p.server import Server
+    from p4p.server.thread import SharedPV
+
+    pv = SharedPV(nt=NTScalar("ad"), initial=np.zeros(8))
+    with Server(providers=[{PV: pv}]):
+        building, address = builder(program, tmp_path, events=20)
+        command = [sys.executable, "-m", "thalweg.epics", PV, address, "--id", "1.0", "--timeout", "20"]
+        taking = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | HERE)
+        try:
+            number = 0
+            while building.poll() is None:
+                number += 1
+                pv.post(np.full(8, number, np.float64), timestamp=1_800_000_000 + number)
+                time.sleep(0.002)
+            report = json.loads(building.communicate(timeout=60)[0].splitlines()[-1])
+            taking.communicate(timeout=60)
+        finally:
+            building.kill()
+            taking.kill()
+    run = thalweg.open(report["directory"])
+    for event in run:
+        fragment = event["detector"]
+        assert fragment.array.dtype == np.float64
+        assert fragment.timestamp == (1_800_000_037 + int(fragment.array[0])) * 10**9
+    assert report["ledger"]["sources"][0]["recorded"] == 20
+    from thalweg import epics
+
+    assert epics._taken(NTScalar("i").wrap(7))[2].tolist() == [7]
+    with pytest.raises(ValueError, match="and no numbers"):
+        epics._taken(NTScalar("s").wrap("seven"))
+
+
 def test_arrays_that_overtake_each_other_are_in_order_and_a_counter_that_begins_anew_is_doubted(here: None) -> None:
     from p4p.nt import NTNDArray
 

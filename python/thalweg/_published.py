@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+# TAI is so much ahead of UTC since 2017 (IERS Bulletin C).
+TAI_UTC = 37
 # Seconds from one look whether the run is over to the next, while nothing comes.
 LOOK = 0.5
 # Images that may come before one that was published earlier.
@@ -119,10 +121,13 @@ def record(
     *,
     id: str,
     name: str | None,
-    description: dict[str, Any],
+    description: Callable[[], dict[str, Any]],
     timeout: float,
 ) -> dict[str, Any]:
-    """Gives images to the builders, to the end of their run, and returns what the source counted."""
+    """Gives images to the builders, to the end of their run, and returns what the source counted.
+
+    `description` is asked once the first has come.
+    """
     with closing(stream):
         patience = monotonic() + timeout
         while (first := stream.take()) is None:
@@ -136,7 +141,7 @@ def record(
             name=name,
             dtype=form.dtype,
             shape=form.shape,
-            description=description,
+            description=description(),
             policy="drop-newest",
             timeout=timeout,
         )

@@ -1,30 +1,33 @@
-"""A source that takes what a detector of Dectris' streams: version 1 of the stream of SIMPLON, over ZeroMQ.
+"""A source that takes what a detector of Dectris' streams: SIMPLON's Stream, versions 1 and 2, over ZeroMQ.
 
     python -m thalweg.dectris tcp://detector:9999 tcp:127.0.0.1:7700 --id 1.0
 
 Each image is one fragment. Events are numbered by the image's number in its series: a number that is left out is an
 image that was lost on the way, `lost_in_device` in the run's ledger. Images that overtake each other are put in
-order, and dated as they come: the detector's clock is one of its own.
+order. Those of version 2 are dated by the detector, those of version 1 as they come. An image of several thresholds
+has an axis more, in front.
 
 The next series goes on behind the last image of the one before. How many that has, the header of a series says, where
 the detector's `header_detail` is `basic` or `all`; else what was lost at its end is not known, and the images of the
 next series are `uncertain`. Such a header also says what images will be, before the first one comes. Without it the run
 begins with the first image.
 
-Images of another shape or type than the first one end the source. Needs pyzmq, and lz4 and bitshuffle where images are
-compressed: pip install thalweg[dectris].
+Images of another shape or type than the first one end the source. Needs pyzmq, cbor2 for version 2, and lz4 and
+bitshuffle where images are compressed: pip install thalweg[dectris].
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from thalweg import _published
-from thalweg._published import LOOK, Form, Image, Order
+from thalweg import _codecs, _published
+from thalweg._published import LOOK, TAI_UTC, Form, Image, Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -57,46 +60,83 @@ def decoded(data: bytes, shape: Sequence[int], dtype: str, encoding: str) -> np.
         if how["bits"] is not None or len(data) != size:
             msg = f"an image of {len(data)} bytes, encoded as {encoding!r}: {size} are right"
             raise ValueError(msg)
-        return np.frombuffer(data, pixel).reshape(rows).astype(dtype, copy=False)
-    try:
-        import bitshuffle
-        import lz4.block
-    except ImportError as error:
-        msg = "compressed images need lz4 and bitshuffle: pip install thalweg[dectris]"
-        raise ImportError(msg) from error
-    try:
-        if how["bits"] is None:
-            whole = lz4.block.decompress(data, uncompressed_size=size)
-            if len(whole) != size:
-                msg = f"an image is damaged: {len(whole)} bytes of {size}"
-                raise ValueError(msg)
-            return np.frombuffer(whole, pixel).reshape(rows).astype(dtype, copy=False)
-        # In front stand the length of the image and of a block, in bytes (HDF5's filter 32008). A simulator may leave
-        # that out.
-        block = max(8192 // pixel.itemsize // 8 * 8, 128)
-        if int.from_bytes(data[:8], "big") == size:
-            block, data = int.from_bytes(data[8:12], "big") // pixel.itemsize, data[12:]
-        _check_blocks(data, size // pixel.itemsize, pixel.itemsize, block)
-        image: np.ndarray[Any, Any] = bitshuffle.decompress_lz4(np.frombuffer(data, np.uint8), rows, pixel, block)
-        return image.astype(dtype, copy=False)
-    except (RuntimeError, lz4.block.LZ4BlockError) as error:
-        msg = f"an image is damaged: {error}"
-        raise ValueError(msg) from error
+        image = np.frombuffer(data, pixel)
+    elif how["bits"] is None:
+        image = np.frombuffer(_codecs.lz4_block(data, size), pixel)
+    else:
+        image = _codecs.bitshuffle_lz4(data, size // pixel.itemsize, pixel)
+    return image.reshape(rows).astype(dtype, copy=False)
 
 
-def _check_blocks(data: bytes, count: int, itemsize: int, block: int) -> None:
-    """Whether so many pixels are there in blocks of `block`: bitshuffle believes the lengths that stand in front."""
-    at = 0
-    if block >= 8 and block % 8 == 0:
-        # Whole blocks, one of what is left in eights, and up to seven pixels as they are.
-        for _ in range(count // block + (count % block >= 8)):
-            at += 4 + int.from_bytes(data[at : at + 4], "big")
-            if at > len(data):
-                break
-        at += count % 8 * itemsize
-    if at != len(data) or at == 0:
-        msg = f"an image is damaged: {len(data)} bytes are not {count} pixels in blocks of {block}"
+# Typed arrays of CBOR (RFC 8746, section 2), by their tags.
+TYPED = {64: "u1", 68: "u1", 72: "i1"}
+TYPED |= {65 + i: f">u{2 << i}" for i in range(3)} | {69 + i: f"<u{2 << i}" for i in range(3)}
+TYPED |= {73 + i: f">i{2 << i}" for i in range(3)} | {77 + i: f"<i{2 << i}" for i in range(3)}
+TYPED |= {81: ">f4", 82: ">f8", 85: "<f4", 86: "<f8"}
+# An array of several axes, the last without gaps (RFC 8746, section 3.1); bytes that Dectris compressed.
+ROWS, COMPRESSED = 40, 56500
+
+
+def _tagged(item: Any, *tags: int) -> tuple[int, Any]:
+    tag = getattr(item, "tag", None)
+    if tag not in tags:
+        msg = f"an image's data are {type(item).__name__} {tag}, and no array"
         raise ValueError(msg)
+    return tag, item.value
+
+
+def _array(item: Any) -> np.ndarray[Any, Any]:
+    """An array of CBOR's: of a channel of an image."""
+    _, (lengths, typed) = _tagged(item, ROWS)
+    tag, data = _tagged(typed, *TYPED)
+    pixel = np.dtype(TYPED[tag])
+    shape = tuple(int(length) for length in lengths)
+    if not shape or min(shape) < 1 or len(shape) > 3 or (size := int(np.prod(shape)) * pixel.itemsize) > LONGEST:
+        msg = f"images of {list(shape)} pixels: there is no such thing"
+        raise ValueError(msg)
+    if not isinstance(data, bytes):
+        _, (algorithm, width, packed) = _tagged(data, COMPRESSED)
+        if algorithm == "bslz4" and width == pixel.itemsize:
+            image = _codecs.bitshuffle_lz4(packed, size // width, pixel)
+        elif algorithm == "lz4":
+            image = np.frombuffer(_codecs.lz4_hdf5(packed, size), pixel)
+        else:
+            msg = f"images compressed by {algorithm!r} of {width} bytes: there is no such thing"
+            raise ValueError(msg)
+    elif len(data) == size:
+        image = np.frombuffer(data, pixel)
+    else:
+        msg = f"an image of {len(data)} bytes: {size} are right"
+        raise ValueError(msg)
+    return image.reshape(shape).astype(pixel.newbyteorder("="), copy=False)
+
+
+def _channels(data: Any) -> np.ndarray[Any, Any]:
+    """An image of all channels: with one axis more in front where there are several thresholds."""
+    if not isinstance(data, Mapping) or not data:
+        msg = "an image has no data"
+        raise ValueError(msg)
+    arrays = [_array(channel) for channel in data.values()]
+    if len(arrays) == 1:
+        return arrays[0]
+    if len({(array.shape, array.dtype) for array in arrays}) > 1:
+        msg = "the channels of an image differ in their shapes or types"
+        raise ValueError(msg)
+    return np.stack(arrays)
+
+
+def _time(message: Mapping[str, Any]) -> int | None:
+    """When an image began, in nanoseconds of TAI, where the detector says so."""
+    date, start = message.get("series_date"), message.get("start_time")
+    if not isinstance(date, datetime) or date.tzinfo is None or not isinstance(start, (list, tuple)):
+        return None
+    ticks, hertz = start
+    if not 0 < hertz < 1 << 64 or not 0 <= ticks < 1 << 64:
+        return None
+    since = date - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    seconds = since.days * 86_400 + since.seconds + TAI_UTC
+    time = seconds * 10**9 + since.microseconds * 1000 + ticks * 10**9 // hertz
+    return time if 0 < time < 1 << 63 else None
 
 
 def _header(part: bytes, kind: str) -> dict[str, Any]:
@@ -125,6 +165,46 @@ def _form(config: Any) -> tuple[int | None, Form | None]:
     if bits in {8, 16, 32} and len(lengths) == len(shape):
         form = Form(np.dtype(f"uint{bits}"), lengths)
     return total, form
+
+
+# How a map of CBOR begins: one of so many entries, or of some that ends by itself.
+MAPS = {bytes([first]) for first in range(0xA0, 0xC0)}
+
+
+def _cbor(message: bytes) -> Mapping[str, Any]:
+    """A message of version 2."""
+    try:
+        import cbor2
+    except ImportError as error:
+        msg = "version 2 of the stream needs cbor2: pip install thalweg[dectris]"
+        raise ImportError(msg) from error
+    try:
+        read = cbor2.loads(message)
+    except (cbor2.CBORDecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        msg = f"a message is no CBOR: {error}"
+        raise ValueError(msg) from error
+    read = getattr(read, "value", read)
+    if not isinstance(read, Mapping):
+        msg = f"a message is {type(read).__name__}, where version 2 of the stream has a map"
+        raise ValueError(msg)
+    return read
+
+
+def _start(message: Mapping[str, Any]) -> tuple[Form | None, int | None]:
+    """What the images of a series will be, and how many there are, as its first message says."""
+    images, channels = message.get("number_of_images"), message.get("channels")
+    total = images if isinstance(images, int) and 0 < images < 1 << 31 else None
+    lengths = [message.get("image_size_y"), message.get("image_size_x")]
+    count = len(channels) if isinstance(channels, (list, tuple)) else 1
+    if count > 1:
+        lengths.insert(0, count)
+    try:
+        pixel = np.dtype(str(message.get("image_dtype")))
+    except TypeError:
+        return None, total
+    shape = tuple(length for length in lengths if isinstance(length, int) and 0 < length < 1 << 16)
+    form = Form(pixel, shape) if pixel.name in TYPES and len(shape) == len(lengths) else None
+    return form, total
 
 
 class _Stream:
@@ -169,6 +249,9 @@ class _Stream:
         return image
 
     def _came(self, parts: list[bytes]) -> Form | None:
+        # Version 2: a map of CBOR, with or without the tag that says that it is CBOR.
+        if len(parts) == 1 and (parts[0][:3] == b"\xd9\xd9\xf7" or parts[0][:1] in MAPS):
+            return self._message(_cbor(parts[0]))
         about = _header(parts[0], "d")
         kind = about["htype"]
         if kind.startswith("dheader-"):
@@ -182,6 +265,23 @@ class _Stream:
         if kind.startswith("dimage-"):
             self._image(about, parts)
         return None
+
+    def _message(self, message: Mapping[str, Any]) -> Form | None:
+        """A message of version 2."""
+        form = None
+        try:
+            kind, series = message["type"], int(message["series_id"])
+            if kind == "start":
+                form, total = _start(message)
+                self._begin(series, 0, total, seen=True)
+            elif kind == "image":
+                self._take(series, int(message["image_id"]), _time(message), _channels(message["data"]))
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, ValueError):
+                raise
+            msg = f"a message says nothing of itself: {error} is missing or wrong"
+            raise ValueError(msg) from error
+        return form
 
     def _begin(self, series: int, number: int, total: int | None, *, seen: bool) -> None:
         """A series begins, with this image of it. `seen`: its header says so."""
@@ -204,6 +304,10 @@ class _Stream:
         except (KeyError, TypeError) as error:
             msg = f"an image says nothing of itself: {error} is missing or wrong"
             raise ValueError(msg) from error
+        self._take(series, number, None, array)
+
+    def _take(self, series: int, number: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
+        """An image of a series."""
         if not 0 <= number < 1 << 31:
             msg = f"an image says that it is number {number} of its series"
             raise ValueError(msg)
@@ -211,7 +315,7 @@ class _Stream:
             self._begin(series, number, None, seen=False)
         if self._total is not None and number >= self._total:
             self._total = None
-        self._order.came(self._base + number, None, array)
+        self._order.came(self._base + number, time, array)
 
     def begin(self) -> bool:
         """A detector streams to whoever takes: all that it streamed is of the run."""
@@ -242,7 +346,7 @@ def record(
         builders,
         id=id,
         name=name,
-        description={"endpoint": endpoint},
+        description=lambda: {"endpoint": endpoint},
         timeout=timeout,
     )
 
