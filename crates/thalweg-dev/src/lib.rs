@@ -9,6 +9,7 @@
 //! | `found` | What there is below /dev that this crate takes data from |
 //! | `stream` | Records out of a pipe, a serial port or standard input: read into slots as they come |
 //! | `records` | Where records begin and end in a stream of bytes: all of one length, or each with its length in front |
+//! | `framing` | Records on a line that loses bytes: each begins with a mark, or ends with one, and so the next is found again |
 //! | `video` | Cameras that the kernel has a driver for (V4L2): images into slots, and the driver's count of them |
 //! | `v4l2` | The kernel's interface to video devices, as far as a capture needs it |
 //! | `sampler` | Boards that sample (comedi): samples into slots, and what was sampled while nobody took them |
@@ -20,6 +21,7 @@
 mod card;
 mod comedi;
 mod found;
+mod framing;
 mod ioctl;
 mod port;
 mod records;

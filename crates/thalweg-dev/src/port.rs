@@ -87,7 +87,20 @@ impl Port {
         }
         tcsetattr(&self.fd, OptionalActions::Now, &raw)?;
         self.before = Some(before);
-        Ok(())
+        // It may succeed where only some of what was asked for could be set (tcsetattr(3)).
+        let is = tcgetattr(&self.fd)?;
+        match baud.filter(|baud| *baud != is.output_speed()) {
+            Some(baud) => {
+                let text = format!("the port keeps {} bits per second, and not {baud}", is.output_speed());
+                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether it is a serial port, on which others may have begun to send.
+    pub(crate) fn is_serial(&self) -> bool {
+        self.kind == Kind::Serial
     }
 
     /// Whether there is something to wait for: a file has all there is.

@@ -48,11 +48,6 @@ impl Records {
         self.has
     }
 
-    /// Whether a record has begun.
-    pub(crate) fn is_within(&self) -> bool {
-        self.head_has > 0 || self.has > 0
-    }
-
     /// Bytes that are missing of the number in front of the record.
     pub(crate) fn missing_head(&mut self) -> &mut [u8] {
         match self.rule {
@@ -104,7 +99,8 @@ fn too_long(len: usize, longest: usize) -> String {
     )
 }
 
-fn number(bytes: &[u8], little_endian: bool) -> u64 {
+/// A number of up to eight bytes.
+pub(crate) fn number(bytes: &[u8], little_endian: bool) -> u64 {
     let join = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
     match little_endian {
         true => bytes.iter().rev().fold(0, join),

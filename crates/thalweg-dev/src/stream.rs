@@ -3,6 +3,7 @@
 //! The kernel writes each record into its slot. Where nobody takes them the pipe fills up, and who writes into it
 //! waits: nothing is lost. A serial port waits for nobody; its driver counts what it loses.
 
+use crate::framing::{Framer, Framing, Next};
 use crate::port::{Port, Read, Watch};
 use crate::records::{Records, Rule};
 use rustix::io::{Errno, IoSliceMut};
@@ -18,6 +19,10 @@ use thalweg_wire::{PayloadType, Status, TaiNanos};
 const BURST: usize = 64;
 /// How often a port that was unplugged is looked for.
 const AGAIN: Duration = Duration::from_millis(200);
+/// A line on which nothing comes for so long has no more of the record in front.
+const QUIET: Duration = Duration::from_millis(100);
+/// Bytes of a line that are read at a time.
+const PIECE: usize = 64 << 10;
 
 /// A stream of records.
 #[derive(Debug)]
@@ -30,6 +35,16 @@ pub struct Stream {
     layout: Option<Layout>,
     longest: usize,
     records: Records,
+    /// Where records have marks.
+    framer: Option<Framer>,
+    /// When the last byte came.
+    latest: Duration,
+    /// Something was lost, and how many records that were is not known: what follows may belong to other events.
+    uncertain: bool,
+    /// Bytes were skipped since the last record.
+    skips: bool,
+    /// What ends it, once what came before is taken.
+    failure: Option<DeviceError>,
     posted: VecDeque<Buffer>,
     filled: VecDeque<Acquired>,
     /// The number of the record in front.
@@ -46,6 +61,7 @@ pub struct Stream {
 struct Counts {
     bytes: u64,
     cut_off: u64,
+    skipped: u64,
     unplugged: u64,
     /// Of a serial port.
     overruns: Option<u64>,
@@ -80,6 +96,15 @@ impl Stream {
             Some(prefix) => Rule::Prefixed { prefix, longest },
             None => Rule::Fixed(longest),
         };
+        let framing = match (&config.mark, &config.end) {
+            (Some(mark), _) => Some(Framing::Begins(mark.bytes().to_vec(), rule)),
+            (None, Some(end)) => Some(Framing::Ends(end.bytes().to_vec(), longest)),
+            (None, None) => None,
+        };
+        let mut framer = framing.map(Framer::new);
+        if let Some(framer) = framer.as_mut().filter(|_| port.is_serial()) {
+            framer.join();
+        }
         let watch = port.tells().then(|| Watch::new(&port)).transpose();
         let payload_type = layout.as_ref().map_or(PayloadType::RAW, |layout| layout.payload_type);
         let description = Description {
@@ -100,6 +125,11 @@ impl Stream {
             layout,
             longest,
             records: Records::new(rule),
+            framer,
+            latest: Duration::ZERO,
+            uncertain: false,
+            skips: false,
+            failure: None,
             posted: VecDeque::new(),
             filled: VecDeque::new(),
             number: 0,
@@ -116,6 +146,9 @@ impl Stream {
 
     /// Takes what is there, as far as there are buffers. Whether anything was.
     fn read(&mut self, now: Duration) -> Result<bool, DeviceError> {
+        if self.framer.is_some() {
+            return self.read_line(now);
+        }
         if self.records.len() == Some(0) {
             // Its number came with a record that took the last buffer.
             self.records.came(0);
@@ -145,7 +178,11 @@ impl Stream {
             }
         };
         match read.map_err(|error| self.file_error("reading", error))? {
-            Read::Bytes(bytes) => return self.came(bytes, &next).map(|()| true),
+            Read::Bytes(bytes) => {
+                // What came in front of a length that cannot be is taken first.
+                self.failure = self.came(bytes, &next).err();
+                return Ok(true);
+            }
             Read::NotYet => self.count_overruns(),
             Read::End => {
                 self.cut_off();
@@ -157,6 +194,67 @@ impl Stream {
             }
         }
         Ok(false)
+    }
+
+    /// As [`read`](Self::read), where records have marks.
+    fn read_line(&mut self, now: Duration) -> Result<bool, DeviceError> {
+        if self.take_records(now >= self.latest + QUIET) {
+            return Ok(true);
+        }
+        let Some(port) = &mut self.port else { return self.look_again(now).map(|()| false) };
+        let mut bytes = vec![0; PIECE];
+        match port.read(&mut [IoSliceMut::new(&mut bytes)]).map_err(|error| self.file_error("reading", error))? {
+            Read::Bytes(came) => {
+                self.counts.bytes += came as u64;
+                self.latest = now;
+                if let Some(framer) = &mut self.framer {
+                    framer.push(&bytes[..came]);
+                }
+                return Ok(true);
+            }
+            Read::NotYet => self.count_overruns(),
+            Read::End => {
+                while self.take_records(true) {}
+                self.cut_off();
+                self.over = self.framer.as_ref().is_none_or(|framer| framer.pending() == 0);
+            }
+            Read::Gone => {
+                while self.take_records(true) {}
+                self.gone();
+                self.again = now + AGAIN;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Takes one record, or skips what is none. Whether there was anything.
+    fn take_records(&mut self, quiet: bool) -> bool {
+        let (Some(framer), Some(buffer)) = (&mut self.framer, self.posted.front_mut()) else { return false };
+        let len = match framer.next(quiet) {
+            Next::Record(record) => {
+                buffer.payload()[..record.len()].copy_from_slice(record);
+                record.len()
+            }
+            Next::Skipped(bytes) => {
+                self.counts.skipped += bytes as u64;
+                self.skips = true;
+                return true;
+            }
+            Next::More => return false,
+        };
+        if std::mem::take(&mut self.skips) && self.number > 0 {
+            tracing::warn!("{}: bytes were lost in front of record {}", self.file.display(), self.number + 1);
+            self.lose();
+        }
+        self.is_whole(len);
+        true
+    }
+
+    /// One record is lost, and maybe more.
+    fn lose(&mut self) {
+        self.filled.push_back(Acquired::Lost { first: self.number, count: 1 });
+        self.number += 1;
+        self.uncertain = true;
     }
 
     /// So many bytes came to where they were read; of those, what is behind a record is the beginning of the next one's
@@ -196,7 +294,8 @@ impl Stream {
             payload_type = layout.payload_type;
             layout.to_little_endian(&mut buffer.payload()[..len]);
         }
-        let filled = Filled { payload_type, status: Status::empty(), window: 0, timestamp: None };
+        let status = if self.uncertain { Status::UNCERTAIN } else { Status::empty() };
+        let filled = Filled { payload_type, status, window: 0, timestamp: None };
         self.filled.push_back(Acquired::Frame(Frame {
             buffer,
             number: self.number,
@@ -213,20 +312,23 @@ impl Stream {
         self.cut_off();
         self.counts.unplugged += 1;
         self.port = None;
+        self.uncertain = true;
     }
 
     /// A port that is gone does not tell any more.
     fn count_overruns(&mut self) {
         if let Some(now) = self.port.as_ref().and_then(Port::overruns) {
-            *self.counts.overruns.get_or_insert(0) += now.saturating_sub(self.before);
+            let lost = now.saturating_sub(self.before);
+            *self.counts.overruns.get_or_insert(0) += lost;
             self.before = now;
+            self.uncertain |= lost > 0;
         }
     }
 
     /// What is there of a record is all that comes of it.
     fn cut_off(&mut self) {
-        if self.records.is_within() {
-            let bytes = self.records.cut_off();
+        let bytes = self.framer.as_mut().map_or(0, Framer::clear) + self.records.cut_off();
+        if bytes > 0 {
             tracing::warn!("{}: what is at its end is no whole record: bytes {bytes}", self.file.display());
             self.counts.cut_off += bytes as u64;
             self.filled.push_back(Acquired::Lost { first: self.number, count: 1 });
@@ -246,6 +348,9 @@ impl Stream {
         }
         tracing::info!("{} is there again", self.file.display());
         self.before = port.overruns().unwrap_or(0);
+        if let Some(framer) = &mut self.framer {
+            framer.join();
+        }
         self.port = Some(port);
         Ok(())
     }
@@ -286,13 +391,14 @@ impl Acquisition for Stream {
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
-        while self.filled.is_empty() && !self.over && !self.posted.is_empty() {
+        while self.filled.is_empty() && !self.over && !self.posted.is_empty() && self.failure.is_none() {
             if !self.read(now)? {
                 break;
             }
         }
         Ok(match self.filled.pop_front() {
             Some(acquired) => acquired,
+            None if self.failure.is_some() => return self.failure.take().map_or(Ok(Acquired::NotYet), Err),
             None if self.over => Acquired::Over,
             None => Acquired::NotYet,
         })
@@ -314,6 +420,9 @@ impl Acquisition for Stream {
         if !self.filled.is_empty() || self.over {
             return Some(Duration::ZERO);
         }
+        if self.has_room() && self.framer.as_ref().is_some_and(|framer| framer.pending() > 0) {
+            return Some(self.latest + QUIET);
+        }
         match &self.port {
             None => self.has_room().then_some(self.again),
             Some(port) if !port.tells() && self.has_room() => Some(Duration::ZERO),
@@ -323,8 +432,9 @@ impl Acquisition for Stream {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let since = self.port.as_ref().and_then(Port::overruns).map(|now| now.saturating_sub(self.before));
-        let Counts { bytes, cut_off, unplugged, overruns } = self.counts;
-        let always = [("bytes", bytes), ("cut_off_bytes", cut_off), ("unplugged", unplugged)];
+        let Counts { bytes, cut_off, skipped, unplugged, overruns } = self.counts;
+        let always =
+            [("bytes", bytes), ("cut_off_bytes", cut_off), ("skipped_bytes", skipped), ("unplugged", unplugged)];
         let overruns = since.or(overruns).map(|_| ("overruns", since.unwrap_or(0) + overruns.unwrap_or(0)));
         always.into_iter().chain(overruns).collect()
     }
@@ -411,6 +521,40 @@ mod tests {
         writer.write_all(b"\x01\0").unwrap();
         let error = stream.poll(Duration::ZERO).unwrap_err().to_string();
         assert!(error.contains("at byte 112: a record of 256 bytes is announced, and size says 100"), "{error}");
+    }
+
+    #[test]
+    fn a_record_in_front_of_a_length_that_cannot_be_is_taken() {
+        let (_directory, file) = fifo();
+        let text = format!("file = {file:?}\nsize = 9\nlength = {{ bytes = 1 }}");
+        let (mut stream, _pool) = stream(&toml::from_str(&text).unwrap(), 2);
+        let mut writer = File::options().write(true).open(&file).unwrap();
+        writer.write_all(b"\x03").unwrap();
+        assert_eq!(all(&mut stream, 0), []);
+        writer.write_all(b"abc\xff").unwrap();
+        let Acquired::Frame(frame) = stream.poll(Duration::ZERO).unwrap() else { panic!("no frame") };
+        assert_eq!((frame.number, frame.len), (0, 3));
+        assert!(stream.poll(Duration::ZERO).is_err());
+    }
+
+    /// A line that loses bytes: records are found again, one is lost for each gap, and what follows is uncertain.
+    #[test]
+    fn on_a_line_that_loses_bytes_the_next_mark_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let (instrument, name) = terminal();
+        let port = directory.path().join("ttyUSB0");
+        std::os::unix::fs::symlink(&name, &port).unwrap();
+        let text = format!("file = {port:?}\nrecord = 4\nmark = \"a55a\"");
+        let (mut stream, _pool) = stream(&toml::from_str(&text).unwrap(), 8);
+        // It was listened to from the middle of a record on.
+        rustix::io::write(&instrument, b"ne.\xa5\x5atwo.\xa5\x5athr.\xa5\x5afr.\xa5\x5afiv.").unwrap();
+        let found = all(&mut stream, 1);
+        let came = [Ok((0, b"two.".to_vec())), Ok((1, b"thr.".to_vec()))];
+        assert_eq!(found, came, "the last one waits for what is behind it");
+        assert_eq!(stream.next_time(), Some(Duration::from_secs(1) + QUIET));
+        assert_eq!(all(&mut stream, 2), [Err(2), Ok((3, b"fiv.".to_vec()))]);
+        assert!(stream.uncertain);
+        assert!(stream.counters().contains(&("skipped_bytes", 8)), "{:?}", stream.counters());
     }
 
     /// A terminal's other end, and its name.

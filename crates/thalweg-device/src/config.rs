@@ -5,7 +5,7 @@ mod fit;
 mod network;
 mod recordings;
 
-pub use drivers::{ComediConfig, DmaConfig, EduConfig, LengthPrefix, NvmeConfig, StreamConfig, V4l2Config};
+pub use drivers::{ComediConfig, DmaConfig, EduConfig, LengthPrefix, Mark, NvmeConfig, StreamConfig, V4l2Config};
 pub use fit::{EnvelopeConfig, FitConfig, FitKind, InterferometerConfig};
 pub use network::{Counter, DatagramFormat, Epoch, FeatureValue, Features, GigeConfig, Partial, TimeField, UdpConfig};
 pub use recordings::{ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig, VdifConfig};

@@ -96,7 +96,7 @@ pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
 pub use config::{
     ComediConfig, Counter, DatagramFormat, DeviceConfig, DmaConfig, EduConfig, EnvelopeConfig, Epoch, FeatureValue,
-    Features, FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, ModelAdcConfig, NpyConfig,
+    Features, FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, Mark, ModelAdcConfig, NpyConfig,
     NvmeConfig, Partial, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, TimeField, UdpConfig, V4l2Config,
     VdifConfig,
 };

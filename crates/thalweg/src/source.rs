@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_dev::Stream;
-use thalweg_device::{LengthPrefix, StoredType, StreamConfig};
+use thalweg_device::{LengthPrefix, Mark, StoredType, StreamConfig};
 use thalweg_link::Address;
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
 use thalweg_text::ByteSize;
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Bytes in each record
-    #[arg(long, value_name = "SIZE", required_unless_present_any = ["shape", "length"])]
+    #[arg(long, value_name = "SIZE", required_unless_present_any = ["shape", "length", "end"])]
     record: Option<ByteSize>,
     /// What a record is made of: u8, i16, f32, ci16, i16_be, …
     #[arg(long = "type", value_name = "TYPE")]
@@ -46,8 +46,14 @@ pub(crate) struct Options {
     /// The least significant byte of that number comes first
     #[arg(long, requires = "length")]
     little_endian: bool,
+    /// Bytes in front of each record, as hexadecimal digits: after a byte that was lost the next record is found by them
+    #[arg(long, value_name = "HEX", value_parser = parse_mark)]
+    mark: Option<Mark>,
+    /// Bytes behind each record, as hexadecimal digits: 0a of lines of text
+    #[arg(long, value_name = "HEX", requires = "size", value_parser = parse_mark, conflicts_with_all = ["mark", "length"])]
+    end: Option<Mark>,
     /// Bytes in the longest of such records
-    #[arg(long, value_name = "SIZE", requires = "length")]
+    #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
     /// A serial port's bits per second
     #[arg(long, requires = "file")]
@@ -64,6 +70,10 @@ fn parse_id(text: &str) -> Result<SourceId, String> {
     text.parse()
 }
 
+fn parse_mark(text: &str) -> Result<Mark, String> {
+    text.to_owned().try_into()
+}
+
 /// Feeds one run, to the end of the input or of the run.
 pub(crate) fn source(options: Options, json: bool) -> Result<ExitCode, Failure> {
     let name = options.name.unwrap_or_else(|| options.id.to_string());
@@ -75,6 +85,8 @@ pub(crate) fn source(options: Options, json: bool) -> Result<ExitCode, Failure> 
         shape: options.shape,
         length: options.length.map(|bytes| LengthPrefix { bytes, little_endian }),
         size: options.size,
+        mark: options.mark,
+        end: options.end,
         baud: options.baud,
     };
     let stream = if options.stdin { Stream::standard_input(&config) } else { Stream::open(&config) };

@@ -82,9 +82,46 @@ pub struct StreamConfig {
     /// Bytes in the longest record, where each has its `length` in front.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,
+    /// Bytes in front of each record by which the next is found where some were lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Mark>,
+    /// Bytes behind each record, which are of no record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<Mark>,
     /// A serial port's bits per second; as it is set where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baud: Option<u32>,
+}
+
+/// Bytes that are written as hexadecimal digits: 1 to 16.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mark(Vec<u8>);
+
+impl Mark {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Mark {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let pairs = text.as_bytes().chunks(2).map(|pair| {
+            let digits = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2 && !pair.starts_with('+'))?;
+            u8::from_str_radix(digits, 16).ok()
+        });
+        let bytes = pairs.collect::<Option<Vec<u8>>>().filter(|bytes| (1..=16).contains(&bytes.len()));
+        bytes.map(Self).ok_or_else(|| format!("'{text}' is not 1 to 16 bytes in hexadecimal digits, such as \"a55a\""))
+    }
+}
+
+impl From<Mark> for String {
+    fn from(mark: Mark) -> Self {
+        mark.0.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 impl StreamConfig {
@@ -92,6 +129,7 @@ impl StreamConfig {
     pub fn longest(&self) -> Option<u64> {
         let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
         match self.length {
+            _ if self.end.is_some() => self.size.map(|size| size.0),
             Some(_) => self.size.map(|size| size.0),
             None => self.record.map(|record| record.0).or_else(of_shape),
         }
@@ -105,6 +143,12 @@ impl StreamConfig {
         let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.to_owned() });
         if self.baud == Some(0) {
             return wrong("baud", "0 bits a second would hang the line up");
+        }
+        if self.end.is_some() {
+            if self.mark.is_some() || self.length.is_some() || self.record.is_some() || self.stored.is_some() {
+                return wrong("end", "records that end with a mark are bytes: leave out mark, length, record and type");
+            }
+            return self.check_size("records that end with a mark need to have it: the bytes of the longest");
         }
         let Some(length) = self.length else {
             if self.size.is_some() {
@@ -121,11 +165,15 @@ impl StreamConfig {
         if !(1..=8).contains(&length.bytes) {
             return wrong("length", "the number in front of records has 1 to 8 bytes");
         }
+        self.check_size("records with their `length` in front need to have it: the bytes of the longest")
+    }
+
+    fn check_size(&self, problem: &str) -> Result<Option<Layout>, DeviceError> {
         let expected = "from 1 byte to 1 GiB, the bytes of the longest record";
         match self.size {
             Some(size) if (1..=MAX_PAYLOAD as u64).contains(&size.0) => Ok(None),
             Some(size) => Err(DeviceError::Setting { option: "size", value: size.0, expected }),
-            None => wrong("size", "records with their `length` in front need to have it: the bytes of the longest"),
+            None => Err(DeviceError::Option { option: "size", problem: problem.to_owned() }),
         }
     }
 }
