@@ -22,7 +22,7 @@
 //! | `userspace` | Ways around the kernel: DPDK, VFIO, RDMA, GPUs |
 //! | `steering` | Interrupts that other processors take, for as long as somebody wants it |
 //! | `read` | Reading what the kernel writes for people: small texts, never trusted to have the shape they should |
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod clock;
 mod cpu;

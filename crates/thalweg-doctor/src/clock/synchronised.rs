@@ -1,12 +1,25 @@
-//! Whether somebody keeps the clock right.
+//! How good the clock is, and whether somebody keeps it right.
 
 use crate::{Finding, read};
 use std::path::Path;
+use std::time::Duration;
 
 /// Programs that do, as `/proc/PID/comm` names them.
 const DAEMONS: [&str; 7] = ["chronyd", "ntpd", "openntpd", "phc2sys", "ptp4l", "systemd-timesyn", "timemaster"];
+/// An error from which on dates are not to be relied on.
+const TOO_FAR: Duration = Duration::from_millis(100);
 
-/// The kernel's own word on it (`adjtimex`) is not asked: there is no safe call for it.
+/// What the kernel was told by whoever keeps its clock (adjtimex(2)).
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    /// Somebody keeps it.
+    is_synchronised: bool,
+    /// How far from UTC it is at most: grows by 500 ppm from one correction to the next.
+    most: Duration,
+    /// How far it is by estimate.
+    estimate: Duration,
+}
+
 pub(super) fn probe() -> Finding {
     let comm = |pid: &String| read::text(Path::new("/proc").join(pid).join("comm"));
     let processes = read::names("/proc").into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
@@ -14,20 +27,44 @@ pub(super) fn probe() -> Finding {
         processes.filter_map(|pid| comm(&pid)).filter(|name| DAEMONS.contains(&name.as_str())).collect();
     running.sort();
     running.dedup();
-    judge(&running, Path::new("/run/systemd/timesync/synchronized").exists())
+    judge(&running, ask())
 }
 
-fn judge(running: &[String], timesync: bool) -> Finding {
-    let mark = if timesync { "; systemd-timesyncd says it is right" } else { "" };
-    if !running.is_empty() {
-        return Finding::new("synchronisation", format!("{} runs (/proc/*/comm){mark}", running.join(", ")));
+/// `None` where the kernel does not say.
+#[expect(unsafe_code, reason = "no crate wraps adjtimex for reading its errors")]
+fn ask() -> Option<Kept> {
+    let mut timex = std::mem::MaybeUninit::<libc::timex>::zeroed();
+    // SAFETY: `timex` is valid for writes of its size; all bits zero are a value of it, and with no modes nothing is set.
+    let state = unsafe { libc::adjtimex(timex.as_mut_ptr()) };
+    if state < 0 {
+        return None;
     }
-    Finding::new(
-        "synchronisation",
-        format!("no program that keeps the clock right is seen to run (/proc/*/comm){mark}"),
-    )
-    .degraded("dates drift, and do not agree between hosts; within one host the order of events is safe")
-    .mended_by("systemctl enable --now chrony")
+    // SAFETY: integers, of which every bit pattern is one.
+    let timex = unsafe { timex.assume_init() };
+    let micros = |value: libc::c_long| Duration::from_micros(u64::try_from(value).unwrap_or(0));
+    let is_synchronised = state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
+    Some(Kept { is_synchronised, most: micros(timex.maxerror), estimate: micros(timex.esterror) })
+}
+
+fn judge(running: &[String], kept: Option<Kept>) -> Finding {
+    let by = match running {
+        [] => "no program that keeps it right is seen to run (/proc/*/comm)".to_owned(),
+        running => format!("{} runs (/proc/*/comm)", running.join(", ")),
+    };
+    let (state, is_good) = match kept {
+        Some(Kept { is_synchronised: true, most, estimate }) => {
+            (format!("within {most:?} of UTC, {estimate:?} by estimate (adjtimex); "), most < TOO_FAR)
+        }
+        Some(_) => ("the kernel was not told that its clock is right (adjtimex); ".to_owned(), false),
+        None => (String::new(), !running.is_empty()),
+    };
+    let finding = Finding::new("synchronisation", format!("{state}{by}"));
+    let cost = "dates drift, and do not agree between hosts; within one host the order of events is safe";
+    match (is_good, running.is_empty()) {
+        (true, _) => finding,
+        (false, true) => finding.degraded(cost).mended_by("systemctl enable --now chrony"),
+        (false, false) => finding.degraded(cost).mended_by("chronyc tracking"),
+    }
 }
 
 #[cfg(test)]
@@ -36,8 +73,19 @@ mod tests {
     use crate::Level;
 
     #[test]
-    fn somebody_has_to_keep_the_clock() {
-        assert_eq!(judge(&["chronyd".to_owned()], false).level, Level::Ok);
-        assert_eq!(judge(&[], true).level, Level::Degraded, "the mark stays when its program is gone");
+    fn the_kernels_word_counts_more_than_a_program_that_runs() {
+        let kept = |is_synchronised, most| {
+            Some(Kept { is_synchronised, most: Duration::from_micros(most), estimate: Duration::from_micros(30) })
+        };
+        let chrony = ["chronyd".to_owned()];
+        let good = judge(&chrony, kept(true, 1200));
+        assert_eq!(good.level, Level::Ok);
+        assert_eq!(good.evidence, "within 1.2ms of UTC, 30µs by estimate (adjtimex); chronyd runs (/proc/*/comm)");
+        // It was kept once, and has drifted since.
+        assert_eq!(judge(&[], kept(true, 400_000)).level, Level::Degraded);
+        assert_eq!(judge(&chrony, kept(false, 16_000_000)).level, Level::Degraded);
+        assert_eq!((judge(&chrony, None).level, judge(&[], None).level), (Level::Ok, Level::Degraded));
+        // This machine's: whatever it is.
+        assert!(ask().is_some());
     }
 }
