@@ -151,6 +151,41 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
+    /// The route to all groups leads into the one network, and the sender is in the other.
+    #[test]
+    fn a_group_is_joined_on_every_network_of_a_host() {
+        let network = match thalweg_netns::Network::new(2, 1500) {
+            Ok(network) => network,
+            Err(why) => return thalweg_skip::skipped(format!("no networks of its own: {why}")),
+        };
+        let group: SocketAddr = "239.77.1.1:7401".parse().unwrap();
+        let mut socket = network
+            .on(1, || {
+                let other = "link add other type dummy; link set other up; address add 10.9.9.9/24 dev other; route add \
+                             default dev other";
+                for command in other.split("; ") {
+                    let done = std::process::Command::new("ip").args(command.split(' ')).status().unwrap();
+                    assert!(done.success(), "ip {command}");
+                }
+                DirectSocket::bind(group).unwrap()
+            })
+            .unwrap();
+        network
+            .on(0, || {
+                let sender = UdpSocket::bind((thalweg_netns::Network::address(0), 0)).unwrap();
+                socket2::SockRef::from(&sender).set_multicast_if_v4(&thalweg_netns::Network::address(0)).unwrap();
+                sender.send_to(b"here", group).unwrap();
+            })
+            .unwrap();
+        let mut fds = [rustix::event::PollFd::new(&socket, rustix::event::PollFlags::IN)];
+        let time = rustix::event::Timespec { tv_sec: 30, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&time)).unwrap();
+        let mut front = [0; 4];
+        let mut place = Place::new(&mut front, &mut []);
+        assert_eq!(socket.receive(std::slice::from_mut(&mut place)).unwrap(), 1);
+        assert_eq!(&front, b"here");
+    }
+
     #[test]
     fn each_datagram_is_laid_where_it_was_asked_for() {
         let mut socket = DirectSocket::bind("127.0.0.1:0".parse().unwrap()).unwrap();

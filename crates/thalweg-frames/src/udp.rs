@@ -9,7 +9,7 @@
 
 use crate::control::{self, Room};
 use crate::{Arrival, Counters, FrameIo, FramesError};
-use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, SockAddr, SockAddrStorage, Socket, Type};
 use std::io;
 use std::mem::{size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -437,14 +437,33 @@ impl FrameIo for UdpPort {
     }
 }
 
-/// Where the address is a multicast group's, its datagrams are asked for (RFC 1112): by the interface that a route
-/// leads there.
+/// Where the address is a multicast group's, its datagrams are asked for (RFC 1112): on the interface that its scope
+/// names (`[ff02::1%eth1]`), or on each that this host has.
 pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
-    match at.ip() {
-        IpAddr::V4(group) if group.is_multicast() => socket.join_multicast_v4(&group, &Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(group) if group.is_multicast() => socket.join_multicast_v6(&group, 0),
-        _ => Ok(()),
+    if !at.ip().is_multicast() {
+        return Ok(());
     }
+    let scope = if let SocketAddr::V6(at) = at { at.scope_id() } else { 0 };
+    let mut interfaces: Vec<u32> = match scope {
+        0 => if_addrs::get_if_addrs()?.into_iter().filter_map(|interface| interface.index).collect(),
+        scope => vec![scope],
+    };
+    interfaces.sort_unstable();
+    interfaces.dedup();
+    let join = |interface: u32| match at.ip() {
+        IpAddr::V4(group) => socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface)),
+        IpAddr::V6(group) => socket.join_multicast_v6(&group, interface),
+    };
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "this host has no network to join the group on");
+    let mut joined = false;
+    for interface in interfaces {
+        // Some take part in no group of this family.
+        match join(interface) {
+            Ok(()) => joined = true,
+            Err(error) => failed = error,
+        }
+    }
+    if joined { Ok(()) } else { Err(failed) }
 }
 
 /// Asks for a receive buffer for so many bytes of datagrams, and says how much memory the kernel gives.

@@ -125,6 +125,19 @@ fn address(listen: &str) -> Result<(Way, &str), DeviceError> {
     })
 }
 
+/// Opens a port at the first of a name's addresses that this host has.
+fn bind<T>(found: &[SocketAddr], port: impl Fn(SocketAddr) -> io::Result<T>) -> io::Result<T> {
+    let mut failed = None;
+    for at in found {
+        match port(*at) {
+            Ok(port) => return Ok(port),
+            // The first one says what is wrong.
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+}
+
 impl Listener {
     /// Opens a port, and holds what comes there from now on.
     ///
@@ -135,11 +148,11 @@ impl Listener {
         let doing = || format!("listening on {}", config.listen);
         let network = |error| DeviceError::Network { doing: doing(), error };
         let (way, place) = address(&config.listen)?;
-        let found = place.to_socket_addrs().map_err(network)?.next();
-        let at = found.ok_or_else(|| network(io::ErrorKind::NotFound.into()))?;
+        let found: Vec<SocketAddr> = place.to_socket_addrs().map_err(network)?.collect();
+        let at = *found.first().ok_or_else(|| network(io::ErrorKind::NotFound.into()))?;
         let mut port = match (way, assembler.in_place()) {
-            (Way::Udp, Some(_)) => Port::Direct(DirectSocket::bind(at).map_err(network)?),
-            (Way::Udp, None) => Port::Frames(Box::new(UdpPort::bind(at).map_err(network)?)),
+            (Way::Udp, Some(_)) => Port::Direct(bind(&found, DirectSocket::bind).map_err(network)?),
+            (Way::Udp, None) => Port::Frames(Box::new(bind(&found, UdpPort::bind).map_err(network)?)),
             (Way::Dpdk, _) => {
                 let missing = || DeviceError::Option {
                     option: "listen",

@@ -5,6 +5,7 @@ mod info;
 mod ls;
 mod place;
 mod salvage;
+mod times;
 mod verify;
 
 use crate::Failure;

@@ -71,6 +71,19 @@ fn numbers_of_16_and_of_64_bits_go_on_over_their_ends() {
     }
 }
 
+/// Its first frames were lost on the way, or it does not begin to count at 1: the log and the ledger say so.
+#[test]
+fn a_camera_that_does_not_begin_with_its_first_frame_has_lost_those_before() {
+    for (from, lost) in [(2, 2), (5, 5), (8, 0), (1000, 0)] {
+        let (camera, mut rig) = taken(|settings| settings.resends = false, "patience = \"50ms\"");
+        rig.poll_until(|| camera.is_acquiring());
+        camera.count_from(from);
+        let came = rig.see(&camera, 0..5, |_, _| false);
+        assert_eq!((came.len(), came[0].0), (5, lost), "from {from}");
+        assert!(came.iter().zip(0..).all(|((.., payload), trigger)| *payload == pixels(trigger, IMAGE)), "from {from}");
+    }
+}
+
 #[test]
 fn packets_that_are_lost_are_sent_again_and_frames_are_whole() {
     let (camera, mut rig) = taken(|_| {}, "packet = 576");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thalweg_wire::{EventId, EventTimes, FragmentHeader, Shift};
 
 /// How long after one window was compared the next begins.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The search for shifts of one run. One window of events at a time is looked at, and one source is compared in a turn:
 /// an event builder's thread has no more time for it.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_build::Ledger;
 use thalweg_store::{
-    EventCounts, EventStatus, Part, Problem, RecorderInfo, Recovery, RunInfo, RunState, SourceInfo, WriterLife,
+    EventCounts, EventStatus, Part, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
     state_word,
 };
 use thalweg_text::{count, many, plain, seconds, size, utc, volume, wrapped};
@@ -27,6 +27,9 @@ pub(crate) struct Options {
     /// A run's directory, such as runs/run-000042
     #[arg(value_name = "RUN", required = true)]
     runs: Vec<PathBuf>,
+    /// Write a page with each source's times against another's: offset, drift, steps. Of one run
+    #[arg(long, value_name = "FILE")]
+    times: Option<PathBuf>,
 }
 
 /// What there is to say of one directory.
@@ -66,6 +69,13 @@ struct Sum {
 }
 
 pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+    if let Some(file) = &options.times {
+        let [run] = &options.runs[..] else { return Err(Failure::usage("--times: of one run at a time")) };
+        let busy = Busy::new(format!("reading {}", run.display()));
+        let run = Run::open(run).map_err(|error| explain(run, &error))?;
+        drop(busy);
+        super::times::write(&run, file)?;
+    }
     let mut sights = Vec::new();
     for named in directories(&options.runs)? {
         let busy = Busy::new(format!("reading {}", named.path.display()));

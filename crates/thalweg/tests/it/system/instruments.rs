@@ -344,6 +344,14 @@ fn a_source_that_is_three_triggers_behind_is_named() {
         let mut verify = thalweg();
         verify.args(["verify", "--json", "runs/run-000001"]).current_dir(folder.path());
         let verified = Node::start("verify", verify).finish().report(1);
+        let mut info = thalweg();
+        info.args(["info", "runs/run-000001", "--times", "times.html"]).current_dir(folder.path());
+        Node::start("info", info).finish().succeeded();
+        let page = std::fs::read_to_string(folder.path().join("times.html")).unwrap();
+        assert!(
+            page.contains("less that of source 1.0 adc0, for 300 of 300 events") && page.contains("<svg"),
+            "{page}"
+        );
         let shifts = if builders == 1 { &verified["directories"][0]["shifts"] } else { &verified["runs"][0]["shifts"] };
         assert_eq!(*shifts, serde_json::json!([SHIFT]), "{verified:#}");
     }

@@ -1,0 +1,214 @@
+//! `thalweg info --times`: each source's times against another's, as a page. Clocks that differ, drift or step show in it,
+//! and numbers that do.
+
+use crate::Failure;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::path::Path;
+use thalweg_page::html;
+use thalweg_page::plot::{Area, COLOURS, GRID, INK, Refused, WIDTH, svg};
+use thalweg_store::{Run, StoreError};
+use thalweg_text::count;
+use thalweg_wire::Status;
+
+/// Points of a picture: as many events are looked at, evenly spread over the run, as that gives.
+const POINTS: usize = 12_000;
+const CHART: u32 = 380;
+const ROW: u32 = 22;
+
+/// One source's times less those of the reference, in seconds, over the reference's since its first.
+#[derive(Debug, Clone, PartialEq)]
+struct Series {
+    source: String,
+    points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    /// The median difference; `None` without any.
+    fn offset(&self) -> Option<f64> {
+        median(self.points.iter().map(|(_, difference)| *difference))
+    }
+
+    /// By how much the source's clock goes faster than the reference's, in parts per million: the slope of a line through
+    /// the differences (Theil and Sen: the median of the slopes between the first and the second half's points).
+    fn drift(&self) -> Option<f64> {
+        let half = self.points.len() / 2;
+        let pairs = self.points.iter().zip(&self.points[half..]).filter(|(one, other)| other.0 > one.0);
+        median(pairs.map(|(one, other)| (other.1 - one.1) / (other.0 - one.0) * 1e6))
+    }
+
+    /// The median distance from that line.
+    fn spread(&self) -> Option<f64> {
+        let (drift, from) = (self.drift().unwrap_or(0.0) / 1e6, self.points.first()?.0);
+        let straight = || self.points.iter().map(|(at, difference)| difference - drift * (at - from));
+        let middle = median(straight())?;
+        median(straight().map(|difference| (difference - middle).abs()))
+    }
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
+    let middle = values.len().checked_sub(1)? / 2;
+    Some(*values.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
+/// Writes the page.
+pub(super) fn write(run: &Run, file: &Path) -> Result<(), Failure> {
+    let (reference, all) = series(run).map_err(|error| Failure::broken(error.to_string()))?;
+    let page = page(run, reference.as_deref(), &all).map_err(Failure::broken)?;
+    std::fs::write(file, page).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
+}
+
+/// The source that the others are compared with, the one with the most times, and every source's differences.
+fn series(run: &Run) -> Result<(Option<String>, Vec<Series>), StoreError> {
+    let sources = &run.info().sources;
+    let sampled = (POINTS / sources.len().max(1)).max(100) as u64;
+    let step = run.len().div_ceil(sampled).max(1);
+    let mut times: Vec<Vec<Option<u64>>> = Vec::new();
+    for place in (0..run.len()).step_by(usize::try_from(step).unwrap_or(usize::MAX)) {
+        let Some(event) = run.nth_event(place).map(|id| run.event(id)).transpose()?.flatten() else { continue };
+        let mut row = vec![None; sources.len()];
+        for fragment in &event.fragments {
+            let header = &fragment.header;
+            let of_the_device = !header.status.intersects(Status::MISSING | Status::ARRIVAL_TIME);
+            let source = sources.iter().position(|source| source.id == header.source);
+            if let Some(source) = source.filter(|_| of_the_device && header.timestamp.0 > 0) {
+                row[source] = Some(header.timestamp.0);
+            }
+        }
+        times.push(row);
+    }
+    let dated = |source: usize| times.iter().filter(|row| row[source].is_some()).count();
+    let reference = (0..sources.len()).rev().max_by_key(|source| dated(*source)).filter(|source| dated(*source) > 0);
+    let name = |source: usize| format!("{} {}", sources[source].id, sources[source].name);
+    let Some(reference) = reference else { return Ok((None, Vec::new())) };
+    let begin = times.iter().find_map(|row| row[reference]).unwrap_or(0);
+    let seconds = |time: u64, from: u64| time.wrapping_sub(from).cast_signed() as f64 / 1e9;
+    let point = |row: &Vec<Option<u64>>, source: usize| {
+        let (time, other) = (row[source]?, row[reference]?);
+        Some((seconds(other, begin), seconds(time, other)))
+    };
+    let series = (0..sources.len()).map(|source| Series {
+        source: name(source),
+        points: times.iter().filter_map(|row| point(row, source)).collect(),
+    });
+    Ok((Some(name(reference)), series.collect()))
+}
+
+fn page(run: &Run, reference: Option<&str>, all: &[Series]) -> Result<String, String> {
+    let title = format!("Run {}: times of the sources", run.info().run);
+    let Some(reference) = reference else {
+        let text = "No fragment of this run has a time of its device.";
+        return Ok(html::page(&title, "", &html::paragraph("", text)));
+    };
+    let looked = all.iter().map(|series| series.points.len()).max().unwrap_or(0);
+    let mut body = html::paragraph(
+        "",
+        &format!(
+            "Each source's time of an event less that of source {reference}, for {} of {} events. Straight lines are clocks \
+             that drift; steps are clocks that were set, or numbers that went wrong: a shift by one trigger is a step by \
+             the time from one trigger to the next.",
+            count(looked as u64),
+            count(run.len())
+        ),
+    );
+    let picture = draw(all).map_err(|error| error.to_string())?;
+    body += &html::figure("Differences from their medians", &picture);
+    let headings = ["source", "events with times", "median difference", "drift in ppm", "spread around it"];
+    let cell = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(String::new, text);
+    let rows = all.iter().map(|series| {
+        vec![
+            series.source.clone(),
+            count(series.points.len() as u64),
+            cell(series.offset(), duration),
+            cell(series.drift(), |drift| format!("{drift:.3}")),
+            cell(series.spread(), duration),
+        ]
+    });
+    body += &html::table("figures", &headings, rows);
+    Ok(html::page(&title, "", &body))
+}
+
+/// What a picture's values are multiplied by, and the unit that makes.
+fn unit(most: f64) -> (f64, &'static str) {
+    match most {
+        most if most < 1e-6 => (1e9, "ns"),
+        most if most < 1e-3 => (1e6, "µs"),
+        most if most < 1.0 => (1e3, "ms"),
+        _ => (1.0, "s"),
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    let (factor, unit) = unit(seconds.abs());
+    format!("{:.3} {unit}", seconds * factor)
+}
+
+fn draw(all: &[Series]) -> Result<String, thalweg_page::plot::DrawError> {
+    let centred: Vec<(usize, &Series, f64)> =
+        all.iter().enumerate().filter_map(|(at, series)| Some((at, series, series.offset()?))).collect();
+    let values =
+        || centred.iter().flat_map(|(_, series, middle)| series.points.iter().map(move |point| point.1 - middle));
+    let most = values().map(f64::abs).fold(0.0, f64::max).max(1e-9);
+    let end =
+        centred.iter().flat_map(|(_, series, _)| &series.points).map(|point| point.0).fold(0.0, f64::max).max(1e-9);
+    let (factor, unit) = unit(most);
+    let rows = u32::try_from(centred.len()).unwrap_or(u32::MAX).min(100);
+    svg(CHART + rows * ROW + 12, |area| {
+        let (upper, legend) = area.split_vertically(CHART);
+        let top = most * factor * 1.05;
+        let mut chart = ChartBuilder::on(&upper)
+            .margin(12)
+            .margin_right(28)
+            .x_label_area_size(44)
+            .y_label_area_size(76)
+            .build_cartesian_2d(0.0..end, -top..top)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(GRID)
+            .axis_style(INK)
+            .label_style(("sans-serif", 16, &INK))
+            .x_desc("seconds of the run")
+            .y_desc(unit)
+            .draw()?;
+        for (row, (at, series, middle)) in centred.iter().take(100).enumerate() {
+            let colour = COLOURS[at % COLOURS.len()];
+            let points =
+                series.points.iter().map(|(x, y)| Circle::new((*x, (y - middle) * factor), 2, colour.filled()));
+            chart.draw_series(points)?;
+            name(&legend, row, colour, &series.source)?;
+        }
+        Ok(())
+    })
+}
+
+/// A source's colour and name below the chart.
+fn name(legend: &Area<'_>, row: usize, colour: RGBColor, source: &str) -> Result<(), Refused> {
+    let y = i32::try_from(row).unwrap_or(0) * ROW as i32 + 10;
+    let style = ("sans-serif", 16).into_text_style(&(WIDTH, CHART)).color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+    legend.draw(&Rectangle::new([(72, y - 2), (100, y + 2)], colour.filled()))?;
+    legend.draw(&Text::new(source.chars().take(90).collect::<String>(), (110, y), style))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_drifts_and_is_off_is_measured() {
+        let points =
+            (0..1000).map(|at| (f64::from(at), 0.5 + f64::from(at) * 20e-6 + f64::from(at % 3) * 1e-6)).collect();
+        let series = Series { source: "1.0 a".into(), points };
+        assert!((series.drift().unwrap() - 20.0).abs() < 0.01, "{series:?}");
+        assert!((series.offset().unwrap() - 0.51).abs() < 0.001);
+        assert!((series.spread().unwrap() - 1e-6).abs() < 1e-7);
+        assert_eq!(
+            (duration(0.0012), duration(-3e-9), duration(2.0)),
+            ("1.200 ms".into(), "-3.000 ns".into(), "2.000 s".into())
+        );
+        let none = Series { source: "1.1 b".into(), points: Vec::new() };
+        assert_eq!((none.offset(), none.drift(), none.spread()), (None, None, None));
+        assert!(draw(&[series, none]).unwrap().contains("seconds of the run"));
+    }
+}
