@@ -55,6 +55,9 @@ pub struct RunConfig {
     /// counters.
     #[serde(with = "duration")]
     pub timeout: Duration,
+    /// Whether sources' times are compared, so that one whose numbers are shifted is found.
+    #[serde(skip_serializing_if = "is_true")]
+    pub find_shifts: bool,
     /// No run: builders find out what their links carry, and keep it for the runs that follow.
     pub calibrate: bool,
     /// What a run is reported to do in the steady state begins after so long.
@@ -63,6 +66,11 @@ pub struct RunConfig {
     /// And ends after so long; with the run where absent.
     #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub steady: Option<Duration>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 impl Default for RunConfig {
@@ -75,6 +83,7 @@ impl Default for RunConfig {
             duration: None,
             events: None,
             timeout: Duration::from_secs(10),
+            find_shifts: true,
             calibrate: false,
             warm_up: Duration::ZERO,
             steady: None,

@@ -214,7 +214,8 @@ impl BuilderNode {
         }
         let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
         self.builder = Builder::new(config);
-        self.shifts = ShiftSearch::new(self.sources.len(), self.count, self.first);
+        let compared = if self.run_config.find_shifts { self.sources.len() } else { 0 };
+        self.shifts = ShiftSearch::new(compared, self.count, self.first);
         self.began_at = self.clock.now();
         for source in 0..self.sources.len() {
             if self.sources[source].connection.is_some() {

@@ -433,6 +433,8 @@ fn help_says_what_a_command_is_for_and_how_it_ends() {
       <RUN>...  A run's directory, such as runs/run-000042
 
     Options:
+          --times <FILE>  Write a page with each source's times against another's:
+                          offset, drift, steps. Of one run
           --json          Print one JSON object as the last line of standard output,
                           instead of text for people
       -v, --verbose...    Say more about what is going on, on standard error; twice
