@@ -161,7 +161,7 @@ mod tests {
         let group: SocketAddr = "239.77.1.1:7401".parse().unwrap();
         let mut socket = network
             .on(1, || {
-                let other = "link add other type dummy; link set other up; address add 10.9.9.9/24 dev other; route add \
+                let other = "link add other type veth peer name far; link set other up; link set far up; address add 10.9.9.9/24 dev other; route add \
                              default dev other";
                 for command in other.split("; ") {
                     let done = std::process::Command::new("ip").args(command.split(' ')).status().unwrap();

@@ -461,9 +461,9 @@ impl World {
             }
             Order::Expel(source, why) => {
                 // The builders that do not lead hear of pauses from the sources: most of those must be sound.
-                let live = self.sources.iter().filter(|source| source.connected && !source.over);
-                let sound = live.clone().filter(|source| source.is_honest()).count();
-                let is_led = index == 0 || 2 * sound > live.count();
+                let there = self.sources.iter().filter(|source| source.connected);
+                let sound = there.clone().filter(|source| source.is_honest()).count();
+                let is_led = index == 0 || 2 * sound > there.count();
                 let it = &mut self.sources[source];
                 let produces = it.is_honest() && !it.refused && it.started.iter().all(|started| *started);
                 assert!(!(produces && is_led), "{source} was turned out by {index} at {step}: {why}: {it:?} {node:?}");
