@@ -151,7 +151,9 @@ fn of_six_cameras_with_every_fault_all_frames_are_accounted_for_and_none_are_mix
     let mut command = thalweg();
     command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
     let mut run = Node::start("run", command);
-    (0..6).for_each(|_| drop(run.wait_for("what comes from now on counts")));
+    for camera in 0..6 {
+        run.wait_for(&format!("{}: what comes from now on counts", address(camera)));
+    }
     let triggers = seconds * 60;
     let mut exposed = [0; 6];
     let mut at = std::time::Instant::now();

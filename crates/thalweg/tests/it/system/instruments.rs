@@ -330,7 +330,9 @@ fn a_source_that_is_three_triggers_behind_is_named() {
         let mut command = thalweg();
         command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
         let mut run = Node::start("run", command);
-        places.iter().for_each(|_| drop(run.wait_for("what comes from now on counts")));
+        for (_, address) in &places {
+            run.wait_for(&format!("{address}: what comes from now on counts"));
+        }
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let began = thalweg_device::TaiClock.now().0;
         for event in 0..300 {
@@ -387,7 +389,9 @@ fn events_by_time_are_of_one_trigger_whatever_the_phase_and_whoever_begins_first
     let mut command = thalweg();
     command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
     let mut run = Node::start("run", command);
-    places.iter().for_each(|_| drop(run.wait_for("what comes from now on counts")));
+    for (_, address) in &places {
+        run.wait_for(&format!("{address}: what comes from now on counts"));
+    }
     let is_over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
