@@ -332,8 +332,12 @@ pub(crate) fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::NOMEM)
 }
 
-/// Whether a mapping is made of huge pages, as `/proc/self/smaps` tells (`ShmemPmdMapped`).
+/// Whether a mapping is made of huge pages, as `/proc/self/smaps` tells (`ShmemPmdMapped`). That takes the longer the more
+/// memory a process has, and is not asked where there can be none.
 fn pages_of(memory: &MmapRaw) -> Backing {
+    if memory.len() < HUGE || !is_shared_memory_huge() {
+        return Backing::Small;
+    }
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let start = format!("{:x}-", memory.as_ptr() as usize);
     let mapped = smaps
@@ -342,6 +346,15 @@ fn pages_of(memory: &MmapRaw) -> Backing {
         .find_map(|line| line.strip_prefix("ShmemPmdMapped:"))
         .and_then(|rest| rest.trim().trim_end_matches(" kB").trim().parse::<usize>().ok());
     if mapped.is_some_and(|kib| kib * 1024 >= memory.len()) { Backing::Huge } else { Backing::Small }
+}
+
+/// Whether this system makes shared memory of huge pages by itself (Documentation/admin-guide/mm/transhuge.rst).
+fn is_shared_memory_huge() -> bool {
+    static IS: OnceLock<bool> = OnceLock::new();
+    *IS.get_or_init(|| {
+        let says = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+        !says.contains("[never]") && !says.contains("[deny]")
+    })
 }
 
 /// The exclusive right to a range of an arena: there is never a second span over the same bytes.
