@@ -14,12 +14,10 @@ pub const MOST_SHIFT: i32 = 16;
 const FEWEST_INTERVALS: usize = 64;
 /// How many times better than any other shift the right one must agree.
 const BETTER: u64 = 6;
-/// A fragment's time with one of these does not say when its trigger was.
-const NOT_OF_THE_TRIGGER: Status = Status::MISSING
-    .union(Status::SIMULATED)
-    .union(Status::REPLAYED)
-    .union(Status::UNCERTAIN)
-    .union(Status::ARRIVAL_TIME);
+/// A fragment's time with one of these does not say when its trigger was. (That of an uncertain one does: so it is found
+/// by how much its number is wrong.)
+const NOT_OF_THE_TRIGGER: Status =
+    Status::MISSING.union(Status::SIMULATED).union(Status::REPLAYED).union(Status::ARRIVAL_TIME);
 
 /// The times of [`SHIFT_WINDOW`] consecutive events by one source's fragments.
 #[derive(Debug, Clone)]
@@ -289,7 +287,7 @@ mod tests {
     #[test]
     fn times_that_are_not_the_triggers_are_not_compared() {
         let triggers = triggers(2, 200, MILLISECOND, MILLISECOND);
-        let marks = [Status::SIMULATED, Status::REPLAYED, Status::MISSING, Status::UNCERTAIN, Status::ARRIVAL_TIME];
+        let marks = [Status::SIMULATED, Status::REPLAYED, Status::MISSING, Status::ARRIVAL_TIME];
         for status in marks {
             let mut window = [0; 2].map(EventTimes::new);
             for event in 0..SHIFT_WINDOW {

@@ -127,6 +127,9 @@ impl ShiftSearch {
 
 impl BuilderNode {
     pub(super) fn search_for_shifts(&mut self) {
+        if matches!(self.shifts.stage, Stage::Off) {
+            return;
+        }
         let Self { builder, shifts, sources, .. } = self;
         let next = || (0..sources.len()).map(|source| builder.offered_until(source)).max().unwrap_or_default();
         let found = shifts.turn(self.clock.now(), builder.closed_until(), next);
@@ -141,6 +144,57 @@ impl BuilderNode {
             if is_first {
                 self.tally.reasons.push(text);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_wire::{SHIFT_WINDOW, TaiNanos, mix};
+
+    /// Triggers that are not spaced evenly.
+    fn time(trigger: u64) -> TaiNanos {
+        TaiNanos((0..trigger).fold(1 << 60, |time, trigger| time + 1_000_000 + mix(trigger) % 1_000_000))
+    }
+
+    /// Two sources have a window's events, the second behind by so many triggers. Returns what is found.
+    fn window(search: &mut ShiftSearch, now: Duration, behind: u64) -> Vec<(i32, u64, bool)> {
+        let first = search.window[0].first();
+        for event in first..first + SHIFT_WINDOW {
+            for source in 0..2 {
+                let trigger = event + behind * source;
+                let header =
+                    FragmentHeader { event: EventId(event), timestamp: time(trigger), ..FragmentHeader::default() };
+                search.note(usize::try_from(source).unwrap(), &header);
+            }
+        }
+        let closed = EventId(first + SHIFT_WINDOW);
+        let found = (0..10).flat_map(|_| search.turn(now, closed, || closed));
+        found.map(|found| (found.shift.behind, found.event, found.is_first)).collect()
+    }
+
+    #[test]
+    fn each_shift_is_found_once_and_a_source_is_reported_once() {
+        let mut search = ShiftSearch::new(2, 1, EventId(0));
+        assert_eq!(window(&mut search, Duration::ZERO, 0), []);
+        let at = |looks: u32| LOOK_AGAIN * looks;
+        let begin = |search: &mut ShiftSearch, now| search.turn(now, EventId(0), || EventId(1000)).is_empty();
+        assert!(begin(&mut search, at(1)));
+        assert_eq!(window(&mut search, at(1), 3), [(3, 1000, true)]);
+        for (looks, behind, expected) in [(2, 3, vec![]), (3, 0, vec![]), (4, 2, vec![(2, 1000, false)])] {
+            assert!(begin(&mut search, at(looks)));
+            assert_eq!(window(&mut search, at(looks), behind), expected, "look {looks}");
+        }
+        assert!(search.finish().is_empty());
+    }
+
+    #[test]
+    fn where_several_builders_build_or_a_source_is_alone_none_are_looked_for() {
+        for mut search in [ShiftSearch::new(2, 2, EventId(0)), ShiftSearch::new(1, 1, EventId(0)), ShiftSearch::off()] {
+            assert!(matches!(search.stage, Stage::Off));
+            assert!(search.turn(Duration::MAX, EventId(u64::MAX), || EventId(0)).is_empty());
+            assert!(search.finish().is_empty());
         }
     }
 }
