@@ -57,7 +57,7 @@ fn keys_that_do_not_exist_are_shown_where_they_stand() {
       |
     3 | evnts = 1
       | ^^^^^
-    unknown field `evnts`, expected one of `directory`, `number`, `assignment`, `record`, `duration`, `events`, `timeout`, `calibrate`, `warm_up`, `steady`
+    unknown field `evnts`, expected one of `directory`, `number`, `assignment`, `record`, `duration`, `events`, `timeout`, `find_shifts`, `calibrate`, `warm_up`, `steady`
     ");
     assert_snapshot!(changed("id = \"1.0\"", "id = \"1.0\"\ncolour = \"red\""), @r#"
     thalweg: lab.toml: TOML parse error at line 12, column 1
