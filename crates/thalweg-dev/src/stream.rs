@@ -37,6 +37,8 @@ pub struct Stream {
     records: Records,
     /// Where records have marks.
     framer: Option<Framer>,
+    /// What is read of a line at a time.
+    piece: Vec<u8>,
     /// When the last byte came.
     latest: Duration,
     /// Something was lost, and how many records that were is not known: what follows may belong to other events.
@@ -126,6 +128,7 @@ impl Stream {
             longest,
             records: Records::new(rule),
             framer,
+            piece: Vec::new(),
             latest: Duration::ZERO,
             uncertain: false,
             skips: false,
@@ -202,13 +205,13 @@ impl Stream {
             return Ok(true);
         }
         let Some(port) = &mut self.port else { return self.look_again(now).map(|()| false) };
-        let mut bytes = vec![0; PIECE];
-        match port.read(&mut [IoSliceMut::new(&mut bytes)]).map_err(|error| self.file_error("reading", error))? {
+        self.piece.resize(PIECE, 0);
+        match port.read(&mut [IoSliceMut::new(&mut self.piece)]).map_err(|error| self.file_error("reading", error))? {
             Read::Bytes(came) => {
                 self.counts.bytes += came as u64;
                 self.latest = now;
                 if let Some(framer) = &mut self.framer {
-                    framer.push(&bytes[..came]);
+                    framer.push(&self.piece[..came]);
                 }
                 return Ok(true);
             }
@@ -216,7 +219,7 @@ impl Stream {
             Read::End => {
                 while self.take_records(true) {}
                 self.cut_off();
-                self.over = self.framer.as_ref().is_none_or(|framer| framer.pending() == 0);
+                self.over = true;
             }
             Read::Gone => {
                 while self.take_records(true) {}

@@ -83,8 +83,6 @@ pub(crate) struct Setup {
     pub(crate) payload: Option<usize>,
     /// Frames per second by the camera's own clock.
     pub(crate) rate: Option<f64>,
-    /// Whether something stands behind the image.
-    pub(crate) chunks: bool,
 }
 
 /// A camera that is ours.
@@ -270,7 +268,7 @@ impl Camera {
     /// Looks whether its clock is still kept as it was.
     fn watch_clock(&mut self, news: &Sender<News>) {
         let Self { channel, features, setup, clock: status, .. } = self;
-        let Some(synchronised) = ptp_state(features, channel).map(|state| state.is_synchronised()) else { return };
+        let Some(synchronised) = is_synchronised(features, channel) else { return };
         if synchronised == (*status == Status::CLOCK_LOCKED) {
             return;
         }
@@ -408,7 +406,6 @@ impl Setup {
             pixel_format,
             payload: payload.filter(|payload| *payload > 0),
             rate: rate.filter(|rate| rate.is_finite() && (1e-6..1e9).contains(rate)),
-            chunks: on("ChunkModeActive"),
             found,
         };
         if setup.payload.is_none() && config.size.is_none() {
@@ -476,22 +473,9 @@ fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
     false
 }
 
-/// The state of PTP as a camera has it.
-enum PtpState {
-    /// It follows a master, or is the one that others follow.
-    Synchronised,
-    /// It is not yet, or not any more.
-    Other,
-}
-
-impl PtpState {
-    fn is_synchronised(&self) -> bool {
-        matches!(self, Self::Synchronised)
-    }
-}
-
-/// The state of PTP. `None` where it is switched off, or the camera does not state it.
-fn ptp_state(features: &mut Features, channel: &Channel) -> Option<PtpState> {
+/// Whether PTP keeps the camera's clock: it follows a master, or is the one that others follow. `None` where PTP is
+/// switched off, or the camera does not state it.
+fn is_synchronised(features: &mut Features, channel: &Channel) -> Option<bool> {
     features.refresh();
     let on = |name| features.text(channel, name).is_some_and(|value| matches!(value.as_str(), "true" | "1" | "On"));
     if !on("PtpEnable") && !on("GevIEEE1588") {
@@ -502,7 +486,7 @@ fn ptp_state(features: &mut Features, channel: &Channel) -> Option<PtpState> {
         let _ = features.trigger(channel, "PtpDataSetLatch");
     }
     let state = ["PtpStatus", "GevIEEE1588Status"].into_iter().find_map(|name| features.text(channel, name))?;
-    Some(if matches!(state.as_str(), "Slave" | "Master") { PtpState::Synchronised } else { PtpState::Other })
+    Some(matches!(state.as_str(), "Slave" | "Master"))
 }
 
 /// How the camera's clock goes beside ours, and its status: locked where the camera says that PTP keeps it and it agrees
@@ -534,9 +518,9 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
         clock.set(ticks, thalweg_wire::TaiNanos(begun + ended.saturating_sub(begun) / 6));
     }
     let near = clock.offset.is_some_and(|offset| offset.unsigned_abs() < 1_000_000_000);
-    let status = match ptp_state(features, channel) {
-        Some(PtpState::Synchronised) if near => Status::CLOCK_LOCKED,
-        Some(PtpState::Synchronised) => {
+    let status = match is_synchronised(features, channel) {
+        Some(true) if near => Status::CLOCK_LOCKED,
+        Some(true) => {
             tracing::warn!(
                 "camera {}: PTP keeps its clock, which is not within a second of this machine's TAI",
                 channel.camera()
@@ -544,9 +528,7 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
             Status::CLOCK_FREE_RUNNING
         }
         // It goes on where it was.
-        Some(PtpState::Other) if matches!(before, Status::CLOCK_LOCKED | Status::CLOCK_HOLDOVER) => {
-            Status::CLOCK_HOLDOVER
-        }
+        Some(false) if matches!(before, Status::CLOCK_LOCKED | Status::CLOCK_HOLDOVER) => Status::CLOCK_HOLDOVER,
         _ => Status::CLOCK_FREE_RUNNING,
     };
     if status != Status::CLOCK_FREE_RUNNING {
