@@ -447,7 +447,9 @@ impl RunControl {
     /// Looks for what ends a run that is under way.
     fn watch(&mut self, facts: &impl Facts) {
         let lasted = self.lasted();
-        if self.end.is_some_and(|end| facts.oldest_event() >= end) {
+        // While the builder that leads holds sources, some may have events to come that are other builders', or too late here.
+        let holds = self.config.leads && self.holds_sources();
+        if !holds && self.end.is_some_and(|end| facts.oldest_event() >= end) {
             // Every event is closed: all that is waited for are the final counters.
             self.cause = Some(Cause::Events);
             self.phase = Phase::Ending { last: true, lap: Duration::ZERO };

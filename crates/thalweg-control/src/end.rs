@@ -107,7 +107,9 @@ impl RunControl {
                 source.waited = Duration::ZERO;
             }
             let delays = !source.out && !facts.is_settled(index) && (!source.ended || facts.owes(index));
-            if !delays {
+            // The builder that leads has paused the run; this one has all its events already.
+            let is_held = !self.config.leads && patient && source.present && source.next.is_some();
+            if !delays || is_held && !source.ended {
                 continue;
             }
             source.waited += free;

@@ -22,6 +22,10 @@ const NEAR: i128 = 64;
 const PACE_WINDOW: Duration = Duration::from_secs(1);
 /// A device may be faster by this factor than it ever was.
 const FASTER: f64 = 1.1;
+/// A device that begins to count anew is silent for at least so long.
+const SOONEST: Duration = Duration::from_millis(100);
+/// So far ahead of the one before a silence is the first count behind a pause, at most.
+const PAUSE: u64 = 4;
 /// So many counts that follow others, until it is known by how much the counter goes up.
 const STEPS: u32 = 32;
 
@@ -87,6 +91,9 @@ pub struct FrameCounter {
     pace: Pace,
     doubted: Option<Doubted>,
     steps: Steps,
+    /// Frames that were dropped on the way about when the newest came, and how far that was ahead of the one before.
+    dropped: u64,
+    gap: u64,
     /// From this number on they are a guess.
     uncertain_from: Option<u64>,
     warned: bool,
@@ -143,6 +150,8 @@ impl FrameCounter {
             pace: Pace::default(),
             doubted: None,
             steps: Steps::default(),
+            dropped: 0,
+            gap: 0,
             uncertain_from: None,
             warned: false,
             restarts: 0,
@@ -163,6 +172,31 @@ impl FrameCounter {
     /// From now on the device has so many frames per second, where it keeps to a clock.
     pub fn set_rate(&mut self, rate: Option<f64>) {
         self.rules.rate = rate;
+    }
+
+    /// Whether it may come round unseen while frames are [`dropped`](Self::dropped) within a second or so.
+    pub fn is_narrow(&self) -> bool {
+        self.rules.bits <= 16 && !self.rules.is_absolute
+    }
+
+    /// Takes note of frames that were dropped on the way, before the newest or among those since number `from`. Where the
+    /// counter may have come round meanwhile, or begun anew, numbers from `from` on are a guess.
+    pub fn dropped(&mut self, frames: u64, from: u64) {
+        let Some((count, _)) = self.newest.filter(|_| frames > 0 && !self.rules.is_absolute) else { return };
+        self.dropped = self.dropped.saturating_add(frames);
+        let numbers = self.period() / i128::from(self.rules.step);
+        // As many again may have been lost unseen.
+        let may_have_come_round = i128::from(self.dropped) >= numbers / 2;
+        let counted = count.saturating_sub(self.rules.lowest) / self.rules.step;
+        let may_have_begun_anew = self.gap > PAUSE && self.dropped > 2 * self.gap && counted <= self.dropped;
+        if (may_have_come_round || may_have_begun_anew) && self.is_certain(from) {
+            tracing::warn!(
+                dropped = self.dropped,
+                from,
+                "the device's counter may have come round or begun anew among frames that were dropped: numbers are uncertain"
+            );
+            self.doubt_from(from);
+        }
     }
 
     /// Returns how often the counter began anew.
@@ -319,7 +353,8 @@ impl FrameCounter {
     }
 
     /// A count that is ahead, or one of the past. After a silence in which the counter may have come round, the number is the
-    /// one that the rate leads to; and where that does not fit, a guess.
+    /// one that the rate leads to; and where that does not fit, a guess. It is one, too, where the device may have begun anew
+    /// in that silence and counted up to there.
     fn believe_after_silence(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
         let silence = now.saturating_sub(self.believed).as_secs_f64();
         let fastest = self.rules.rate.or(self.pace.fastest);
@@ -327,10 +362,23 @@ impl FrameCounter {
             return self.believe(count, number, now);
         };
         let (period, due) = (self.period() as f64 / self.rules.step as f64, silence * fastest);
-        if due < 0.75 * period || number <= newest {
+        if number <= newest {
             return self.believe(count, number, now);
         }
         let ahead = (number - newest) as f64;
+        if due < 0.75 * period {
+            // A pause, or as many as the rate says: it goes on. Any other may be the count of one that began anew meanwhile.
+            let goes_on = ahead <= PAUSE as f64 || (ahead - due).abs() <= (0.01 * due).max(2.0);
+            let counted = count.saturating_sub(self.rules.lowest) as f64 / self.rules.step as f64;
+            if silence >= SOONEST.as_secs_f64() && !goes_on && counted <= due * FASTER {
+                tracing::warn!(
+                    number,
+                    "the device was silent for {silence:.1} s and may have begun to count anew: numbers are uncertain"
+                );
+                self.doubt_from(number);
+            }
+            return self.believe(count, number, now);
+        }
         let rounds = ((due - ahead) / period).round().max(0.0);
         let by_rate = ahead + rounds * period;
         let fits = (by_rate - due).abs() <= (0.01 * due).max(2.0) && by_rate < LARGEST_GAP as f64;
@@ -349,7 +397,9 @@ impl FrameCounter {
         self.believed = now;
         self.doubted = None;
         if self.newest.is_none_or(|(_, newest)| number > newest) {
+            self.gap = self.newest.map_or(0, |(_, newest)| number - newest);
             self.newest = Some((count, number));
+            self.dropped = 0;
             self.pace.passed(number, now);
         }
         FrameNumber::At(number)

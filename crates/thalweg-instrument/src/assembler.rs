@@ -219,6 +219,16 @@ impl Assembler {
         self.free.push(buffer);
     }
 
+    /// Whether it is to be told what the port [`dropped`](Self::dropped), though it costs something to ask.
+    pub fn needs_drops(&self) -> bool {
+        self.counter.is_narrow()
+    }
+
+    /// Takes note of datagrams that the port dropped, before or among those that were given last.
+    pub fn dropped(&mut self, datagrams: u64) {
+        self.counter.dropped(datagrams / self.format.packets(), self.next);
+    }
+
     /// A datagram that is not to be looked at: for the counts.
     pub fn stranger(&mut self) {
         self.counts.stranger += 1;
@@ -369,7 +379,6 @@ impl Assembler {
         }
         let mut part = part;
         part.filled.timestamp = self.format.date(front, self.date).or(part.filled.timestamp);
-        part.filled.status.set(Status::UNCERTAIN, !self.counter.is_certain(number));
         Some((number, part))
     }
 
@@ -430,6 +439,7 @@ impl Assembler {
         let payload = &mut buffer.payload()[..len];
         gaps.iter().for_each(|(begin, end)| payload[*begin..*end].fill(0));
         self.format.to_little_endian(payload);
+        filled.status.set(Status::UNCERTAIN, !self.counter.is_certain(number));
         if !gaps.is_empty() {
             filled.status |= Status::CORRUPT;
             tracing::warn!(number, "incomplete: {} did not come, and are zeros", gaps_text(&gaps, len));

@@ -133,6 +133,10 @@ impl Format for Fixed {
         if self.counter.bytes == 8 { 64 } else { (8 * self.counter.bytes).saturating_sub(split).max(1) }
     }
 
+    fn packets(&self) -> u64 {
+        self.packets
+    }
+
     fn whole(&self) -> bool {
         self.packets == 1
     }

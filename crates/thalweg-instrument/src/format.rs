@@ -23,6 +23,11 @@ pub(crate) trait Format: Debug + Send {
         false
     }
 
+    /// Datagrams in a fragment, where all have as many.
+    fn packets(&self) -> u64 {
+        1
+    }
+
     /// Whether each datagram is one fragment, whose payload is the body.
     fn whole(&self) -> bool;
 

@@ -39,7 +39,7 @@ mod spead;
 mod vdif;
 mod vita49;
 
-pub use assembler::{Assembler, Counts};
+pub use assembler::{Assembler, Counts, Taken};
 pub use listener::Listener;
 
 use thalweg_device::{Acquisition, DeviceError, UdpConfig};

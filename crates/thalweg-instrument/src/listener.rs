@@ -45,6 +45,8 @@ pub struct Listener {
     more: bool,
     /// What the port had counted before the run.
     before: Counters,
+    /// What it had dropped when it was looked at last.
+    dropped: u64,
     fronts: Vec<u8>,
     buffers: Vec<Buffer>,
 }
@@ -208,6 +210,7 @@ impl Listener {
             empty: Duration::ZERO,
             more: false,
             before: Counters::default(),
+            dropped: 0,
             buffers: Vec::with_capacity(BURST),
         })
     }
@@ -225,10 +228,15 @@ impl Listener {
         if self.assembler.needs_date() {
             self.assembler.set_date(TaiClock.now());
         }
-        match &self.port {
+        let look = match &self.port {
             Port::Direct(_) => self.receive_in_place(now),
             Port::Frames(_) => self.receive_and_copy(now),
+        };
+        if matches!(self.port, Port::Direct(_)) || self.assembler.needs_drops() {
+            let dropped = self.port_counters().dropped;
+            self.assembler.dropped(dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped)));
         }
+        look
     }
 
     fn receive_in_place(&mut self, now: Duration) -> Result<Look, DeviceError> {
@@ -368,6 +376,7 @@ impl Acquisition for Listener {
             tracing::info!(stale, "datagrams came before the run began");
         }
         self.before = self.port_counters();
+        self.dropped = self.before.dropped;
         self.assembler.start();
         tracing::info!("{}: what comes from now on counts", self.local());
         Ok(())

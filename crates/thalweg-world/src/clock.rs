@@ -7,7 +7,7 @@ use thalweg_node::Clock;
 use thalweg_wire::TaiNanos;
 
 /// What the date is at time zero: 2026-01-01 00:00:37 TAI, in nanoseconds since 1970.
-const EPOCH: u64 = 1_767_225_637_000_000_000;
+pub(crate) const EPOCH: u64 = 1_767_225_637_000_000_000;
 
 /// Time, which is one for all hosts, and the date, which each host has its own of.
 #[derive(Debug, Clone, Default)]

@@ -103,7 +103,7 @@ impl Plug {
         self.0.fetch_max(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    fn is_in(&self, now: Duration) -> bool {
+    pub(crate) fn is_in(&self, now: Duration) -> bool {
         now >= self.out_until()
     }
 

@@ -2,6 +2,7 @@
 
 use crate::device::{Had, payload};
 use crate::hostile::MOST_OPEN_OFFERS;
+use crate::instrument::{instrument_payload, trigger_of};
 use crate::plan::{Fault, NodeName, Plan};
 use crate::world::{Course, Death};
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ pub struct Verdict {
 
 /// Compares what nodes report, and what is on their disks, with what the devices had.
 pub fn judge(plan: &Plan, course: &Course) -> Verdict {
-    let mut judge = Judge { plan, course, wrong: Vec::new() };
+    let mut judge = Judge { plan, course, wrong: Vec::new(), triggers_before: None };
     judge.late();
     for (builder, ended) in course.builders.iter().enumerate() {
         judge.syncs(builder, ended.as_ref().is_some_and(Result::is_ok));
@@ -56,6 +57,8 @@ struct Judge<'a> {
     plan: &'a Plan,
     course: &'a Course,
     wrong: Vec<String>,
+    /// How many triggers were before event 0, where events are numbered by time.
+    triggers_before: Option<i128>,
 }
 
 /// The fragments of a run that are on disk: by event, those of each source.
@@ -206,6 +209,15 @@ impl Judge<'_> {
         let (builders, by_room) = (self.plan.builders as u64, self.plan.by_room);
         let had = self.course.truths[source].had();
         let is_its_own = |event: u64| alone || !by_room && event % builders == builder as u64;
+        let incomplete = [entry.lost, entry.late, entry.dropped_newest, entry.dropped_oldest, entry.lost_in_device];
+        let complete = report.state == "COMPLETE";
+        if complete && (incomplete != [0; 5] || entry.uncertain > 0) {
+            self.wrong.push(format!("{who} is COMPLETE with {entry:?}"));
+        }
+        if self.plan.period.is_some() {
+            // Its events have other numbers than its triggers.
+            return;
+        }
         let acquires = self.plan.sources[source].acquires;
         // A device that works by itself has more than its source accepts: at the end of the run it goes on.
         let accepted = if acquires { usize::try_from(entry.accepted).unwrap_or(usize::MAX) } else { usize::MAX };
@@ -217,7 +229,8 @@ impl Judge<'_> {
             // It was away at the end of the run, and had nothing of what the others had until then.
             (taken, lost) = (entry.accepted, lost + entry.accepted - taken);
         }
-        let knows = entry.final_counters && (alone || !by_room);
+        let is_final = entry.final_counters && (alone || !by_room);
+        let knows = is_final && self.plan.sources[source].instrument.is_none();
         let mut wrong = Vec::new();
         if knows && entry.accepted != taken {
             wrong.push(format!("{who}: {} accepted, and its device had {taken}", entry.accepted));
@@ -230,11 +243,6 @@ impl Judge<'_> {
         if knows && !counted.contains(&dropped) {
             wrong.push(format!("{who}: {} dropped, and its device saw {dropped}", entry.dropped_newest));
         }
-        let complete = report.state == "COMPLETE";
-        let incomplete = [entry.lost, entry.late, entry.dropped_newest, entry.dropped_oldest, entry.lost_in_device];
-        if complete && incomplete != [0; 5] {
-            wrong.push(format!("{who} is COMPLETE with {entry:?}"));
-        }
         // Of each event that is on disk, and complete, all that the devices had is there.
         if let Some(found) = found.filter(|_| complete) {
             let first_missing =
@@ -242,7 +250,7 @@ impl Judge<'_> {
             if let Some((event, _)) = first_missing {
                 wrong.push(format!("{who} is COMPLETE, and event {event} is without its fragment"));
             }
-            if knows && self.plan.levels == [None, None] {
+            if is_final && self.plan.levels == [None, None] {
                 let end = found.keys().next_back().map_or(0, |last| last + 1);
                 let missing =
                     had.keys().find(|event| is_its_own(**event) && **event < end && !found.contains_key(event));
@@ -299,6 +307,12 @@ impl Judge<'_> {
                     sources.push(source);
                     continue;
                 }
+                if self.plan.sources[source].instrument.is_some() {
+                    let is_certain = !fragment.header.status.contains(Status::UNCERTAIN);
+                    self.instruments_fragment(who, (source, id), fragment.payload(), is_certain);
+                    sources.push(source);
+                    continue;
+                }
                 let right = payload(self.plan.seed, source, id, self.plan.sources[source].longest);
                 self.check(fragment.payload() == right, || format!("{who}: event {id} of s{source} has other bytes"));
                 self.check(self.course.truths[source].had().get(&id) == Some(&Had::Filled), || {
@@ -313,6 +327,29 @@ impl Judge<'_> {
             self.check(found.insert(id, sources).is_none(), || format!("{who}: event {id} is there twice"));
         }
         found
+    }
+
+    /// The payload of an instrument's fragment names its trigger: unless its number is uncertain, it is in that one's event.
+    fn instruments_fragment(&mut self, who: &str, (source, id): (usize, u64), found: &[u8], is_certain: bool) {
+        let who = format!("{who}: event {id} of s{source}");
+        let Some(trigger) = trigger_of(found) else {
+            self.wrong.push(format!("{who} names no trigger"));
+            return;
+        };
+        let right = instrument_payload(self.plan.seed, source, trigger, self.plan.sources[source].longest);
+        let was_sent = self.course.truths[source].had().get(&trigger) == Some(&Had::Filled);
+        self.check(found == right && was_sent, || format!("{who} has other bytes, or ones that were never sent"));
+        if !is_certain {
+            return;
+        }
+        let before = i128::from(trigger) - i128::from(id);
+        let expected = match self.plan.period {
+            Some(_) => *self.triggers_before.get_or_insert(before),
+            None => 0,
+        };
+        self.check(before == expected, || {
+            format!("{who} is of trigger {trigger}, which is {} off, and its status is good", before - expected)
+        });
     }
 
     /// A builder that was killed: what it left can be read and salvaged, and is right.

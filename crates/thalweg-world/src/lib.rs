@@ -12,6 +12,7 @@
 //! | `plan` | A system and what happens to it, from a seed |
 //! | `clock` | The clocks of a host |
 //! | `device` | A device that knows what it had |
+//! | `instrument` | An instrument that counts the datagrams that it sends, and a cable on which they are lost |
 //! | `hostile` | A source that keeps to the rules as long as it likes, and then to none |
 //! | `world` | The nodes, and the time that passes between their turns |
 //! | `judge` | Whether what they report and what is on their disks is so |
@@ -22,6 +23,7 @@
 mod clock;
 mod device;
 mod hostile;
+mod instrument;
 mod judge;
 mod plan;
 mod random;
@@ -29,7 +31,7 @@ mod shrink;
 mod world;
 
 pub use judge::{Verdict, judge};
-pub use plan::{Fault, Medium, NodeName, Plan, SourcePlan};
+pub use plan::{ClockPlan, Fault, InstrumentPlan, Medium, NodeName, Plan, SourcePlan};
 pub use shrink::shrink;
 pub use world::{Course, Death, World};
 

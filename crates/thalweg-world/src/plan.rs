@@ -59,6 +59,8 @@ pub struct Plan {
     pub step: Duration,
     /// Whatever happened, the builders are told to stop then.
     pub last_word: Duration,
+    /// Time from one trigger to the next, where all sources are instruments that are numbered by time.
+    pub period: Option<Duration>,
     /// What goes wrong, or is asked for, and when.
     pub faults: Vec<(Duration, Fault)>,
 }
@@ -78,6 +80,48 @@ pub struct SourcePlan {
     pub policy: Policy,
     /// Its device works by itself: it is given slots, and counts what it loses for want of one.
     pub acquires: bool,
+    /// That device is an instrument that sends datagrams, which are numbered by its counter or its times.
+    pub instrument: Option<InstrumentPlan>,
+}
+
+/// An instrument that sends datagrams, and how they fare.
+#[derive(Debug, Clone)]
+pub struct InstrumentPlan {
+    /// Bytes of its counter.
+    pub bytes: u32,
+    /// By how much it goes up.
+    pub step: u64,
+    /// Its count of the first trigger.
+    pub first: u64,
+    /// Whether its source knows that count.
+    pub first_is_stated: bool,
+    /// Of a thousand datagrams, how many are lost.
+    pub lost: u64,
+    /// The most that are lost one after the other.
+    pub longest_loss: u64,
+    /// Of a thousand, how many come twice.
+    pub doubled: u64,
+    /// Are overtaken by up to three others.
+    pub overtaken: u64,
+    /// Come with a count that somebody else has chosen, beside the right one.
+    pub forged: u64,
+    /// Datagrams that the source's port holds.
+    pub port: usize,
+    /// Its clock, where datagrams are numbered by time: its triggers are then those of all instruments.
+    pub clock: Option<ClockPlan>,
+}
+
+/// An instrument's clock.
+#[derive(Debug, Clone, Copy)]
+pub struct ClockPlan {
+    /// How far it is off, in nanoseconds.
+    pub off: i64,
+    /// How much faster it runs, in millionths.
+    pub drift_ppm: i64,
+    /// The most by which a time is late, in nanoseconds.
+    pub jitter: u64,
+    /// Of a thousand times, how many mean nothing.
+    pub wild: u64,
 }
 
 /// A node.
@@ -112,6 +156,10 @@ pub enum Fault {
     DiskStuck(usize, Duration),
     /// The device of a source, which works by itself, is unplugged for so long.
     Unplugged(usize, Duration),
+    /// The instrument of a source is switched off for so long, and counts anew from then on.
+    CountsAnew(usize, Duration),
+    /// The clock of a source's instrument is set, by so many nanoseconds.
+    ClockSet(usize, i64),
     /// The date of a node's host is set, so many milliseconds from the true one.
     Date(NodeName, i64),
 }
@@ -124,6 +172,8 @@ const BEGUN: Duration = Duration::from_secs(2);
 const FIRST_SEEDS: u64 = 1 << 20;
 /// And seeds below this one what they had then.
 const SECOND_SEEDS: u64 = 30_128_000_000_000_000;
+/// And seeds below this one what they had before there were instruments.
+const THIRD_SEEDS: u64 = 30_150_000_000_000_000;
 /// `deadline` of builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Of a thousand datagrams, how many may be lost and the run be complete nevertheless.
@@ -170,6 +220,7 @@ impl Plan {
             floods: false,
             step: random.pick(&[100, 500, 2000].map(Duration::from_micros)),
             last_word: LAST_WORD,
+            period: None,
             faults: Vec::new(),
             sources,
         };
@@ -181,6 +232,9 @@ impl Plan {
         }
         if seed >= SECOND_SEEDS {
             plan.add_ends(&mut random);
+        }
+        if seed >= THIRD_SEEDS && random.once_in(3) {
+            plan.add_instruments(&mut random);
         }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
@@ -226,6 +280,39 @@ impl Plan {
         } else if self.by_room && random.once_in(2) {
             let builder = random.of(1..builders) as usize;
             self.faults.push((random.millis(1000..6000), Fault::Killed(NodeName::Builder(builder))));
+        }
+    }
+
+    /// Draws instruments in the place of devices: some, or all, which are then numbered by time.
+    fn add_instruments(&mut self, random: &mut Random) {
+        if self.hostile.is_none() && random.once_in(3) {
+            self.period = Some(random.millis(2..100));
+        }
+        for at in 0..self.sources.len() {
+            if self.period.is_none() && random.once_in(2) {
+                continue;
+            }
+            let source = &mut self.sources[at];
+            let mut instrument = InstrumentPlan::draw(random, self.period);
+            let own = source.rate.unwrap_or_else(|| random.logarithmic(10..2000) as f64);
+            let rate = self.period.map_or(own, |period| period.as_secs_f64().recip());
+            // A source whose instrument is silent for long holds the end of a run up.
+            instrument.longest_loss = instrument.longest_loss.min(1 + rate as u64);
+            source.rate = Some(rate);
+            source.acquires = true;
+            source.instrument = Some(instrument);
+            source.slots.1 = source.slots.1.max((source.longest as u64 + 128).next_multiple_of(64));
+            if !random.once_in(3) {
+                continue;
+            }
+            let when = Duration::from_millis(random.logarithmic(20..8000));
+            self.faults.push((
+                when,
+                match self.period {
+                    Some(period) => Fault::ClockSet(at, far_off(random, period)),
+                    None => Fault::CountsAnew(at, random.millis(100..3000)),
+                },
+            ));
         }
     }
 
@@ -278,6 +365,10 @@ impl Plan {
     pub fn is_orderly(&self) -> bool {
         // A source that is too slow for the number of events to come is not waited for when the run is told to end.
         let in_time = |rate: f64| self.events.is_none_or(|events| events as f64 / rate < 6.0);
+        // Some of what an instrument sends may be seen to be lost when more comes, or never.
+        if self.sources.iter().any(|source| source.instrument.is_some()) {
+            return false;
+        }
         if self.hostile.is_some() || !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
             return false;
         }
@@ -392,8 +483,52 @@ impl SourcePlan {
             // A device that never waits would drop without end.
             policy: if rate.is_some() { policy } else { Policy::Block },
             acquires: false,
+            instrument: None,
         }
     }
+}
+
+impl InstrumentPlan {
+    fn draw(random: &mut Random, period: Option<Duration>) -> Self {
+        // Numbered by time, counters only tell what was lost from what was not triggered.
+        let bytes = if period.is_some() { 8 } else { random.pick(&[1, 2, 4, 8]) };
+        let step = random.pick(if bytes == 1 { &[1, 1, 2, 4] } else { &[1, 1, 2, 4096 / 16] });
+        let counts = (1 << (8 * u64::from(bytes.min(4)))) / step;
+        let spoils = |random: &mut Random, most| if random.once_in(2) { 0 } else { random.of(0..most) };
+        let quarter = period.map_or(0, |period| i64::try_from(period.as_nanos() / 16).unwrap_or(0));
+        let clock = period.map(|_| ClockPlan {
+            off: random.of(0..quarter.cast_unsigned()).cast_signed(),
+            drift_ppm: random.of(0..200).cast_signed() - 100,
+            jitter: random.logarithmic(1..quarter.cast_unsigned().max(2)),
+            wild: spoils(random, 20),
+        });
+        Self {
+            bytes,
+            step,
+            first: random.next() >> (64 - 8 * bytes) >> random.pick(&[0, 1, 8 * bytes - 1]),
+            first_is_stated: clock.is_none() && random.once_in(2),
+            lost: spoils(random, 100),
+            longest_loss: random.logarithmic(1..(counts / 4).clamp(2, 2000)),
+            doubled: spoils(random, 100),
+            overtaken: spoils(random, 100),
+            // Of a narrow counter any count is near.
+            forged: if bytes < 4 || clock.is_some() { 0 } else { spoils(random, 50) },
+            port: random.logarithmic(8..512) as usize,
+            clock,
+        }
+    }
+}
+
+/// By how much a clock is set that is seen to be: more than a second, or by a part of a period.
+fn far_off(random: &mut Random, period: Duration) -> i64 {
+    let period = i64::try_from(period.as_nanos()).unwrap_or(1);
+    let way = if random.once_in(2) { 1 } else { -1 };
+    let beats = random.logarithmic(1..10_000).cast_signed();
+    let by = match random.once_in(2) {
+        true => period * beats + period / 2,
+        false => 1_500_000_000 + random.of(0..3_600_000_000_000).cast_signed(),
+    };
+    way * by
 }
 
 fn gentle(random: &mut Random) -> Impairments {
@@ -420,6 +555,7 @@ impl Fault {
             Self::Stopped(_, time) => *time < Duration::from_millis(500),
             Self::Parted(_, _, time) | Self::Unplugged(_, time) => *time < Duration::from_millis(800),
             Self::Killed(_) | Self::Restarted(..) | Self::Unpowered(_) => false,
+            Self::CountsAnew(..) | Self::ClockSet(..) => false,
             Self::Disk(_, fault) => fault.is_none(),
         }
     }

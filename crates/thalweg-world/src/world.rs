@@ -3,6 +3,7 @@
 use crate::clock::HostClock;
 use crate::device::{Plug, Truth, WorldAcquisition, WorldDevice};
 use crate::hostile::Hostile;
+use crate::instrument::{Instrument, Receiver};
 use crate::plan::{DEADLINE, Fault, Medium, NodeName, Plan, TIMEOUT};
 use crate::random::Random;
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_control::Command;
+use thalweg_device::{Acquisition, Beat, OnTime};
 use thalweg_link::memory::Network;
 use thalweg_link::{Address, LinkKind, Poller};
 use thalweg_node::{
@@ -23,6 +25,9 @@ use thalweg_wire::{GAMMA, SourceId, mix};
 /// A run that was told to end is over after this: to answer, to go on, to be cut off (and once more where a source comes
 /// back from a hang), to be given up, and the steps in which time is counted meanwhile.
 const BOUND: Duration = Duration::from_millis(2000 + 10_000 + 2 * 2000 + 2000 + 500);
+
+/// An instrument's clock is set when it has numbered so many events, and not before.
+const CLOCKS_AGREED: u64 = 10;
 
 /// A world under way.
 #[derive(Debug)]
@@ -37,6 +42,7 @@ pub struct World {
     truths: Vec<Truth>,
     /// Of the devices of sources.
     plugs: Vec<Plug>,
+    instruments: Vec<Option<Instrument>>,
     runs: PathBuf,
     /// Where builders are found.
     addresses: Vec<Address>,
@@ -189,6 +195,7 @@ impl World {
             disks,
             truths,
             plugs: plan.sources.iter().map(|_| Plug::default()).collect(),
+            instruments: vec![None; plan.sources.len()],
             runs,
             addresses: Vec::new(),
             held_up: Duration::ZERO,
@@ -207,7 +214,11 @@ impl World {
             world.remember_port(NodeName::Builder(index));
             world.builders.push(Member::new(node, clock));
         }
-        for index in 0..plan.sources.len() {
+        for (index, source) in plan.sources.iter().enumerate() {
+            world.instruments[index] = source.instrument.as_ref().zip(source.rate).map(|(instrument, rate)| {
+                Instrument::new(instrument, plan.seed, index, (source.longest, source.events), rate)
+                    .with(world.truths[index].clone(), world.plugs[index].clone())
+            });
             let member = world.start_source(index);
             world.sources.push(member);
         }
@@ -259,11 +270,12 @@ impl World {
         SourceSettings {
             name: format!("s{index}"),
             id: source_id(index),
-            feed: match source.rate.filter(|_| source.acquires) {
-                Some(rate) => {
+            feed: match (&self.instruments[index], source.rate.filter(|_| source.acquires)) {
+                (Some(instrument), _) => Feed::Acquisition(self.receiver(instrument.clone())),
+                (None, Some(rate)) => {
                     Feed::Acquisition(Box::new(WorldAcquisition::new(device, rate, self.plugs[index].clone())))
                 }
-                None => Feed::Device(Box::new(device)),
+                (None, None) => Feed::Device(Box::new(device)),
             },
             builders: self.addresses.clone(),
             adapter: None,
@@ -276,6 +288,14 @@ impl World {
             timeout: TIMEOUT,
             wait: Wait::default(),
             cpu: None,
+        }
+    }
+
+    fn receiver(&self, instrument: Instrument) -> Box<dyn Acquisition> {
+        let receiver = Box::new(Receiver::new(instrument));
+        match self.plan.period {
+            Some(period) => Box::new(OnTime::new(receiver, Beat { period, phase: None, tolerance: period / 4 })),
+            None => receiver,
         }
     }
 
@@ -398,6 +418,15 @@ impl World {
                 self.held_up += time;
                 self.plugs[source].pull_until(now + time);
             }
+            Fault::CountsAnew(source, time) => {
+                self.held_up += time;
+                self.instruments[source].iter().for_each(|instrument| instrument.switch_off(now, time));
+            }
+            // Clocks that differ before events begin number them as they are.
+            Fault::ClockSet(source, _) if self.numbered_by(source) < CLOCKS_AGREED => {}
+            Fault::ClockSet(source, by) => {
+                self.instruments[source].iter().for_each(|instrument| instrument.set_clock(now, by));
+            }
             Fault::Killed(NodeName::Source(at)) => self.sources[at].node = None,
             Fault::Disk(builder, fault) => self.disks[builder].fault(fault),
             Fault::DiskStuck(builder, time) => {
@@ -412,6 +441,11 @@ impl World {
                 clock.set_off(millis * 1_000_000);
             }
         }
+    }
+
+    /// Events of a source that builder 0 knows of.
+    fn numbered_by(&self, source: usize) -> u64 {
+        self.builders[0].handle.snapshot().sources.get(source).map_or(0, |row| row.accepted)
     }
 
     fn kill_builder(&mut self, builder: usize) -> Option<BuilderNode> {

@@ -41,13 +41,18 @@ fn offered(until: u64) -> Offered {
 
 /// One of two builders of three sources, in a run that is under way; builder 0 leads.
 fn running(leads: bool) -> RunControl {
+    running_to(leads, None)
+}
+
+/// The same, of a run of so many events.
+fn running_to(leads: bool, end: Option<u64>) -> RunControl {
     let mut control = RunControl::new(Config {
         sources: 3,
         builders: 2,
         leads,
         starts_alone: true,
         first: EventId(0),
-        end: None,
+        end: end.map(EventId),
         duration: None,
         timeout: 10 * SECOND,
     });
@@ -112,6 +117,38 @@ fn a_builder_whose_sources_go_on_up_to_the_end_does_not_hold_them_any_more() {
     control.time(SECOND, &offered(5));
     assert_eq!(control.end(), None, "one source does not decide");
     assert!(!control.holds_sources(), "time has to pass for those that are gone to be given up");
+}
+
+#[test]
+fn a_run_that_is_paused_does_not_end_though_a_builder_has_all_its_events() {
+    let (all, mut leader) = (Offered { until: 13, closed: 13 }, running_to(true, Some(13)));
+    leader.command(Command::Pause).unwrap();
+    leader.time(SECOND, &all);
+    assert_eq!(leader.state(), State::Pausing, "sources have events of other builders to come");
+    (0..3).for_each(|source| leader.paused(source, EventId(10), 0));
+    leader.time(2 * SECOND, &all);
+    leader.time(3 * SECOND, &all);
+    assert_eq!(leader.state(), State::Paused);
+    told(&mut leader);
+    leader.command(Command::Resume).unwrap();
+    assert_eq!(told(&mut leader), [0, 1, 2].map(|source| (source, Tell::Resume)));
+    leader.time(4 * SECOND, &all);
+    assert_eq!(leader.state(), State::Stopping);
+
+    let mut other = running_to(false, Some(13));
+    other.time(SECOND, &all);
+    assert_eq!(other.state(), State::Stopping);
+    let expelled_within = |other: &mut RunControl, from: u32, seconds: u32| {
+        (4 * from..4 * (from + seconds)).any(|quarter| {
+            other.time(quarter * SECOND / 4, &all);
+            orders(other).iter().any(|order| matches!(order, Order::Expel(..)))
+        })
+    };
+    (0..3).for_each(|source| other.paused(source, EventId(10), 0));
+    assert!(!expelled_within(&mut other, 1, 60), "the builder that leads has paused the run");
+    (0..3).for_each(|source| other.runs_elsewhere(source));
+    assert!(!expelled_within(&mut other, 61, 9));
+    assert!(expelled_within(&mut other, 70, 3), "nothing comes, and nothing is paused");
 }
 
 /// A builder alone, in a run of one source that ends by itself: by its duration, or by its number of events.

@@ -182,7 +182,6 @@ impl SourceNode {
         builder.most_records = welcome.most_records;
         builder.welcome = Some(welcome);
         self.release(index, welcome.released_below);
-        let not_taken = self.not_taken();
         let builder = &mut self.builders[index];
         if let Some(link) = self.endpoints.link_mut(index) {
             // After a reconnection: whatever has not been released is offered again, under the same tickets.
@@ -191,12 +190,9 @@ impl SourceNode {
                 let (below, tickets) = (EventId(builder.passed), builder.book.next_ticket());
                 link.send(&Message::Passed { below, tickets });
             }
-            if self.phase == Phase::Ending && builder.started {
-                if index == 0 {
-                    link.send(&Message::NotTaken(not_taken));
-                }
-                link.send(&Message::End(builder.accounts));
-            }
+        }
+        if self.phase == Phase::Ending && self.builders[index].started {
+            self.send_final_counters(index);
         }
         if index > 0 {
             self.pass_on_standing(index);
@@ -226,7 +222,19 @@ impl SourceNode {
             // Builders that wait for the one that leads hear of it.
             self.pass_on(&Message::Running);
         }
+        if self.phase == Phase::Ending {
+            // The run has ended elsewhere before it began here.
+            self.send_final_counters(index);
+        }
         self.start_if_all_have();
+    }
+
+    /// Tells a builder that this source has ended, and what it has counted.
+    fn send_final_counters(&mut self, index: usize) {
+        if index == 0 {
+            self.send_to(0, &Message::NotTaken(self.not_taken()));
+        }
+        self.send_to(index, &Message::End(self.builders[index].accounts));
     }
 
     /// Begins when all builders have said so that take part.
