@@ -80,7 +80,9 @@ impl Judge<'_> {
 
     /// Where a builder is told to end its run at once, and nothing else is wrong, the others end it soon, too.
     fn aborts(&mut self) {
-        if self.plan.hostile.is_some() || !self.plan.has_only_commands() {
+        // They hear of it from the one that leads: not where that one went before the run began.
+        let leads = matches!(self.course.builders.first(), Some(Some(Ok(_))));
+        if self.plan.hostile.is_some() || !self.plan.has_only_commands() || !leads {
             return;
         }
         let ended = self.course.builders.iter().enumerate();
