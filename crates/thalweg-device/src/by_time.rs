@@ -222,9 +222,9 @@ impl<T> Beats<T> {
         }
     }
 
-    /// Whether a frame waits for the next one.
+    /// Whether a frame waits for the next one, and not for ever: the first one, which nothing confirms, does.
     pub fn waits(&self) -> bool {
-        self.held.is_some() || self.first.is_some() && self.origin.is_some()
+        self.held.is_some()
     }
 
     /// The next frame does not come: what waits is taken at its time.
@@ -232,8 +232,13 @@ impl<T> Beats<T> {
         if let Some(held) = self.held.take() {
             self.take_at_its_time(held);
         }
-        if let (Some(seen), Some(origin)) = (self.first.take(), self.origin) {
-            self.anchor(seen, origin);
+    }
+
+    /// No frame comes any more. A first one that no other has confirmed is of no event.
+    pub fn finish(&mut self) {
+        self.settle();
+        if let Some(seen) = self.first.take() {
+            self.stray(seen.frame);
         }
     }
 
@@ -540,7 +545,7 @@ mod tests {
             let arrived = Duration::from_nanos(1_000_000_000_u64.saturating_add_signed(since));
             beats.came(counter, Some(TaiNanos(START.checked_add_signed(since).unwrap())), arrived, counter);
         }
-        beats.settle();
+        beats.finish();
         (std::iter::from_fn(|| beats.take()).collect(), beats.counts())
     }
 
@@ -577,8 +582,8 @@ mod tests {
 
     #[test]
     fn what_is_from_before_the_run_or_between_beats_is_of_no_event() {
-        let (seen, counts) = numbered([(1, at(-2)), (2, at(-1)), (3, at(0) + 7_000_000), (4, at(2))]);
-        assert_eq!(seen[3..], [Numbered::Missed { event: 0, count: 2 }, frame(2, 4)]);
+        let (seen, counts) = numbered([(1, at(-2)), (2, at(-1)), (3, at(0) + 7_000_000), (4, at(2)), (5, at(3))]);
+        assert_eq!(seen[3..], [Numbered::Missed { event: 0, count: 2 }, frame(2, 4), frame(3, 5)]);
         assert_eq!(seen[..3], [Numbered::Before(1), Numbered::Before(2), Numbered::Stray(3)]);
         assert_eq!(counts, BeatCounts { stray: 1, missed: 2, ..Default::default() });
     }
@@ -748,7 +753,7 @@ mod tests {
             for (counter, time, event) in clock.frames(216_000) {
                 beats.came(counter, Some(time), Duration::from_nanos(event * PERIOD), event);
             }
-            beats.settle();
+            beats.finish();
             let mut frames = 0;
             while let Some(one) = beats.take() {
                 if let Numbered::Frame { event, frame, is_certain } = one {
@@ -770,7 +775,7 @@ mod tests {
             for (counter, time, event) in clock.frames(events) {
                 beats.came(counter, Some(time), Duration::from_nanos(time.0 - START), event);
             }
-            beats.settle();
+            beats.finish();
             let (mut next, mut lost, mut missed) = (0, 0, 0);
             while let Some(one) = beats.take() {
                 let (from, count) = match one {
@@ -814,7 +819,7 @@ mod tests {
             for (at_, (counter, event, off)) in frames.iter().enumerate() {
                 beats.came(*counter, Some(TaiNanos(START.checked_add_signed(at(*event) + off).unwrap())), Duration::ZERO, at_);
             }
-            beats.settle();
+            beats.finish();
             let (mut next, mut back) = (0, 0);
             while let Some(one) = beats.take() {
                 let (event, count) = match one {
@@ -835,7 +840,7 @@ mod tests {
             for (counter, time) in frames {
                 beats.came(counter, Some(TaiNanos(time)), Duration::ZERO, ());
             }
-            beats.settle();
+            beats.finish();
             while beats.take().is_some() {}
             beats.drift();
         }

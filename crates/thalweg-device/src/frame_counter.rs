@@ -9,6 +9,7 @@
 //! counter counts, [`FrameCounter::is_certain`] says so.
 
 use std::time::Duration;
+use thalweg_wire::TaiNanos;
 
 /// Than this no frame of a device is further ahead of another, unless the device began anew.
 const LARGEST_GAP: i128 = 1 << 24;
@@ -20,12 +21,18 @@ const JUMP: i128 = 1 << 16;
 const NEAR: i128 = 64;
 /// How long the rate of a device is looked at before it is known.
 const PACE_WINDOW: Duration = Duration::from_secs(1);
+/// So many windows are remembered: nothing waits for longer on its way.
+const LOOKS: usize = 8;
+/// No device whose pace is not known yet has more frames per second.
+const FASTEST: f64 = 1e6;
 /// A device may be faster by this factor than it ever was.
 const FASTER: f64 = 1.1;
 /// A device that begins to count anew is silent for at least so long.
 const SOONEST: Duration = Duration::from_millis(100);
 /// So far ahead of the one before a silence is the first count behind a pause, at most.
 const PAUSE: u64 = 4;
+/// A counter that comes round after so many frames may well have done so in a silence.
+const SMALL: i128 = 1 << 12;
 /// So many counts that follow others, until it is known by how much the counter goes up.
 const STEPS: u32 = 32;
 
@@ -42,16 +49,32 @@ pub struct Trust {
     pub silence: Duration,
     /// A count that is so far behind the newest is late, and says nothing of where the counter is.
     pub late: u32,
+    /// Nobody else knows when the device begins to count anew.
+    pub restarts_unseen: bool,
 }
 
 impl Trust {
     /// In counts that anyone on the network can send: a single forged one moves nothing.
-    pub const DATAGRAMS: Self = Self { at_once: 3000, few: 4, followers: 16, silence: Duration::from_secs(1), late: 0 };
+    pub const DATAGRAMS: Self =
+        Self { at_once: 3000, few: 4, followers: 16, silence: Duration::from_secs(1), late: 0, restarts_unseen: true };
     /// In the counts of a camera whose address and port are known.
-    pub const CAMERA: Self = Self { at_once: 64, few: 3, followers: 3, silence: Duration::from_millis(100), late: 64 };
+    pub const CAMERA: Self = Self {
+        at_once: 64,
+        few: 3,
+        followers: 3,
+        silence: Duration::from_millis(100),
+        late: 64,
+        restarts_unseen: false,
+    };
     /// In the counts of a device of this machine.
-    pub const DRIVER: Self =
-        Self { at_once: LARGEST_GAP as u32, few: 1, followers: 1, silence: Duration::ZERO, late: 0 };
+    pub const DRIVER: Self = Self {
+        at_once: LARGEST_GAP as u32,
+        few: 1,
+        followers: 1,
+        silence: Duration::ZERO,
+        late: 0,
+        restarts_unseen: false,
+    };
 }
 
 /// How a device counts.
@@ -89,11 +112,13 @@ pub struct FrameCounter {
     /// When a count was believed last.
     believed: Duration,
     pace: Pace,
+    /// When the newest was taken, and the one that is looked at, by the device's clock.
+    taken: (Option<TaiNanos>, Option<TaiNanos>),
     doubted: Option<Doubted>,
     steps: Steps,
-    /// Frames that were dropped on the way about when the newest came, and how far that was ahead of the one before.
+    /// Frames that were dropped on the way about when the newest came, and whether others have come since.
     dropped: u64,
-    gap: u64,
+    went_on: bool,
     /// From this number on they are a guess.
     uncertain_from: Option<u64>,
     warned: bool,
@@ -112,12 +137,13 @@ struct Doubted {
 /// How fast a device is.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
-    /// When it began, and with which number.
-    begun: Option<(Duration, u64)>,
-    /// When it was looked at last, and its number then.
-    window: (Duration, u64),
+    /// When it was looked at, and its number then: the newest last. What has waited at a port comes late and at once, so one
+    /// look alone does not tell where the device is.
+    looks: [Option<(Duration, u64)>; LOOKS],
     /// Frames per second: the most in one window.
     fastest: Option<f64>,
+    /// The same by the device's clock, from one frame to another.
+    by_device: Option<f64>,
 }
 
 /// What is known of how a counter goes up.
@@ -148,10 +174,11 @@ impl FrameCounter {
             newest: None,
             believed: Duration::ZERO,
             pace: Pace::default(),
+            taken: (None, None),
             doubted: None,
             steps: Steps::default(),
             dropped: 0,
-            gap: 0,
+            went_on: false,
             uncertain_from: None,
             warned: false,
             restarts: 0,
@@ -179,21 +206,22 @@ impl FrameCounter {
         self.rules.bits <= 16 && !self.rules.is_absolute
     }
 
-    /// Takes note of frames that were dropped on the way, before the newest or among those since number `from`. Where the
-    /// counter may have come round meanwhile, or begun anew, numbers from `from` on are a guess.
+    /// Takes note of frames that were dropped on the way, before those that come next or among those since number `from`.
+    /// Where the counter may have come round meanwhile, numbers from `from` on are a guess.
     pub fn dropped(&mut self, frames: u64, from: u64) {
-        let Some((count, _)) = self.newest.filter(|_| frames > 0 && !self.rules.is_absolute) else { return };
+        if frames == 0 || self.rules.is_absolute {
+            return;
+        }
+        if std::mem::take(&mut self.went_on) {
+            self.dropped = 0;
+        }
         self.dropped = self.dropped.saturating_add(frames);
-        let numbers = self.period() / i128::from(self.rules.step);
         // As many again may have been lost unseen.
-        let may_have_come_round = i128::from(self.dropped) >= numbers / 2;
-        let counted = count.saturating_sub(self.rules.lowest) / self.rules.step;
-        let may_have_begun_anew = self.gap > PAUSE && self.dropped > 2 * self.gap && counted <= self.dropped;
-        if (may_have_come_round || may_have_begun_anew) && self.is_certain(from) {
+        if i128::from(self.dropped) >= self.round() / 2 && self.is_certain(from) {
             tracing::warn!(
-                dropped = self.dropped,
                 from,
-                "the device's counter may have come round or begun anew among frames that were dropped: numbers are uncertain"
+                dropped = self.dropped,
+                "about as many were dropped as the device's counter counts: numbers are uncertain"
             );
             self.doubt_from(from);
         }
@@ -248,10 +276,17 @@ impl FrameCounter {
 
     /// Takes note of a count. `next` is the first number that is still waited for: what is before it is of no use.
     pub fn came(&mut self, count: u64, next: u64, now: Duration) -> FrameNumber {
+        self.came_dated(count, next, now, None)
+    }
+
+    /// As [`came`](Self::came), of a frame that was taken then, by the device's clock: frames that were lost together may
+    /// have been sent long after each other, and come at once.
+    pub fn came_dated(&mut self, count: u64, next: u64, now: Duration, taken: Option<TaiNanos>) -> FrameNumber {
+        self.taken.1 = taken;
         // Some cameras count 0, which others leave out: the first 0 tells.
         self.rules.lowest = self.rules.lowest.min(count);
         self.look_for_step(count);
-        let place = self.place(count);
+        let place = self.place(count).map(|place| if self.is_newer(place) { place + self.round() } else { place });
         let near = place.and_then(|place| self.near(place, next));
         if let Some(number) = near.filter(|number| self.is_reachable(*number, now)) {
             // Old counts have come again, one after the other, up to here: they came twice, or the counter began anew.
@@ -305,6 +340,19 @@ impl FrameCounter {
         if begins_anew { FrameNumber::At(self.begin_anew(count, next, now)) } else { other }
     }
 
+    /// Whether a frame whose count is behind the newest one's was taken after it, by the device's clock: a narrow counter has
+    /// come round.
+    fn is_newer(&self, place: i128) -> bool {
+        self.is_narrow()
+            && self.ahead(place) <= 0
+            && matches!(self.taken, (Some(newest), Some(taken)) if taken > newest)
+    }
+
+    /// Numbers before a count comes again.
+    fn round(&self) -> i128 {
+        self.period() / i128::from(self.rules.step)
+    }
+
     /// Counts before one comes again.
     fn period(&self) -> i128 {
         (1_i128 << self.rules.bits) - i128::from(self.rules.lowest)
@@ -344,38 +392,41 @@ impl FrameCounter {
 
     /// Whether a device can have got to a number by now, as fast as it ever was.
     fn is_reachable(&self, number: u64, now: Duration) -> bool {
-        let (Some(fastest), Some((since, first)), false) = (self.pace.fastest, self.pace.begun, self.rules.is_absolute)
-        else {
-            return true;
-        };
-        let most = fastest * FASTER * now.saturating_sub(since).as_secs_f64();
-        self.ahead(number.into()) <= NEAR || i128::from(number) - i128::from(first) <= NEAR + most as i128
+        let (Some(most), false) = (self.pace.furthest(now), self.rules.is_absolute) else { return true };
+        let most = self.newest.map_or(most, |(_, newest)| most.max(newest)).saturating_add(self.dropped);
+        i128::from(number) <= NEAR + i128::from(most)
     }
 
     /// A count that is ahead, or one of the past. After a silence in which the counter may have come round, the number is the
     /// one that the rate leads to; and where that does not fit, a guess. It is one, too, where the device may have begun anew
     /// in that silence and counted up to there.
     fn believe_after_silence(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
-        let silence = now.saturating_sub(self.believed).as_secs_f64();
-        let fastest = self.rules.rate.or(self.pace.fastest);
-        let (Some(fastest), Some((_, newest)), false) = (fastest, self.newest, self.rules.is_absolute) else {
+        let by_device = self.taken.0.zip(self.taken.1).map(|(before, taken)| taken.0.saturating_sub(before.0));
+        let by_device = by_device.filter(|nanos| *nanos > 0).map(Duration::from_nanos);
+        let silence = by_device.unwrap_or_else(|| now.saturating_sub(self.believed)).as_secs_f64();
+        let pace = if by_device.is_some() { self.pace.by_device } else { self.pace.fastest };
+        let fastest = self.rules.rate.or(pace).or(self.pace.fastest);
+        let (Some((_, newest)), false) = (self.newest.filter(|(_, newest)| number > *newest), self.rules.is_absolute)
+        else {
             return self.believe(count, number, now);
         };
-        let (period, due) = (self.period() as f64 / self.rules.step as f64, silence * fastest);
-        if number <= newest {
-            return self.believe(count, number, now);
-        }
         let ahead = (number - newest) as f64;
-        if due < 0.75 * period {
-            // A pause, or as many as the rate says: it goes on. Any other may be the count of one that began anew meanwhile.
-            let goes_on = ahead <= PAUSE as f64 || (ahead - due).abs() <= (0.01 * due).max(2.0);
+        let (period, due) = (self.round() as f64, silence * fastest.unwrap_or(FASTEST));
+        if fastest.is_none() || due < 0.75 * period {
+            // A pause, or as many as the rate says: it goes on. Any other may be the count of one that began anew meanwhile, or
+            // came round.
+            let is_small = self.round() <= SMALL;
+            let pause = if is_small { 1.0 } else { PAUSE as f64 };
+            let goes_on = ahead <= pause || fastest.is_some() && (ahead - due).abs() <= (0.01 * due).max(2.0);
             let counted = count.saturating_sub(self.rules.lowest) as f64 / self.rules.step as f64;
-            if silence >= SOONEST.as_secs_f64() && !goes_on && counted <= due * FASTER {
+            let can_be_there = is_small || self.rules.trust.restarts_unseen && counted <= due * FASTER;
+            if silence >= SOONEST.as_secs_f64() && !goes_on && can_be_there {
                 tracing::warn!(
                     number,
                     "the device was silent for {silence:.1} s and may have begun to count anew: numbers are uncertain"
                 );
-                self.doubt_from(number);
+                // One that is overtaken, too.
+                self.doubt_from(newest.saturating_add(1));
             }
             return self.believe(count, number, now);
         }
@@ -388,7 +439,7 @@ impl FrameCounter {
                 number,
                 "the device was silent for {silence:.1} s, longer than its counter counts: numbers are uncertain"
             );
-            self.doubt_from(number);
+            self.doubt_from(newest.saturating_add(1));
         }
         self.believe(count, number, now)
     }
@@ -397,9 +448,23 @@ impl FrameCounter {
         self.believed = now;
         self.doubted = None;
         if self.newest.is_none_or(|(_, newest)| number > newest) {
-            self.gap = self.newest.map_or(0, |(_, newest)| number - newest);
+            let newest = self.newest.map_or(number, |(_, newest)| newest);
+            let gap = number - newest;
+            if let (Some(before), Some(taken)) = self.taken {
+                self.pace.passed_by_device(gap, taken.0.saturating_sub(before.0));
+            }
+            let counted = count.saturating_sub(self.rules.lowest) / self.rules.step;
+            if gap > PAUSE && self.dropped > 2 * gap && counted <= self.dropped && self.is_certain(number) {
+                tracing::warn!(
+                    number,
+                    dropped = self.dropped,
+                    "more were dropped than are missing, and the device may have begun to count anew: numbers are uncertain"
+                );
+                self.doubt_from(newest.saturating_add(1));
+            }
+            self.taken.0 = self.taken.1.or(self.taken.0);
             self.newest = Some((count, number));
-            self.dropped = 0;
+            self.went_on = true;
             self.pace.passed(number, now);
         }
         FrameNumber::At(number)
@@ -459,13 +524,32 @@ impl FrameCounter {
 impl Pace {
     /// A frame with this number came.
     fn passed(&mut self, number: u64, now: Duration) {
-        let (since, first) = self.window;
-        if self.begun.is_none() {
-            (self.begun, self.window) = (Some((now, number)), (now, number));
-        } else if now >= since + PACE_WINDOW {
+        let last = self.looks[LOOKS - 1];
+        if let Some((since, first)) = last {
+            if now < since + PACE_WINDOW {
+                return;
+            }
             let pace = number.saturating_sub(first) as f64 / (now - since).as_secs_f64();
             self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
-            self.window = (now, number);
+        }
+        self.looks.rotate_left(1);
+        self.looks[LOOKS - 1] = Some((now, number));
+    }
+
+    /// Returns the highest number that the device can have got to by now, where that is known.
+    fn furthest(&self, now: Duration) -> Option<u64> {
+        let fastest = self.fastest? * FASTER;
+        let from = |(since, number): (Duration, u64)| {
+            number.saturating_add((fastest * now.saturating_sub(since).as_secs_f64()) as u64)
+        };
+        self.looks.iter().flatten().map(|look| from(*look)).max()
+    }
+
+    /// So many frames were taken in so many nanoseconds.
+    fn passed_by_device(&mut self, frames: u64, nanos: u64) {
+        if nanos > 0 {
+            let pace = frames as f64 / nanos as f64 * 1e9;
+            self.by_device = Some(self.by_device.map_or(pace, |fastest| fastest.max(pace)));
         }
     }
 }
@@ -629,6 +713,49 @@ mod tests {
         assert_eq!(after_silence(Some(50.0), 1400, 70_000), (70_000, certain), "it has come round");
         assert_eq!(after_silence(None, 1400, 70_000), (70_000, !certain), "at the rate that it was seen to have");
         assert_eq!(after_silence(Some(50.0), 1400, 1), (1, !certain), "a pause, or a round");
+    }
+
+    #[test]
+    fn a_narrow_counter_of_frames_that_are_dated_comes_round_unseen_by_no_burst() {
+        let taken = |number: u64| Some(TaiNanos(1_800_000_000_000_000_000 + 1000 * number));
+        for (lost, is_certain) in [(0, true), (10, true), (11, false), (16, false), (1600, false)] {
+            let mut counter = counter_of(4, None, 1, false);
+            // All of them come at once.
+            for number in 0..20 {
+                assert_eq!(counter.came_dated(number % 16, number, NOW, taken(number)), FrameNumber::At(number));
+            }
+            let number = 20 + lost;
+            let came = counter.came_dated(number % 16, 20, NOW, taken(number));
+            assert_eq!((came, counter.is_certain(number)), (FrameNumber::At(number), is_certain), "{lost}");
+        }
+    }
+
+    #[test]
+    fn a_counter_may_begin_anew_among_what_is_dropped_or_in_a_silence() {
+        // A hundred a second.
+        let at = |count: u64| NOW + Duration::from_millis(10 * count);
+        let counted = |to: u64| {
+            let mut counter = counter_of(64, None, 1, false);
+            (0..=to).for_each(|count| {
+                assert_eq!(counter.came(count, count, at(count)), FrameNumber::At(count));
+            });
+            counter
+        };
+        // Fifty came, sixty were dropped, and then it is at 58: it went on, and most of them were others'; or it began anew.
+        let mut counter = counted(50);
+        counter.dropped(60, 51);
+        counter.came(58, 51, at(51));
+        assert!(!counter.is_certain(58) && counter.is_certain(50));
+        let mut counter = counted(50);
+        counter.dropped(60, 51);
+        counter.came(111, 51, at(51));
+        assert!(counter.is_certain(111), "it went on");
+        // Ten seconds of silence.
+        for (count, is_certain) in [(1001, true), (1050, false), (2000, true)] {
+            let mut counter = counted(1000);
+            counter.came(count, 1001, at(2000));
+            assert_eq!(counter.is_certain(count), is_certain, "{count}");
+        }
     }
 
     #[test]

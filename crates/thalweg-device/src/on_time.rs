@@ -145,7 +145,7 @@ impl Acquisition for OnTime {
             }
             self.number(now)?;
             if self.over {
-                self.beats.settle();
+                self.beats.finish();
             }
         }
     }

@@ -356,7 +356,7 @@ impl Assembler {
             return None;
         }
         let restarts = self.counter.restarts();
-        let number = match self.counter.came(part.number, self.next, now) {
+        let number = match self.counter.came_dated(part.number, self.next, now, part.filled.timestamp) {
             FrameNumber::At(number) if number >= self.next => number,
             FrameNumber::At(number) => {
                 let lost = self.lost.iter().any(|(first, end)| (*first..*end).contains(&number));
@@ -439,7 +439,9 @@ impl Assembler {
         let payload = &mut buffer.payload()[..len];
         gaps.iter().for_each(|(begin, end)| payload[*begin..*end].fill(0));
         self.format.to_little_endian(payload);
-        filled.status.set(Status::UNCERTAIN, !self.counter.is_certain(number));
+        if !self.counter.is_certain(number) {
+            filled.status |= Status::UNCERTAIN;
+        }
         if !gaps.is_empty() {
             filled.status |= Status::CORRUPT;
             tracing::warn!(number, "incomplete: {} did not come, and are zeros", gaps_text(&gaps, len));

@@ -228,19 +228,26 @@ impl Listener {
         if self.assembler.needs_date() {
             self.assembler.set_date(TaiClock.now());
         }
-        let look = match &self.port {
+        match &self.port {
             Port::Direct(_) => self.receive_in_place(now),
-            Port::Frames(_) => self.receive_and_copy(now),
-        };
-        if matches!(self.port, Port::Direct(_)) || self.assembler.needs_drops() {
-            let dropped = self.port_counters().dropped;
-            self.assembler.dropped(dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped)));
+            Port::Frames(_) => {
+                let look = self.receive_and_copy(now);
+                if self.assembler.needs_drops() {
+                    self.note_drops();
+                }
+                look
+            }
         }
-        look
+    }
+
+    /// Tells the assembler what the port has dropped.
+    fn note_drops(&mut self) {
+        let dropped = self.port_counters().dropped;
+        self.assembler.dropped(dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped)));
     }
 
     fn receive_in_place(&mut self, now: Duration) -> Result<Look, DeviceError> {
-        let Self { port: Port::Direct(socket), assembler, fronts, buffers, from, .. } = self else {
+        let Self { port: Port::Direct(socket), assembler, fronts, buffers, from, dropped: before, .. } = self else {
             return Ok(Look::Empty);
         };
         assembler.take_buffers(BURST, buffers);
@@ -258,6 +265,8 @@ impl Listener {
             })
             .collect();
         let received = socket.receive(&mut places).map_err(network)?;
+        let dropped = socket.counters().dropped;
+        assembler.dropped(dropped.saturating_sub(std::mem::replace(before, dropped)));
         let came: Vec<_> = places.iter().take(received).map(|place| (place.length, place.from)).collect();
         drop(places);
         for (at, buffer) in buffers.drain(..).enumerate() {

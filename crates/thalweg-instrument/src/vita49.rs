@@ -7,10 +7,13 @@
 
 use crate::format::{Format, Part, Refusal, Said, filled};
 use thalweg_device::{Epoch, UdpConfig};
-use thalweg_wire::{PayloadType, TaiNanos};
+use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Picoseconds in a second.
 const PICO: u64 = 1_000_000_000_000;
+
+/// So many packets in a row whose counts are off by the same: the counter has begun anew.
+const COUNTS_ANEW: u32 = 8;
 
 /// Packets of one stream.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub(crate) struct Vita49 {
     rate: Option<i128>,
     /// The time of the first packet, in picoseconds, and its count.
     first: Option<(i128, u8)>,
+    /// By how much counts are off from what times say, and of how many packets in a row.
+    off: (i8, u32),
 }
 
 /// Whose a packet is: the standard allows a stream without a number.
@@ -32,7 +37,7 @@ enum Stream {
 impl Vita49 {
     pub(crate) fn new(config: &UdpConfig) -> Self {
         let rate = config.rate.map(|rate| (rate.hertz() * 1e6).round() as i128);
-        Self { stream: config.stream.map(Stream::Named), rate, first: None }
+        Self { stream: config.stream.map(Stream::Named), rate, first: None, off: (0, 0) }
     }
 }
 
@@ -54,23 +59,35 @@ impl Format for Vita49 {
         if self.stream.is_some_and(|known| known != stream) {
             return Err(Refusal::Other);
         }
-        let number = match self.rate {
-            None => count.into(),
-            Some(rate) => {
-                let time = time.ok_or(Refusal::Unnumbered)?;
-                let (first, first_count) = self.first.unwrap_or((time, count));
-                number(time - first, rate, count.wrapping_sub(first_count))
-            }
+        let Some(rate) = self.rate else {
+            return Ok(Part::whole(count.into(), body, filled(PayloadType::RAW, timestamp)));
         };
-        Ok(Part::whole(number, body, filled(PayloadType::RAW, timestamp)))
+        let time = time.ok_or(Refusal::Unnumbered)?;
+        let (first, first_count) = self.first.unwrap_or((time, count));
+        let (number, off) = number(time - first, rate, count.wrapping_sub(first_count));
+        let mut filled = filled(PayloadType::RAW, timestamp);
+        if off != 0 {
+            // Its time is off, or it counts anew.
+            filled.status |= Status::UNCERTAIN;
+        }
+        Ok(Part::whole(number, body, filled))
     }
 
     fn accepted(&mut self, body: &[u8]) {
-        if (self.stream.is_none() || self.rate.is_some() && self.first.is_none())
-            && let Ok(Packet { stream, count, time, .. }) = Packet::read(body)
-        {
-            self.stream = Some(stream);
-            self.first = self.first.or(time.map(|time| (time, count)));
+        if self.rate.is_none() && self.stream.is_some() {
+            return;
+        }
+        let Ok(Packet { stream, count, time, .. }) = Packet::read(body) else { return };
+        self.stream = Some(stream);
+        let (Some(rate), Some(time)) = (self.rate, time) else { return };
+        let (first, first_count) = *self.first.get_or_insert((time, count));
+        let (_, off) = number(time - first, rate, count.wrapping_sub(first_count));
+        let row = if off == self.off.0 { self.off.1.saturating_add(1) } else { 1 };
+        self.off = (off, row);
+        if off != 0 && row >= COUNTS_ANEW {
+            tracing::warn!(off, "counts differ from what times say: the instrument counts anew, and times are right");
+            self.first = Some((first, first_count.wrapping_add_signed(off)));
+            self.off = (0, 0);
         }
     }
 }
@@ -124,15 +141,16 @@ impl Packet {
     }
 }
 
-/// The number so many picoseconds after number 0: that which has these four last bits and is nearest by time.
-fn number(pico: i128, rate: i128, count: u8) -> u64 {
+/// Returns the number so many picoseconds after number 0: that which has these four last bits and is nearest by time; and how
+/// far that is from what the time says.
+fn number(pico: i128, rate: i128, count: u8) -> (u64, i8) {
     const UNIT: i128 = PICO as i128 * 1_000_000;
     // Times are of 32 bits of seconds: what no rate could count is not a number either.
     let by_time = pico.checked_mul(rate).map_or(0, |product| (product + UNIT / 2).div_euclid(UNIT));
     #[expect(clippy::cast_possible_truncation, reason = "modulo 2⁶⁴, as numbers are compared")]
     let by_time = by_time as u64;
     let off = (count.wrapping_sub(by_time as u8) << 4).cast_signed() >> 4;
-    by_time.wrapping_add_signed(off.into())
+    (by_time.wrapping_add_signed(off.into()), off)
 }
 
 #[cfg(test)]
@@ -207,5 +225,19 @@ mod tests {
         assert_eq!(read(4, 1_700_000_100, 4 * PICO / 1000), 1);
         assert_eq!(read((1_000_000 + 3) % 16, 1_700_001_100, 0), 1_000_000);
         assert_eq!(read(1, 1_700_000_100, 0), -2);
+    }
+    #[test]
+    fn an_instrument_that_counts_anew_is_doubted_until_its_times_are_seen_to_be_right() {
+        let mut device = device("rate = 1000");
+        let mut read = |count: u32, number: u64| {
+            let packet = packet(count % 16, 1_700_000_100, number * PICO / 1000);
+            let Said::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
+            device.accepted(&packet);
+            (part.number, part.filled.status.contains(Status::UNCERTAIN))
+        };
+        (0..40).for_each(|number| assert_eq!(read(number as u32, number), (number, false)));
+        // From 0 on, after 60 that did not come: 100 is 4 modulo 16.
+        (0..u64::from(COUNTS_ANEW)).for_each(|at| assert_eq!(read(at as u32, 100 + at), (96 + at, true)));
+        (8..40).for_each(|at| assert_eq!(read(at as u32, 100 + at), (100 + at, false)));
     }
 }

@@ -3,17 +3,16 @@
 
 use crate::clock::EPOCH;
 use crate::device::{Had, Plug, Truth, payload};
-use crate::plan::InstrumentPlan;
+use crate::plan::{DatagramKind, InstrumentPlan};
 use crate::random::Random;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError};
+use thalweg_arena::SlotPool;
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, FrameOrder, InTurn};
 use thalweg_instrument::{Assembler, Taken};
-use thalweg_wire::TaiNanos;
+use thalweg_wire::{Status, TaiNanos};
 
-/// Bytes in front of a datagram's payload: its count and its time.
-const HEADER: usize = 16;
 /// Buffers that it has at a time.
 const DEPTH: u32 = 64;
 /// An instrument that has sent so many since it began to count can be seen to begin anew.
@@ -23,14 +22,23 @@ const SPARED: u64 = 20;
 /// By then it is known how fast a device is.
 const KNOWN: Duration = Duration::from_millis(2200);
 
-/// Payload of an instrument's fragment: its trigger, and bytes that go by it.
+/// The end of an instrument's fragment: bytes that go by its trigger, and that itself.
 pub(crate) fn instrument_payload(seed: u64, source: usize, trigger: u64, longest: usize) -> Vec<u8> {
-    [&trigger.to_le_bytes()[..], &payload(seed, source, trigger, longest)].concat()
+    let mut bytes = payload(seed, source, trigger, longest);
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes.extend(trigger.to_le_bytes());
+    bytes
 }
 
-/// The trigger that a payload names.
-pub(crate) fn trigger_of(payload: &[u8]) -> Option<u64> {
-    payload.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+/// The trigger that a fragment names.
+pub(crate) fn trigger_of(fragment: &[u8]) -> Option<u64> {
+    fragment.last_chunk().map(|bytes| u64::from_le_bytes(*bytes))
+}
+
+/// Bytes of an instrument's longest fragment.
+pub(crate) fn longest_fragment(longest: usize) -> usize {
+    // VDIF has 32 bytes in front.
+    longest.next_multiple_of(8) + 8 + 32
 }
 
 /// An instrument and its cable: they go on while the source's node stands still or is gone.
@@ -119,7 +127,9 @@ impl Instrument {
     pub(crate) fn switch_off(&self, now: Duration, time: Duration) {
         let mut line = self.line();
         line.run_to(now);
-        if line.counted >= SEEN_TO_COUNT && line.is_known(now) {
+        // Where a counter of a few bits begins anew may as well be where it went on to.
+        let is_seen = line.is_told() && line.plan.kind != DatagramKind::Vita49;
+        if line.counted >= SEEN_TO_COUNT && line.is_known(now) && is_seen {
             (line.off_until, line.counts_anew) = (now + time, true);
         }
     }
@@ -135,6 +145,13 @@ impl Instrument {
 impl Line {
     fn is_known(&self, now: Duration) -> bool {
         self.began.is_some_and(|began| now >= began + KNOWN)
+    }
+
+    /// Whether an outage in which its counter comes round can be told from a shorter one: nobody can while the source stands
+    /// still, too, unless packets are dated.
+    fn is_told(&self) -> bool {
+        let InstrumentPlan { kind, bits, step, .. } = self.plan;
+        kind.is_absolute() || kind == DatagramKind::Vita49 || (1 << bits.min(32)) / step > 4096
     }
 
     /// When the next trigger is.
@@ -153,8 +170,7 @@ impl Line {
                 continue;
             }
             if std::mem::take(&mut self.counts_anew) {
-                (self.counted, self.base, self.spared) = (0, 0, SPARED);
-                self.losing = 0;
+                (self.counted, self.base, self.spared, self.losing) = (0, 0, SPARED, 0);
             }
             let datagram = self.datagram(trigger, at);
             self.counted += 1;
@@ -169,11 +185,40 @@ impl Line {
     }
 
     fn datagram(&mut self, trigger: u64, at: Duration) -> Vec<u8> {
-        let bits = 8 * self.plan.bytes;
-        let count = self.base.wrapping_add(self.counted.wrapping_mul(self.plan.step)) & (u64::MAX >> (64 - bits));
         let payload = instrument_payload(self.seed, self.source, trigger, self.longest);
-        let time = self.time(at);
-        [&count.to_le_bytes()[..], &time.to_le_bytes(), &payload].concat()
+        let counted = self.base.wrapping_add(self.counted.wrapping_mul(self.plan.step));
+        let count = counted & (u64::MAX >> (64 - self.plan.bits));
+        // By its own clock, which has begun at a whole second.
+        let (rate, since) = (self.rate(), self.time(at));
+        let (second, in_second) = (trigger / rate, trigger % rate);
+        match self.plan.kind {
+            DatagramKind::Fixed => [&count.to_le_bytes()[..], &since.to_le_bytes(), &payload].concat(),
+            DatagramKind::Spead => {
+                let item = |number: u64, value: u64| 1 << 63 | number << 48 | value;
+                let length = payload.len() as u64;
+                let items = [item(1, count), item(2, length), item(3, 0), item(4, length)];
+                let head = [0x53, 4, 2, 6, 0, 0, 0, 4].into_iter();
+                head.chain(items.into_iter().flat_map(u64::to_be_bytes)).chain(payload).collect()
+            }
+            DatagramKind::Vdif | DatagramKind::VdifSequence => {
+                let length = (payload.len() as u32 + 32) / 8;
+                let words = [second as u32, 52 << 24 | in_second as u32, 1 << 29 | length, 1 << 26, 0, 0, 0, 0];
+                let sequence = [count.to_le_bytes()].concat();
+                let front = if self.plan.kind == DatagramKind::Vdif { &[] } else { &sequence[..] };
+                front.iter().copied().chain(words.into_iter().flat_map(u32::to_le_bytes)).chain(payload).collect()
+            }
+            DatagramKind::Vita49 | DatagramKind::Vita49Rate => {
+                let pico = in_second * 1_000_000_000_000 / rate;
+                let head = 0x1060_0000 | (count as u32) << 16 | (5 + payload.len() as u32 / 4);
+                let words = [head, 7, 1_790_000_000 + second as u32, (pico >> 32) as u32, pico as u32];
+                words.into_iter().flat_map(u32::to_be_bytes).chain(payload).collect()
+            }
+        }
+    }
+
+    /// Triggers in a second.
+    fn rate(&self) -> u64 {
+        self.interval.as_secs_f64().recip().round().max(1.0) as u64
     }
 
     /// What its clock shows.
@@ -191,7 +236,7 @@ impl Line {
         let mut once = |of_thousand: u64| self.random.of(0..1000) < of_thousand;
         let (is_lost, is_doubled, is_overtaken, is_forged) =
             (once(self.plan.lost), once(self.plan.doubled), once(self.plan.overtaken), once(self.plan.forged));
-        if !self.plug.is_in(at) && (self.is_known(at) || self.plan.clock.is_some()) {
+        if !self.plug.is_in(at) && (self.is_known(at) && self.is_told() || self.plan.clock.is_some()) {
             return false;
         }
         if let Some(left) = self.spared.checked_sub(1) {
@@ -201,7 +246,12 @@ impl Line {
         }
         if is_forged {
             let mut forged = datagram.clone();
-            forged[..8].copy_from_slice(&(self.random.next() >> (64 - 8 * self.plan.bytes)).to_le_bytes());
+            let count = self.random.next() >> (64 - self.plan.bits);
+            match self.plan.kind {
+                DatagramKind::Spead => forged[8..16].copy_from_slice(&(1 << 63 | 1 << 48 | count).to_be_bytes()),
+                DatagramKind::Vdif => forged[..4].copy_from_slice(&(count as u32 >> 2).to_le_bytes()),
+                _ => forged[..8].copy_from_slice(&count.to_le_bytes()),
+            }
             self.arrive(forged);
         }
         if is_lost {
@@ -254,15 +304,22 @@ pub(crate) struct Receiver {
 impl Receiver {
     pub(crate) fn new(instrument: Instrument) -> Self {
         let line = instrument.line();
-        let (plan, longest) = (&line.plan, line.longest + size_of::<u64>());
+        let (plan, longest, rate) = (&line.plan, longest_fragment(line.longest), line.rate());
+        let options = match plan.kind {
+            DatagramKind::Fixed => {
+                let counter = format!("counter = {{ at = 0, bytes = {}, little_endian = true }}", plan.bits / 8);
+                let time = "time = { at = 8, bytes = 8, little_endian = true, hertz = 1_000_000_000, epoch = \"tai\" }";
+                let time = plan.clock.map_or("", |_| time);
+                format!("format = \"fixed\"\nheader = 16\nstep = {}\n{counter}\n{time}", plan.step)
+            }
+            DatagramKind::Spead => format!("format = \"spead\"\nstep = {}", plan.step),
+            DatagramKind::Vdif => format!("format = \"vdif\"\nrate = {rate}"),
+            DatagramKind::VdifSequence => "format = \"vdif\"\nsequence = true".into(),
+            DatagramKind::Vita49 => "format = \"vita49\"".into(),
+            DatagramKind::Vita49Rate => format!("format = \"vita49\"\nrate = {rate}"),
+        };
         let first = if plan.first_is_stated { format!("first = {}\n", plan.first) } else { String::new() };
-        let text = format!(
-            "listen = \"udp:0.0.0.0:1\"\nformat = \"fixed\"\nsize = {longest}\nheader = {HEADER}\nstep = {}\n{first}\
-             counter = {{ at = 0, bytes = {}, little_endian = true }}\n\
-             time = {{ at = 8, bytes = 8, little_endian = true, hertz = 1_000_000_000, epoch = \"tai\" }}\n",
-            plan.step, plan.bytes
-        );
-        let text = if plan.clock.is_some() { text } else { text.split("time = ").next().unwrap_or_default().into() };
+        let text = format!("listen = \"udp:0.0.0.0:1\"\nsize = {longest}\n{first}{options}\n");
         drop(line);
         let assembler = Assembler::new(&toml::from_str(&text).expect("a device's options")).expect("a device");
         let description = Description { kind: "udp".into(), simulated: true, ..Description::default() };
@@ -282,19 +339,20 @@ impl Receiver {
             self.empty = now;
             return false;
         };
+        self.assembler.dropped(dropped - std::mem::replace(&mut self.dropped, dropped));
         if self.give(&datagram, now) == Taken::NoBuffer {
             self.instrument.line().port.push_front((dropped, datagram));
             return false;
         }
-        self.assembler.dropped(dropped - std::mem::replace(&mut self.dropped, dropped));
         true
     }
 
     fn give(&mut self, datagram: &[u8], now: Duration) -> Taken {
+        let Some(front) = self.assembler.in_place() else { return self.assembler.datagram(datagram, now) };
         let mut buffers = Vec::new();
         self.assembler.take_buffers(1, &mut buffers);
         let Some(mut buffer) = buffers.pop() else { return Taken::NoBuffer };
-        let (front, body) = datagram.split_at(HEADER);
+        let (front, body) = datagram.split_at(front);
         buffer.payload()[..body.len()].copy_from_slice(body);
         self.assembler.received(front, buffer, datagram.len(), now);
         Taken::Done
@@ -358,4 +416,80 @@ impl Acquisition for Receiver {
     fn of_no_event(&self) -> u64 {
         self.assembler.counts().stray
     }
+}
+
+/// What came of an instrument and a source's end of its cable.
+#[derive(Debug, Clone, Default)]
+pub struct Trial {
+    /// A sentence for each fragment whose status is good and which is another trigger's.
+    pub wrong: Vec<String>,
+    /// Fragments.
+    pub fragments: u64,
+    /// Those of them whose numbers are uncertain.
+    pub uncertain: u64,
+}
+
+/// An instrument and a source's end of its cable alone, for so long; where it is calm, nothing goes wrong.
+///
+/// # Panics
+/// The host has no memory left.
+pub fn try_instrument(kind: DatagramKind, seed: u64, time: Duration, is_calm: bool) -> Trial {
+    let mut random = Random::new(seed);
+    let plan = InstrumentPlan::draw(&mut random, Some(kind), None);
+    let (rate, longest) = (random.logarithmic(10..2000), 64);
+    let plan = InstrumentPlan { longest_loss: plan.longest_loss.min(1 + 2 * rate), ..plan };
+    let plan = match is_calm {
+        true => InstrumentPlan { lost: 0, doubled: 0, overtaken: 0, forged: 0, port: 4096, ..plan },
+        false => plan,
+    };
+    let instrument = Instrument::new(&plan, seed, 0, (longest, u64::MAX), rate as f64);
+    let plug = instrument.line().plug.clone();
+    let mut receiver = Receiver::new(instrument.clone());
+    let mut pool = SlotPool::new("slots", DEPTH, 512).expect("memory");
+    while let Some(slot) = pool.take() {
+        receiver.post(Buffer::new(slot));
+    }
+    receiver.start(TaiNanos(0)).expect("a device");
+    let mut order = FrameOrder::new(0);
+    let (mut now, mut trial) = (Duration::from_secs(1), Trial::default());
+    let until = now + time;
+    let mut last = (0, None, true);
+    while now < until {
+        match receiver.poll(now).expect("a device") {
+            Acquired::Frame(frame) => {
+                if let Some(late) = order.came(frame) {
+                    receiver.post(late.buffer);
+                }
+            }
+            Acquired::Lost { first, count } | Acquired::Missed { first, count } => order.lost(first, count),
+            Acquired::NotYet | Acquired::Over => {
+                // A source that is busy, or stands still.
+                let stands =
+                    if !is_calm && random.once_in(500) { random.millis(1..2000) } else { random.millis(0..10) };
+                now += stands;
+                match random.of(0..3000) {
+                    _ if is_calm => {}
+                    0 => plug.pull_until(now + random.millis(1..3000)),
+                    1 => instrument.switch_off(now, random.millis(100..3000)),
+                    _ => {}
+                }
+            }
+        }
+        while let Some(next) = order.next(false) {
+            let InTurn::Frame(mut frame) = next else { continue };
+            trial.fragments += 1;
+            let trigger = trigger_of(&frame.buffer.payload()[..frame.len]);
+            let is_certain = !frame.filled.status.contains(Status::UNCERTAIN);
+            trial.uncertain += u64::from(!is_certain);
+            if is_certain && trigger != Some(frame.number) {
+                let number = frame.number;
+                trial.wrong.push(format!(
+                    "{kind:?}, seed {seed}, {rate}/s, {now:?}: {trigger:?} is {number}, behind {last:?}: {plan:?}"
+                ));
+            }
+            last = (frame.number, trigger, is_certain);
+            receiver.post(frame.buffer);
+        }
+    }
+    trial
 }

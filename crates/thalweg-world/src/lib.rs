@@ -30,8 +30,9 @@ mod random;
 mod shrink;
 mod world;
 
+pub use instrument::{Trial, try_instrument};
 pub use judge::{Verdict, judge};
-pub use plan::{ClockPlan, Fault, InstrumentPlan, Medium, NodeName, Plan, SourcePlan};
+pub use plan::{ClockPlan, DatagramKind, Fault, InstrumentPlan, Medium, NodeName, Plan, SourcePlan};
 pub use shrink::shrink;
 pub use world::{Course, Death, World};
 

@@ -84,11 +84,51 @@ pub struct SourcePlan {
     pub instrument: Option<InstrumentPlan>,
 }
 
+/// How an instrument's datagrams are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatagramKind {
+    /// A count, a time, and a payload.
+    Fixed,
+    /// SPEAD heaps of one packet.
+    Spead,
+    /// VDIF frames, whose count is one of time.
+    Vdif,
+    /// VDIF frames behind a sequence number.
+    VdifSequence,
+    /// VITA-49 packets, whose count has 4 bits.
+    Vita49,
+    /// The same, where it is known how many a second has.
+    Vita49Rate,
+}
+
+impl DatagramKind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Fixed, Self::Spead, Self::Vdif, Self::VdifSequence, Self::Vita49, Self::Vita49Rate];
+
+    /// Bits of its counter, where they are the format's.
+    fn bits(self) -> Option<u32> {
+        match self {
+            Self::Fixed => None,
+            Self::Spead => Some(40),
+            Self::Vdif | Self::VdifSequence => Some(64),
+            Self::Vita49 | Self::Vita49Rate => Some(4),
+        }
+    }
+
+    /// Whether numbers follow from times, at a rate that is a whole number.
+    pub(crate) fn is_absolute(self) -> bool {
+        matches!(self, Self::Vdif | Self::Vita49Rate)
+    }
+}
+
 /// An instrument that sends datagrams, and how they fare.
 #[derive(Debug, Clone)]
 pub struct InstrumentPlan {
-    /// Bytes of its counter.
-    pub bytes: u32,
+    /// What they look like.
+    pub kind: DatagramKind,
+    /// Bits of its counter.
+    pub bits: u32,
     /// By how much it goes up.
     pub step: u64,
     /// Its count of the first trigger.
@@ -293,8 +333,10 @@ impl Plan {
                 continue;
             }
             let source = &mut self.sources[at];
-            let mut instrument = InstrumentPlan::draw(random, self.period);
+            let mut instrument = InstrumentPlan::draw(random, None, self.period);
             let own = source.rate.unwrap_or_else(|| random.logarithmic(10..2000) as f64);
+            // As many a second as their format can say.
+            let own = if instrument.kind == DatagramKind::Fixed { own } else { own.ceil() };
             let rate = self.period.map_or(own, |period| period.as_secs_f64().recip());
             // A source whose instrument is silent for long holds the end of a run up.
             instrument.longest_loss = instrument.longest_loss.min(1 + rate as u64);
@@ -489,11 +531,19 @@ impl SourcePlan {
 }
 
 impl InstrumentPlan {
-    fn draw(random: &mut Random, period: Option<Duration>) -> Self {
+    /// Draws one; of the kind, where that is given.
+    pub(crate) fn draw(random: &mut Random, kind: Option<DatagramKind>, period: Option<Duration>) -> Self {
+        let kind = if period.is_some() { DatagramKind::Fixed } else { kind.unwrap_or(random.pick(&DatagramKind::ALL)) };
         // Numbered by time, counters only tell what was lost from what was not triggered.
-        let bytes = if period.is_some() { 8 } else { random.pick(&[1, 2, 4, 8]) };
-        let step = random.pick(if bytes == 1 { &[1, 1, 2, 4] } else { &[1, 1, 2, 4096 / 16] });
-        let counts = (1 << (8 * u64::from(bytes.min(4)))) / step;
+        let bits = if period.is_some() { 64 } else { random.pick(&[8, 16, 32, 64]) };
+        let bits = kind.bits().unwrap_or(bits);
+        let step = match kind {
+            DatagramKind::Fixed | DatagramKind::Spead => {
+                random.pick(if bits == 8 { &[1, 1, 2, 4] } else { &[1, 1, 2, 256] })
+            }
+            _ => 1,
+        };
+        let counts = (1 << bits.min(32)) / step;
         let spoils = |random: &mut Random, most| if random.once_in(2) { 0 } else { random.of(0..most) };
         let quarter = period.map_or(0, |period| i64::try_from(period.as_nanos() / 16).unwrap_or(0));
         let clock = period.map(|_| ClockPlan {
@@ -502,17 +552,20 @@ impl InstrumentPlan {
             jitter: random.logarithmic(1..quarter.cast_unsigned().max(2)),
             wild: spoils(random, 20),
         });
+        let can_be_stated = clock.is_none() && bits > 4 && !kind.is_absolute();
         Self {
-            bytes,
+            kind,
+            bits,
             step,
-            first: random.next() >> (64 - 8 * bytes) >> random.pick(&[0, 1, 8 * bytes - 1]),
-            first_is_stated: clock.is_none() && random.once_in(2),
+            first: random.next() >> (64 - bits) >> random.pick(&[0, 1, bits - 1]),
+            first_is_stated: can_be_stated && random.once_in(2),
             lost: spoils(random, 100),
-            longest_loss: random.logarithmic(1..(counts / 4).clamp(2, 2000)),
+            longest_loss: random.logarithmic(1..(counts / 8).clamp(2, 2000)),
             doubled: spoils(random, 100),
-            overtaken: spoils(random, 100),
+            // Of a counter of four bits one may be overtaken by four, of which some may be lost.
+            overtaken: if bits == 4 { 0 } else { spoils(random, 100) },
             // Of a narrow counter any count is near.
-            forged: if bytes < 4 || clock.is_some() { 0 } else { spoils(random, 50) },
+            forged: if bits < 32 || clock.is_some() { 0 } else { spoils(random, 50) },
             port: random.logarithmic(8..512) as usize,
             clock,
         }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
-use thalweg_world::{Plan, try_plan, try_twice};
+use thalweg_world::{DatagramKind, Plan, try_instrument, try_plan, try_twice};
 
 /// Where runs are recorded while they are looked at: in memory.
 fn directory() -> &'static Path {
@@ -47,5 +47,37 @@ fn equal_seeds_take_equal_courses() {
     for seed in 0..6 {
         let verdict = try_twice(&Plan::of(seed), directory());
         assert!(verdict.wrong.is_empty(), "seed {seed}: {:?}", verdict.wrong);
+    }
+}
+
+/// `THALWEG_TRIALS` says how many of each kind.
+#[test]
+fn no_fragment_whose_status_is_good_is_another_triggers_of_any_kind_of_instrument() {
+    let trials = std::env::var("THALWEG_TRIALS").map_or(20, |count| count.parse().expect("a number"));
+    let first = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() << 16;
+    for kind in DatagramKind::ALL {
+        let (mut wrong, mut fragments, mut uncertain) = (Vec::new(), 0, 0);
+        for seed in first..first + trials {
+            let trial = try_instrument(kind, seed, Duration::from_secs(20), false);
+            wrong.extend(trial.wrong.into_iter().take(1));
+            fragments += trial.fragments;
+            uncertain += trial.uncertain;
+        }
+        println!("{kind:?}: {trials} trials, {fragments} fragments, of which {uncertain} are uncertain");
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert!(fragments > uncertain);
+    }
+}
+
+#[test]
+fn no_number_is_uncertain_where_nothing_goes_wrong() {
+    for kind in DatagramKind::ALL {
+        for seed in 0..5 {
+            let trial = try_instrument(kind, seed, Duration::from_secs(20), true);
+            assert!(
+                trial.wrong.is_empty() && trial.uncertain == 0 && trial.fragments > 0,
+                "{kind:?}, {seed}: {trial:?}"
+            );
+        }
     }
 }
