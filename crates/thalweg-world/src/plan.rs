@@ -213,7 +213,7 @@ const FIRST_SEEDS: u64 = 1 << 20;
 /// And seeds below this one what they had then.
 const SECOND_SEEDS: u64 = 30_128_000_000_000_000;
 /// And seeds below this one what they had before there were instruments.
-const THIRD_SEEDS: u64 = 30_150_000_000_000_000;
+const THIRD_SEEDS: u64 = 30_129_600_000_000_000;
 /// `deadline` of builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Of a thousand datagrams, how many may be lost and the run be complete nevertheless.
