@@ -4,6 +4,7 @@
 //! for until so many datagrams of later ones have come (`reorders`), or nothing more of it has come for a while
 //! (`patience`), or nobody has a buffer any more because later ones hold them all. Then it is lost.
 
+use crate::clock::Clock;
 use crate::format::{self, Format, Part, Refusal, Said};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,8 +27,9 @@ pub struct Assembler {
     reorders: u64,
     patience: Duration,
     partial: Partial,
-    /// Now, by this machine's clock.
+    /// Now, by this machine's clock, and whether that is asked for.
     date: TaiNanos,
+    needs_date: bool,
     counter: FrameCounter,
     free: Vec<Buffer>,
     /// How many buffers there are, here and out.
@@ -121,7 +123,7 @@ impl Assembler {
     /// # Errors
     /// An option of the device makes no sense.
     pub fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
-        let format = format::of(config)?;
+        let mut format = format::of(config)?;
         let expected = "from 1 byte to 1 GiB";
         let size = usize::try_from(config.size.0).ok().filter(|size| (1..=MAX_PAYLOAD).contains(size));
         let size = size.ok_or(DeviceError::Setting { option: "size", value: config.size.0, expected })?;
@@ -137,12 +139,13 @@ impl Assembler {
         };
         Ok(Self {
             counter: FrameCounter::new(rules),
-            format,
             size,
             reorders: config.reorders.into(),
             patience: config.patience,
             partial: config.partial.unwrap_or(Partial::Lost),
             date: TaiNanos(0),
+            needs_date: format.clock().is_some_and(|clock| clock.is_free_running()),
+            format,
             free: Vec::new(),
             buffers: 0,
             started: false,
@@ -173,7 +176,7 @@ impl Assembler {
 
     /// Whether it is to be [told](Self::set_date) the date before datagrams are given to it.
     pub fn needs_date(&self) -> bool {
-        self.format.has_own_clock()
+        self.needs_date
     }
 
     /// Sets the date of the datagrams that are given to it from now on, by this machine's clock.
@@ -251,7 +254,7 @@ impl Assembler {
             }
             Some(body) => {
                 let said = self.format.read(front, &buffer.payload()[..body]);
-                self.admit(said, front, now)
+                self.admit(said, now)
             }
         };
         match part {
@@ -292,7 +295,7 @@ impl Assembler {
             self.starved = true;
             return Taken::NoBuffer;
         }
-        let Some((number, part)) = self.admit(said, front, now) else { return Taken::Done };
+        let Some((number, part)) = self.admit(said, now) else { return Taken::Done };
         let end = part.at + part.payload.len();
         let Self { entries, free, .. } = self;
         if let std::collections::btree_map::Entry::Vacant(place) = entries.entry(number) {
@@ -311,10 +314,13 @@ impl Assembler {
         }
         match entry.cover(part.at, end) {
             Ok(()) => {
+                // An item of SPEAD's may be in any of its packets.
+                let timestamp = entry.filled.timestamp.or(part.filled.timestamp);
                 if part.at == 0 {
                     // Which came first is chance.
                     entry.filled = part.filled;
                 }
+                entry.filled.timestamp = entry.filled.timestamp.or(timestamp);
                 entry.buffer.payload()[part.at..end].copy_from_slice(&body[part.payload]);
                 entry.packets += 1;
                 entry.copied += end - part.at;
@@ -336,7 +342,7 @@ impl Assembler {
 
     /// The number and place of what was read, where it belongs to a fragment that is still waited for. Else it is
     /// counted.
-    fn admit(&mut self, said: Result<Said, Refusal>, front: &[u8], now: Duration) -> Option<(u64, Part)> {
+    fn admit(&mut self, said: Result<Said, Refusal>, now: Duration) -> Option<(u64, Part)> {
         let part = match said {
             Ok(Said::Part(part)) => part,
             Ok(Said::End) => {
@@ -375,10 +381,12 @@ impl Assembler {
         if self.counter.restarts() > restarts {
             self.counts.restarts += 1;
             tracing::warn!(number, "the instrument counts anew: what was lost meanwhile is not known");
-            self.format.restarted();
+            self.format.clock().into_iter().for_each(Clock::restarted);
         }
         let mut part = part;
-        part.filled.timestamp = self.format.date(front, self.date).or(part.filled.timestamp);
+        if let (Some(time), Some(clock)) = (part.time, self.format.clock()) {
+            part.filled.timestamp = clock.date(time, self.date);
+        }
         Some((number, part))
     }
 

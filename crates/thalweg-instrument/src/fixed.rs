@@ -1,8 +1,9 @@
 //! A payload behind a header that the topology declares: how long it is, and where its counters are.
 
+use crate::clock::{Clock, Ticks};
 use crate::format::{Format, Part, Refusal, Said, filled};
-use thalweg_device::{Counter, DeviceClock, DeviceError, Layout, TimeField, UdpConfig};
-use thalweg_wire::{PayloadType, Status, TaiNanos};
+use thalweg_device::{Counter, DeviceError, Layout, TimeField, UdpConfig};
+use thalweg_wire::{PayloadType, Status};
 
 /// Datagrams of one layout.
 #[derive(Debug)]
@@ -15,54 +16,8 @@ pub(crate) struct Fixed {
     size: usize,
     /// Where it is stated what fragments are made of: all are whole.
     layout: Option<Layout>,
-    time: Option<Time>,
+    time: Option<(TimeField, Clock)>,
 }
-
-/// The instrument's time.
-#[derive(Debug)]
-struct Time {
-    field: TimeField,
-    /// Where it counts since anything.
-    clock: DeviceClock,
-    /// The ticks seen last, in 64 bits.
-    ticks: Option<u64>,
-}
-
-impl Time {
-    fn new(field: TimeField) -> Self {
-        Self { field, clock: DeviceClock { hertz: field.hertz, offset: None }, ticks: None }
-    }
-
-    /// Returns ticks in 64 bits: those that end in these bits and are nearest to the last.
-    fn extend(&mut self, ticks: u64) -> u64 {
-        let missing = 64 - 8 * self.field.bytes;
-        if missing == 0 {
-            return ticks;
-        }
-        let last = self.ticks.unwrap_or(ticks + (1 << (64 - missing)));
-        let ahead = (ticks.wrapping_sub(last) << missing).cast_signed() >> missing;
-        *self.ticks.insert(last.wrapping_add_signed(ahead))
-    }
-
-    fn date(&mut self, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
-        let TimeField { hertz, nanoseconds, epoch, .. } = self.field;
-        let ticks = self.field.ticks().read(front)?;
-        let nanos = nanoseconds.map_or(Some(0), |field| field.read(front).filter(|nanos| *nanos < NANOS))?;
-        let Some(epoch) = epoch else {
-            let ticks = self.extend(ticks);
-            if self.clock.offset.is_none() {
-                self.clock.set(ticks, TaiNanos(now.0.saturating_sub(nanos)));
-            }
-            return self.clock.at(ticks)?.0.checked_add(nanos).map(TaiNanos);
-        };
-        let second = epoch.tai_second(ticks / hertz)?;
-        let part = u64::try_from(u128::from(ticks % hertz) * u128::from(NANOS) / u128::from(hertz)).ok()?;
-        second.checked_mul(NANOS)?.checked_add(part)?.checked_add(nanos).map(TaiNanos)
-    }
-}
-
-/// Nanoseconds in a second.
-const NANOS: u64 = 1_000_000_000;
 
 impl Fixed {
     pub(crate) fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
@@ -108,6 +63,9 @@ impl Fixed {
             (stored, shape) => Some(Layout::new(Some(config.size), stored, shape)?),
         };
         if let Some(time) = config.time {
+            if time.item.is_some() {
+                return Err(wrong("time", "item belongs to format spead; here it takes at and bytes".into()));
+            }
             let fields = [Some(time.ticks()), time.nanoseconds].into_iter().flatten();
             if !fields.into_iter().all(|field| field.is_within(header.into())) {
                 return Err(wrong("time", format!("1 to 8 bytes of the header's {header} are possible")));
@@ -117,7 +75,7 @@ impl Fixed {
             }
         }
         let size = usize::try_from(config.size.0).unwrap_or(usize::MAX);
-        let time = config.time.map(Time::new);
+        let time = config.time.map(|field| (field, Clock::new(field.hertz, field.epoch)));
         Ok(Self { header: header as usize, counter, index: config.index, packets: packets.into(), size, layout, time })
     }
 }
@@ -153,16 +111,8 @@ impl Format for Fixed {
         self.layout.iter().for_each(|layout| layout.to_little_endian(payload));
     }
 
-    fn has_own_clock(&self) -> bool {
-        self.time.as_ref().is_some_and(|time| time.field.epoch.is_none())
-    }
-
-    fn date(&mut self, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
-        self.time.as_mut()?.date(front, now)
-    }
-
-    fn restarted(&mut self) {
-        self.time.iter_mut().for_each(|time| *time = Time::new(time.field));
+    fn clock(&mut self) -> Option<&mut Clock> {
+        self.time.as_mut().map(|(_, clock)| clock)
     }
 
     fn read(&self, front: &[u8], body: &[u8]) -> Result<Said, Refusal> {
@@ -173,13 +123,15 @@ impl Format for Fixed {
             None => (counter / self.packets, counter % self.packets),
         };
         let mut filled = filled(self.payload_type(), None);
-        if self.has_own_clock() {
-            filled.status = Status::CLOCK_FREE_RUNNING;
-        }
+        let time = self.time.as_ref().and_then(|(field, clock)| {
+            filled.status.set(Status::CLOCK_FREE_RUNNING, clock.is_free_running());
+            let nanos = field.nanoseconds.map_or(Some(0), |field| field.read(front))?;
+            Some(Ticks { ticks: field.ticks().read(front)?, bits: 8 * field.bytes, nanos })
+        });
         if self.packets == 1 && self.index.is_none() {
             return match (&self.layout, body.len()) {
                 (Some(layout), length) if length < layout.bytes => Err(Refusal::Truncated),
-                _ => Ok(Part::whole(number, body, filled)),
+                _ => Ok(Part::whole(number, body, filled, time)),
             };
         }
         if index >= self.packets {
@@ -194,18 +146,25 @@ impl Format for Fixed {
         if body.len() != wanted {
             return Err(if body.len() < wanted { Refusal::Truncated } else { Refusal::Malformed });
         }
-        Ok(Said::Part(Part { number, at, total: self.size, payload: 0..wanted, filled }))
+        Ok(Said::Part(Part { number, at, total: self.size, payload: 0..wanted, filled, time }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::NANOS;
+    use thalweg_wire::TaiNanos;
 
     fn device(more: &str) -> Result<Fixed, String> {
         let size = if more.ends_with('#') { 102_400 } else { 10 };
         let text = format!("listen = \"udp:0.0.0.0:1\"\nformat = \"fixed\"\nsize = {size}\n{more}");
         Fixed::new(&toml::from_str::<UdpConfig>(&text).unwrap()).map_err(|error| error.to_string())
+    }
+
+    fn date(device: &mut Fixed, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
+        let Ok(Said::Part(part)) = device.read(front, b"a") else { panic!() };
+        device.clock()?.date(part.time?, now)
     }
 
     #[test]
@@ -257,7 +216,7 @@ mod tests {
     fn times_since_an_epoch_are_those_of_the_header() {
         let dates = |time: &str, front: &[u8; 12]| {
             let text = format!("header = 12\ncounter = {{ at = 0, bytes = 1 }}\ntime = {{ {time} }}");
-            device(&text).unwrap().date(front, TaiNanos(7)).map(|date| date.0)
+            date(&mut device(&text).unwrap(), front, TaiNanos(7)).map(|date| date.0)
         };
         let front = [0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 5];
         assert_eq!(dates("at = 4, bytes = 4, hertz = 1, epoch = \"tai\"", &front), Some(3_000_000_000));
@@ -275,18 +234,18 @@ mod tests {
     fn a_clock_that_counts_since_anything_is_set_by_the_first_datagram_and_begins_anew() {
         let text = "header = 2\ncounter = { at = 0, bytes = 1 }\ntime = { at = 1, bytes = 1, hertz = 1000 }";
         let mut device = device(text).unwrap();
-        assert!(device.has_own_clock());
+        assert!(device.clock().is_some_and(|clock| clock.is_free_running()));
         let Ok(Said::Part(part)) = device.read(&[0; 2], b"a") else { panic!() };
         assert_eq!(part.filled.status, Status::CLOCK_FREE_RUNNING);
         let ms = |ms: u64| TaiNanos(1_000_000_000_000 + ms * 1_000_000);
-        let mut date = |ticks: u8, now| device.date(&[0, ticks], now).unwrap();
-        assert_eq!(date(250, ms(0)), ms(0));
+        let mut date_of = |ticks: u8, now| date(&mut device, &[0, ticks], now).unwrap();
+        assert_eq!(date_of(250, ms(0)), ms(0));
         // It passes its end, and one comes late.
         for (ticks, since) in [(255, 5), (4, 10), (254, 4), (120, 126), (240, 246), (10, 272)] {
-            assert_eq!(date(ticks, ms(9999)), ms(since));
+            assert_eq!(date_of(ticks, ms(9999)), ms(since));
         }
-        device.restarted();
-        assert_eq!(device.date(&[0, 3], ms(500)), Some(ms(500)));
+        device.clock().unwrap().restarted();
+        assert_eq!(date(&mut device, &[0, 3], ms(500)), Some(ms(500)));
     }
 
     #[test]

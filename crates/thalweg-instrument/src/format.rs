@@ -1,5 +1,6 @@
 //! What all formats have in common: from a datagram to its place in a fragment.
 
+use crate::clock::{Clock, Ticks};
 use crate::{fixed, spead, vdif, vita49};
 use std::fmt::Debug;
 use std::ops::Range;
@@ -49,20 +50,10 @@ pub(crate) trait Format: Debug + Send {
         let _ = payload;
     }
 
-    /// Whether fragments are dated by a clock of the instrument's own, which [`date`](Self::date) sets by ours.
-    fn has_own_clock(&self) -> bool {
-        false
-    }
-
-    /// Returns when a datagram was sent that was read and is of a fragment, where [`read`](Self::read) does not say it.
-    /// `now` is by this machine's clock.
-    fn date(&mut self, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
-        let _ = (front, now);
+    /// The clock by which [`time`](Part::time) is a date, where [`read`](Self::read) does not date fragments itself.
+    fn clock(&mut self) -> Option<&mut Clock> {
         None
     }
-
-    /// The instrument counts anew: its clock may do so, too.
-    fn restarted(&mut self) {}
 
     /// A datagram that was read was taken: what is to be learned from the first holds for all from now on.
     fn accepted(&mut self, body: &[u8]) {
@@ -92,12 +83,14 @@ pub(crate) struct Part {
     pub(crate) payload: Range<usize>,
     /// What goes into the fragment's header.
     pub(crate) filled: Filled,
+    /// When it was taken, by the instrument's clock.
+    pub(crate) time: Option<Ticks>,
 }
 
 impl Part {
     /// All of a fragment.
-    pub(crate) fn whole(number: u64, body: &[u8], filled: Filled) -> Said {
-        Said::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled })
+    pub(crate) fn whole(number: u64, body: &[u8], filled: Filled, time: Option<Ticks>) -> Said {
+        Said::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time })
     }
 }
 
@@ -134,9 +127,9 @@ pub(crate) fn of(config: &UdpConfig) -> Result<Box<dyn Format>, DeviceError> {
         ("counter", config.counter.is_some(), &[Fixed]),
         ("index", config.index.is_some(), &[Fixed]),
         ("packets", config.packets.is_some(), &[Fixed]),
-        ("type", config.stored.is_some(), &[Fixed]),
-        ("shape", config.shape.is_some(), &[Fixed]),
-        ("time", config.time.is_some(), &[Fixed]),
+        ("type", config.stored.is_some(), &[Spead, Fixed]),
+        ("shape", config.shape.is_some(), &[Spead, Fixed]),
+        ("time", config.time.is_some(), &[Spead, Fixed]),
         ("partial", config.partial.is_some(), &[Spead, Fixed]),
     ];
     for (option, given, formats) in options {
@@ -148,7 +141,7 @@ pub(crate) fn of(config: &UdpConfig) -> Result<Box<dyn Format>, DeviceError> {
     }
     Ok(match config.format {
         Vdif => Box::new(vdif::Vdif::new(config)?),
-        Spead => Box::new(spead::Spead),
+        Spead => Box::new(spead::Spead::new(config)?),
         Vita49 => Box::new(vita49::Vita49::new(config)),
         Fixed => Box::new(fixed::Fixed::new(config)?),
     })

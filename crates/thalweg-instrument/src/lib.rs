@@ -28,10 +28,12 @@
 //! | `spead` | Packets of SPEAD heaps |
 //! | `vita49` | VITA-49 signal data packets |
 //! | `fixed` | A payload behind a header that the topology declares |
+//! | `clock` | The instrument's own time, in each of its datagrams or fragments |
 //! | `assembler` | From datagrams to fragments in order, and what is lost. Without IO |
 #![forbid(unsafe_code)]
 
 mod assembler;
+mod clock;
 mod fixed;
 mod format;
 mod listener;

@@ -70,7 +70,7 @@ impl Format for Vdif {
             window: rate.map_or(0, |rate| 1_000_000_000 / rate),
             timestamp: Some(TaiNanos(frame.second * 1_000_000_000 + nanos)),
         };
-        Ok(Part::whole(number, body, filled))
+        Ok(Part::whole(number, body, filled, None))
     }
 
     fn accepted(&mut self, body: &[u8]) {

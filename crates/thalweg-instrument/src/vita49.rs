@@ -60,7 +60,7 @@ impl Format for Vita49 {
             return Err(Refusal::Other);
         }
         let Some(rate) = self.rate else {
-            return Ok(Part::whole(count.into(), body, filled(PayloadType::RAW, timestamp)));
+            return Ok(Part::whole(count.into(), body, filled(PayloadType::RAW, timestamp), None));
         };
         let time = time.ok_or(Refusal::Unnumbered)?;
         let (first, first_count) = self.first.unwrap_or((time, count));
@@ -70,7 +70,7 @@ impl Format for Vita49 {
             // Its time is off, or it counts anew.
             filled.status |= Status::UNCERTAIN;
         }
-        Ok(Part::whole(number, body, filled))
+        Ok(Part::whole(number, body, filled, None))
     }
 
     fn accepted(&mut self, body: &[u8]) {

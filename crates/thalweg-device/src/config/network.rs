@@ -61,13 +61,13 @@ pub struct UdpConfig {
     /// Fixed: how many datagrams make a fragment; 1 where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u32>,
-    /// Fixed: what a fragment is made of; bytes without a stated meaning where left out.
+    /// SPEAD and fixed: what a fragment is made of; bytes without a stated meaning where left out.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub stored: Option<StoredType>,
-    /// Fixed: a fragment's axes, the last one without gaps; one axis where left out.
+    /// SPEAD and fixed: a fragment's axes, the last one without gaps; one axis where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<u64>>,
-    /// Fixed: where in the header the instrument's time is.
+    /// Where the instrument's time is. Fixed: in the header. SPEAD: in an item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<TimeField>,
     /// SPEAD and fixed: what becomes of a fragment of which datagrams are missing; it is lost where left out.
@@ -118,14 +118,20 @@ pub enum Partial {
     Damaged,
 }
 
-/// A time in front of data: `{ at = 24, bytes = 8, hertz = 10_000_000 }`.
+/// A time in front of data: `{ at = 24, bytes = 8, hertz = 10_000_000 }`, or in an item of a SPEAD heap: `{ item = 0x1600,
+/// hertz = 1_712_000_000 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeField {
     /// Its first byte.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub at: u32,
     /// How many it has: 1 to 8.
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub bytes: u32,
+    /// The number of the item that it is, instead of these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub item: Option<u32>,
     /// The least significant byte comes first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub little_endian: bool,
@@ -138,6 +144,11 @@ pub struct TimeField {
     /// when the first datagram comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(value: &u32) -> bool {
+    *value == 0
 }
 
 impl TimeField {
