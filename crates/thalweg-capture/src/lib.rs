@@ -269,6 +269,11 @@ mod tests {
             Err(error) => return thalweg_skip::skipped(error),
         };
         let captured = capture(&mut ring, &options, &AtomicBool::new(false), || {
+            // A link that goes down and comes up again is no end.
+            for state in ["down", "up"] {
+                let set = std::process::Command::new("ip").args(["link", "set", "lo", state]).status();
+                assert!(set.unwrap().success(), "{state}");
+            }
             for number in 0..200 {
                 from.send_to(mark(number).as_bytes(), to).unwrap();
             }

@@ -30,8 +30,8 @@ pub struct PacketRing {
     ring: NonNull<u8>,
     blocks: usize,
     at: usize,
-    /// What leaves the loopback interface comes back by it, and would be seen twice.
-    is_loopback: bool,
+    /// The interface's number.
+    index: u32,
     received: u64,
     dropped: u64,
 }
@@ -98,7 +98,7 @@ impl PacketRing {
             mmap(ptr::null_mut(), blocks * BLOCK, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &socket, 0)
         }?;
         let ring = NonNull::new(ring.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let ring = Self { socket, ring, blocks, at: 0, is_loopback: index == 1, received: 0, dropped: 0 };
+        let ring = Self { socket, ring, blocks, at: 0, index, received: 0, dropped: 0 };
         let everything = (libc::ETH_P_ALL as u16).to_be();
         // SAFETY: integers, of which all zeros is one.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -124,10 +124,10 @@ impl PacketRing {
         Ok(ring)
     }
 
-    /// Waits for packets, at most so long. A signal ends it, too.
+    /// Waits for packets, at most so long. A signal ends it, too. Where the interface is down, it may come up again.
     ///
     /// # Errors
-    /// The interface is gone or down.
+    /// The interface is gone.
     pub fn wait(&self, longest: Duration) -> Result<(), FramesError> {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::ERR)];
         let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
@@ -135,11 +135,23 @@ impl PacketRing {
             Ok(_) if fds[0].revents().contains(PollFlags::ERR) => {
                 let error = rustix::net::sockopt::socket_error(&self.socket);
                 let error = error.map_err(io::Error::from).and_then(|error| error.map_err(io::Error::from)).err();
-                error.map_or(Ok(()), |error| Err(FramesError { doing: "waiting for packets".into(), error }))
+                match error {
+                    Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) && self.is_there() => {
+                        tracing::warn!("the interface is down: nothing comes until it is up again");
+                        Ok(())
+                    }
+                    error => {
+                        error.map_or(Ok(()), |error| Err(FramesError { doing: "waiting for packets".into(), error }))
+                    }
+                }
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(FramesError { doing: "waiting for packets".into(), error: error.into() }),
         }
+    }
+
+    fn is_there(&self) -> bool {
+        rustix::net::netdevice::index_to_name(&self.socket, self.index).is_ok()
     }
 
     /// Hands packets that the kernel has handed over to `each`, until that says that it is enough: those behind are
@@ -162,6 +174,8 @@ impl PacketRing {
         let head = unsafe { head.read_unaligned() };
         let mut at = head.offset_to_first_pkt as usize;
         let mut wanted = true;
+        // What leaves the loopback interface comes back by it, and would be seen twice.
+        let is_loopback = self.index == 1;
         for _ in 0..head.num_pkts {
             let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= size_of::<libc::tpacket3_hdr>()) else {
                 break;
@@ -172,7 +186,7 @@ impl PacketRing {
             let Some(content) = rest.get(begin..begin + packet.tp_snaplen as usize) else { break };
             // Behind the header there is an address (sockaddr_ll), aligned to 16 bytes, whose byte 10 says which way.
             let way = rest.get(size_of::<libc::tpacket3_hdr>().next_multiple_of(16) + 10);
-            let again = self.is_loopback && way == Some(&libc::PACKET_OUTGOING);
+            let again = is_loopback && way == Some(&libc::PACKET_OUTGOING);
             if wanted && !again {
                 self.received += 1;
                 wanted = each(Packet {
