@@ -21,6 +21,8 @@ const GHOSTS: u64 = 8;
 const LATE: u64 = 64;
 /// A stream that has just been opened begins with one of these numbers: those before are lost.
 const FIRST: u64 = 8;
+/// No camera whose rate is not known has more frames per second.
+const FASTEST: f64 = 1000.0;
 
 /// How a stream comes.
 #[derive(Debug, Clone, PartialEq)]
@@ -126,6 +128,8 @@ pub struct Assembler {
     latest: Option<Duration>,
     /// While the camera is away.
     absent: Option<Absence>,
+    /// When it was looked at first since the stream was opened.
+    opened: Option<Duration>,
     /// Those below that are not here are lost.
     lost_until: u64,
     /// What the camera sends that there is no place for.
@@ -163,6 +167,7 @@ impl Assembler {
             before: None,
             latest: None,
             absent: None,
+            opened: None,
             lost_until: 0,
             refused_kind: None,
             counts: Counts::default(),
@@ -185,6 +190,7 @@ impl Assembler {
         self.stream = stream;
         self.learned = false;
         self.begun = false;
+        self.opened = None;
         self.trailer_due = None;
         self.requests.clear();
         self.before = self.latest;
@@ -395,6 +401,18 @@ impl Assembler {
         }
     }
 
+    /// Whether a stream begins with this block, rather than that all before it were lost: it is one of the first, which are
+    /// counted, or the camera cannot have got there since it was told to begin.
+    fn may_begin_with(&self, block: u64, now: Duration) -> bool {
+        let since = self.opened.map_or(Duration::ZERO, |opened| now.saturating_sub(opened));
+        let most = self.stream.rate.unwrap_or(FASTEST) * since.as_secs_f64() * 1.1;
+        let may = block <= FIRST || block as f64 > FIRST as f64 + most;
+        if !may {
+            tracing::warn!(block, "the camera's first frame may be a later one than its first: numbers are uncertain");
+        }
+        may
+    }
+
     /// The first block of a stream.
     fn first(&mut self, header: &Header, now: Duration) -> Option<u64> {
         if header.kind == Kind::Payload && header.block == 0 && !header.wide {
@@ -406,7 +424,10 @@ impl Assembler {
         let absent = self.absent.take().or(self.before.map(|since| Absence { since, next: self.front }));
         let front = absent.map_or(self.front, |absent| absent.next);
         let due = absent.map_or(front, |absent| absent.due(self.stream.rate, now));
-        let is_certain = absent.is_none_or(|absent| absent.is_certain(self.stream.rate, now));
+        let is_certain = match absent {
+            Some(absent) => absent.is_certain(self.stream.rate, now),
+            None => self.may_begin_with(header.block, now),
+        };
         self.counts.lost_while_away += due.saturating_sub(self.front);
         self.wide = header.wide;
         if !self.learned {
@@ -471,6 +492,7 @@ impl Assembler {
     /// Gives up what cannot come any more, and asks for what can. `empty`: when it is known that nothing waits to be
     /// received.
     pub fn look(&mut self, now: Duration, empty: Duration) {
+        self.opened.get_or_insert(now);
         let Self { blocks, requests, stream, patience, wide, counts, .. } = self;
         let newest = blocks.last_key_value().map(|(number, _)| *number);
         for (number, block) in blocks.iter_mut() {
