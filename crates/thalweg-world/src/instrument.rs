@@ -254,8 +254,8 @@ impl Line {
             }
             self.arrive(forged);
         }
-        if is_lost {
-            self.losing = self.losing.max(self.random.logarithmic(1..self.plan.longest_loss + 2));
+        if is_lost && self.losing == 0 {
+            self.losing = self.random.logarithmic(1..self.plan.longest_loss + 2);
         }
         if let Some(left) = self.losing.checked_sub(1) {
             self.losing = left;
