@@ -350,7 +350,11 @@ impl FrameCounter {
 
     /// Numbers before a count comes again.
     fn round(&self) -> i128 {
-        self.period() / i128::from(self.rules.step)
+        match self.rules.step {
+            // Nearly all counters: no division for each frame.
+            1 => self.period(),
+            step => self.period() / i128::from(step),
+        }
     }
 
     /// Counts before one comes again.
@@ -453,8 +457,8 @@ impl FrameCounter {
             if let (Some(before), Some(taken)) = self.taken {
                 self.pace.passed_by_device(gap, taken.0.saturating_sub(before.0));
             }
-            let counted = count.saturating_sub(self.rules.lowest) / self.rules.step;
-            if gap > PAUSE && self.dropped > 2 * gap && counted <= self.dropped && self.is_certain(number) {
+            let counted = || count.saturating_sub(self.rules.lowest) / self.rules.step;
+            if gap > PAUSE && self.dropped > 2 * gap && counted() <= self.dropped && self.is_certain(number) {
                 tracing::warn!(
                     number,
                     dropped = self.dropped,
