@@ -30,8 +30,9 @@ pub struct PacketRing {
     ring: NonNull<u8>,
     blocks: usize,
     at: usize,
-    /// The interface's number.
+    /// The interface's number, and whether it was down when it was looked at last.
     index: u32,
+    is_down: bool,
     received: u64,
     dropped: u64,
 }
@@ -98,7 +99,7 @@ impl PacketRing {
             mmap(ptr::null_mut(), blocks * BLOCK, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &socket, 0)
         }?;
         let ring = NonNull::new(ring.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let ring = Self { socket, ring, blocks, at: 0, index, received: 0, dropped: 0 };
+        let ring = Self { socket, ring, blocks, at: 0, index, is_down: false, received: 0, dropped: 0 };
         let everything = (libc::ETH_P_ALL as u16).to_be();
         // SAFETY: integers, of which all zeros is one.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -128,26 +129,32 @@ impl PacketRing {
     ///
     /// # Errors
     /// The interface is gone.
-    pub fn wait(&self, longest: Duration) -> Result<(), FramesError> {
+    pub fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
+        let failed = |error| FramesError { doing: "waiting for packets".into(), error };
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::ERR)];
         let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
-        match poll(&mut fds, Some(&longest)) {
+        let error = match poll(&mut fds, Some(&longest)) {
             Ok(_) if fds[0].revents().contains(PollFlags::ERR) => {
                 let error = rustix::net::sockopt::socket_error(&self.socket);
-                let error = error.map_err(io::Error::from).and_then(|error| error.map_err(io::Error::from)).err();
-                match error {
-                    Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) && self.is_there() => {
-                        tracing::warn!("the interface is down: nothing comes until it is up again");
-                        Ok(())
-                    }
-                    error => {
-                        error.map_or(Ok(()), |error| Err(FramesError { doing: "waiting for packets".into(), error }))
-                    }
+                error.map_err(io::Error::from).and_then(|error| error.map_err(io::Error::from)).err()
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => None,
+            Err(error) => Some(error.into()),
+        };
+        match error {
+            Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
+                if !std::mem::replace(&mut self.is_down, true) {
+                    tracing::warn!("the interface is down: nothing comes until it is up again");
                 }
             }
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(FramesError { doing: "waiting for packets".into(), error: error.into() }),
+            Some(error) => return Err(failed(error)),
+            None => {}
         }
+        // That it is gone is not said of one that was down before.
+        if self.is_down && !self.is_there() {
+            return Err(failed(io::Error::from_raw_os_error(libc::ENODEV)));
+        }
+        Ok(())
     }
 
     fn is_there(&self) -> bool {

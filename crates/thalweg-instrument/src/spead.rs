@@ -30,11 +30,11 @@ pub(crate) struct Spead {
 impl Spead {
     pub(crate) fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
         let time = config.time.map(|field| match field {
-            TimeField { item: Some(item @ 1..=0x7fff), at: 0, bytes: 0, nanoseconds: None, hertz: 1.., epoch, .. } => {
+            TimeField { item: Some(item @ 7..=0x7fff), at: 0, bytes: 0, nanoseconds: None, hertz: 1.., epoch, .. } => {
                 Ok((item.into(), Clock::new(field.hertz, epoch)))
             }
             _ => {
-                let problem = "format spead takes an item, 1 to 0x7fff, and hertz, 1 or more; as in { item = 0x1600, hertz = 1_712_000_000 }";
+                let problem = "format spead takes an item, 7 to 0x7fff, and hertz, 1 or more; as in { item = 0x1600, hertz = 1_712_000_000 }";
                 Err(DeviceError::Option { option: "time", problem: problem.into() })
             }
         });
@@ -200,7 +200,7 @@ mod tests {
     fn a_time_that_is_no_item_is_refused() {
         for time in [
             "at = 0, bytes = 8, hertz = 1",
-            "item = 0, hertz = 1",
+            "item = 1, hertz = 1",
             "item = 5, hertz = 0",
             "item = 5, at = 1, hertz = 1",
         ] {

@@ -151,17 +151,20 @@ fn a_disk_that_is_full_is_an_error_and_what_is_there_can_be_read() {
 }
 
 #[test]
-fn an_interface_that_goes_down_leaves_a_file_that_is_whole() {
+fn an_interface_may_go_down_and_one_that_is_gone_leaves_a_file_that_is_whole() {
     let Some(hosts) = Hosts::new(2) else { return };
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let file = directory.path().join("down.pcapng");
     let node = capture(&hosts, &[], &file);
     send(&hosts, 100, 1000);
-    let down = hosts.run(0, Command::new("ip").args(["link", "set", "eth0", "down"]));
-    assert!(down.status.success());
-    node.finish().failed_saying("waiting for packets: Network is down");
+    for words in ["link set eth0 down", "link set eth0 up"] {
+        assert!(hosts.run(0, Command::new("ip").args(words.split(' '))).status.success(), "{words}");
+    }
+    send(&hosts, 100, 1000);
+    assert!(hosts.run(0, Command::new("ip").args(["link", "del", "eth0"])).status.success());
+    node.finish().failed_saying("waiting for packets: No such device");
     let Some(seen) = read(&file) else { return };
-    assert!(datagrams(&seen).len() > 10, "{}", seen.len());
+    assert!(datagrams(&seen).len() > 110, "{}", seen.len());
 }
 
 #[test]
