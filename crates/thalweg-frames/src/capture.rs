@@ -143,7 +143,8 @@ impl PacketRing {
         };
         match error {
             Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
-                if !std::mem::replace(&mut self.is_down, true) {
+                let was_down = std::mem::replace(&mut self.is_down, true);
+                if !was_down {
                     tracing::warn!("the interface is down: nothing comes until it is up again");
                 }
             }
