@@ -31,6 +31,8 @@ const FASTER: f64 = 1.1;
 const SOONEST: Duration = Duration::from_millis(100);
 /// So far ahead of the one before a silence is the first count behind a pause, at most.
 const PAUSE: u64 = 4;
+/// So many that are dropped may be others', or some that came twice, where none is missing.
+const OTHERS: u64 = 16;
 /// A counter that comes round after so many frames may well have done so in a silence.
 const SMALL: i128 = 1 << 12;
 /// So many counts that follow others, until it is known by how much the counter goes up.
@@ -458,7 +460,8 @@ impl FrameCounter {
                 self.pace.passed_by_device(gap, taken.0.saturating_sub(before.0));
             }
             let counted = || count.saturating_sub(self.rules.lowest) / self.rules.step;
-            if gap > PAUSE && self.dropped > 2 * gap && counted() <= self.dropped && self.is_certain(number) {
+            let more_than_missing = self.dropped > 2 * gap && (gap > PAUSE || self.dropped > OTHERS);
+            if more_than_missing && counted() <= self.dropped && self.is_certain(number) {
                 tracing::warn!(
                     number,
                     dropped = self.dropped,
@@ -750,6 +753,13 @@ mod tests {
         counter.dropped(60, 51);
         counter.came(58, 51, at(51));
         assert!(!counter.is_certain(58) && counter.is_certain(50));
+        // The next one, by chance.
+        for (dropped, is_certain) in [(10, true), (60, false)] {
+            let mut counter = counted(50);
+            counter.dropped(dropped, 51);
+            counter.came(51, 51, at(51));
+            assert_eq!(counter.is_certain(51), is_certain);
+        }
         let mut counter = counted(50);
         counter.dropped(60, 51);
         counter.came(111, 51, at(51));

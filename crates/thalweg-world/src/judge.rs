@@ -49,7 +49,8 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
 
 /// So soon a run has ended at all builders after one has ended it at once.
 const SOON: Duration = Duration::from_secs(8);
-/// The longest that what is written, and the name of a new file, are not on the disk itself.
+/// The longest that what is written, and the name of a new file, are not on the disk itself, but for the step in which time
+/// is counted.
 const UNSYNCED_BYTES: Duration = Duration::from_secs(3);
 const UNSYNCED_NAME: Duration = Duration::from_millis(500);
 
@@ -154,10 +155,12 @@ impl Judge<'_> {
         if !(has_ended || unpowered) || self.plan.holds_up(builder) {
             return;
         }
-        self.check(bytes <= UNSYNCED_BYTES, || {
+        self.check(bytes <= UNSYNCED_BYTES + self.plan.step, || {
             format!("builder b{builder}: what it had written was not synced for {bytes:?}")
         });
-        self.check(name <= UNSYNCED_NAME, || format!("builder b{builder}: a file's name was not synced for {name:?}"));
+        self.check(name <= UNSYNCED_NAME + self.plan.step, || {
+            format!("builder b{builder}: a file's name was not synced for {name:?}")
+        });
         self.check(unpowered || !now, || format!("builder b{builder} has ended, and not all is synced"));
     }
 
