@@ -93,6 +93,8 @@ pub(crate) struct Source {
     pub(crate) told_to_end: bool,
     /// The first event that it has not accepted, as it said when it was paused.
     pub(crate) next: Option<EventId>,
+    /// The builder that leads had paused the run, and has it go on, as this source passes on.
+    pub(crate) resumed: bool,
     /// The builder that leads has begun the run, as this source passes on.
     pub(crate) runs_elsewhere: bool,
     /// Where the builder that leads has the run end, as this source passes on.
@@ -271,7 +273,7 @@ impl RunControl {
         let source = &mut self.sources[source];
         match self.config.leads && asked_by > 0 {
             true => source.told_to_end = true,
-            false => source.next = Some(next),
+            false => (source.next, source.resumed) = (Some(next), false),
         }
     }
 
@@ -280,7 +282,7 @@ impl RunControl {
     pub fn runs_elsewhere(&mut self, source: usize) {
         let source = &mut self.sources[source];
         source.runs_elsewhere = true;
-        source.next = None;
+        source.resumed |= source.next.take().is_some();
     }
 
     /// The builder that leads ends the run in front of this event, as a source passes on, which goes on up to there.

@@ -99,6 +99,10 @@ impl RunControl {
         if let Some(end) = self.agreed_end() {
             self.end_elsewhere(end);
         }
+        // Where half of those that were paused have gone on, the others are hung, or lie.
+        let (held, resumed) = self.sources.iter().fold((0, 0), |(held, resumed), source| {
+            (held + usize::from(source.next.is_some()), resumed + usize::from(source.resumed))
+        });
         for index in 0..self.sources.len() {
             let (offered, patient) = (facts.offered_until(index), self.is_patient());
             let source = &mut self.sources[index];
@@ -108,7 +112,7 @@ impl RunControl {
             }
             let delays = !source.out && !facts.is_settled(index) && (!source.ended || facts.owes(index));
             // The builder that leads has paused the run; this one has all its events already.
-            let is_held = !self.config.leads && patient && source.present && source.next.is_some();
+            let is_held = !self.config.leads && patient && source.present && source.next.is_some() && resumed < held;
             if !delays || is_held && !source.ended {
                 continue;
             }

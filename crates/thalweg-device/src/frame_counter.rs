@@ -21,6 +21,8 @@ const JUMP: i128 = 1 << 16;
 const NEAR: i128 = 64;
 /// How long the rate of a device is looked at before it is known.
 const PACE_WINDOW: Duration = Duration::from_secs(1);
+/// Frames over which it is looked at by the device's own clock.
+const DEVICE_WINDOW: u64 = 16;
 /// So many windows are remembered: nothing waits for longer on its way.
 const LOOKS: usize = 8;
 /// No device whose pace is not known yet has more frames per second.
@@ -30,7 +32,9 @@ const FASTER: f64 = 1.1;
 /// A device that begins to count anew is silent for at least so long.
 const SOONEST: Duration = Duration::from_millis(100);
 /// So far ahead of the one before a silence is the first count behind a pause, at most.
-const PAUSE: u64 = 4;
+const PAUSE: u64 = 1;
+/// When so many have come since, they were not before the next one.
+const DROP_MEMORY: u32 = 128;
 /// So many that are dropped may be others', or some that came twice, where none is missing.
 const OTHERS: u64 = 16;
 /// A counter that comes round after so many frames may well have done so in a silence.
@@ -118,9 +122,9 @@ pub struct FrameCounter {
     taken: (Option<TaiNanos>, Option<TaiNanos>),
     doubted: Option<Doubted>,
     steps: Steps,
-    /// Frames that were dropped on the way about when the newest came, and whether others have come since.
+    /// Frames that were dropped on the way about when the newest came, and how many have come since.
     dropped: u64,
-    went_on: bool,
+    went_on: u32,
     /// From this number on they are a guess.
     uncertain_from: Option<u64>,
     warned: bool,
@@ -144,8 +148,9 @@ struct Pace {
     looks: [Option<(Duration, u64)>; LOOKS],
     /// Frames per second: the most in one window.
     fastest: Option<f64>,
-    /// The same by the device's clock, from one frame to another.
+    /// The same by the device's clock, over some frames; and those since it was looked at last, with their nanoseconds.
     by_device: Option<f64>,
+    since: (u64, u64),
 }
 
 /// What is known of how a counter goes up.
@@ -180,7 +185,7 @@ impl FrameCounter {
             doubted: None,
             steps: Steps::default(),
             dropped: 0,
-            went_on: false,
+            went_on: 0,
             uncertain_from: None,
             warned: false,
             restarts: 0,
@@ -214,7 +219,7 @@ impl FrameCounter {
         if frames == 0 || self.rules.is_absolute {
             return;
         }
-        if std::mem::take(&mut self.went_on) {
+        if std::mem::take(&mut self.went_on) > 0 {
             self.dropped = 0;
         }
         self.dropped = self.dropped.saturating_add(frames);
@@ -288,7 +293,7 @@ impl FrameCounter {
         // Some cameras count 0, which others leave out: the first 0 tells.
         self.rules.lowest = self.rules.lowest.min(count);
         self.look_for_step(count);
-        let place = self.place(count).map(|place| if self.is_newer(place) { place + self.round() } else { place });
+        let place = self.place(count).map(|place| place + self.rounds_by_date(place) * self.round());
         let near = place.and_then(|place| self.near(place, next));
         if let Some(number) = near.filter(|number| self.is_reachable(*number, now)) {
             // Old counts have come again, one after the other, up to here: they came twice, or the counter began anew.
@@ -342,12 +347,15 @@ impl FrameCounter {
         if begins_anew { FrameNumber::At(self.begin_anew(count, next, now)) } else { other }
     }
 
-    /// Whether a frame whose count is behind the newest one's was taken after it, by the device's clock: a narrow counter has
-    /// come round.
-    fn is_newer(&self, place: i128) -> bool {
-        self.is_narrow()
-            && self.ahead(place) <= 0
-            && matches!(self.taken, (Some(newest), Some(taken)) if taken > newest)
+    /// Returns by how many rounds a narrow counter's place is another one, where the device's clock says so: a frame that seems
+    /// to be behind the newest was taken after it, or the other way round.
+    fn rounds_by_date(&self, place: i128) -> i128 {
+        let (Some(newest), Some(taken), true) = (self.taken.0, self.taken.1, self.is_narrow()) else { return 0 };
+        match self.ahead(place) {
+            ..=0 if taken > newest => 1,
+            1.. if taken < newest => -1,
+            _ => 0,
+        }
     }
 
     /// Numbers before a count comes again.
@@ -398,6 +406,9 @@ impl FrameCounter {
 
     /// Whether a device can have got to a number by now, as fast as it ever was.
     fn is_reachable(&self, number: u64, now: Duration) -> bool {
+        if self.ahead(number.into()) <= NEAR {
+            return true;
+        }
         let (Some(most), false) = (self.pace.furthest(now), self.rules.is_absolute) else { return true };
         let most = self.newest.map_or(most, |(_, newest)| most.max(newest)).saturating_add(self.dropped);
         i128::from(number) <= NEAR + i128::from(most)
@@ -407,23 +418,24 @@ impl FrameCounter {
     /// one that the rate leads to; and where that does not fit, a guess. It is one, too, where the device may have begun anew
     /// in that silence and counted up to there.
     fn believe_after_silence(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
+        let (Some((_, newest)), false) = (self.newest.filter(|(_, newest)| number > *newest), self.rules.is_absolute)
+        else {
+            return self.believe(count, number, now);
+        };
         let by_device = self.taken.0.zip(self.taken.1).map(|(before, taken)| taken.0.saturating_sub(before.0));
         let by_device = by_device.filter(|nanos| *nanos > 0).map(Duration::from_nanos);
         let silence = by_device.unwrap_or_else(|| now.saturating_sub(self.believed)).as_secs_f64();
         let pace = if by_device.is_some() { self.pace.by_device } else { self.pace.fastest };
         let fastest = self.rules.rate.or(pace).or(self.pace.fastest);
-        let (Some((_, newest)), false) = (self.newest.filter(|(_, newest)| number > *newest), self.rules.is_absolute)
-        else {
-            return self.believe(count, number, now);
-        };
         let ahead = (number - newest) as f64;
         let (period, due) = (self.round() as f64, silence * fastest.unwrap_or(FASTEST));
         if fastest.is_none() || due < 0.75 * period {
             // A pause, or as many as the rate says: it goes on. Any other may be the count of one that began anew meanwhile, or
             // came round.
             let is_small = self.round() <= SMALL;
-            let pause = if is_small { 1.0 } else { PAUSE as f64 };
-            let goes_on = ahead <= pause || fastest.is_some() && (ahead - due).abs() <= (0.01 * due).max(2.0);
+            let expected = fastest.or_else(|| self.pace.so_far(newest, self.believed)).map(|pace| silence * pace);
+            let goes_on = ahead <= PAUSE as f64
+                || expected.is_some_and(|expected| (ahead - expected).abs() <= (0.01 * expected).max(2.0));
             let counted = count.saturating_sub(self.rules.lowest) as f64 / self.rules.step as f64;
             let can_be_there = is_small || self.rules.trust.restarts_unseen && counted <= due * FASTER;
             if silence >= SOONEST.as_secs_f64() && !goes_on && can_be_there {
@@ -438,7 +450,9 @@ impl FrameCounter {
         }
         let rounds = ((due - ahead) / period).round().max(0.0);
         let by_rate = ahead + rounds * period;
-        let fits = (by_rate - due).abs() <= (0.01 * due).max(2.0) && by_rate < LARGEST_GAP as f64;
+        // Among rounds that are all as near, none is known.
+        let most = (0.01 * due).max(2.0);
+        let fits = (by_rate - due).abs() <= most && most <= 0.25 * period && by_rate < LARGEST_GAP as f64;
         let number = if fits { newest.saturating_add(by_rate as u64) } else { number };
         if !(fits && self.rules.rate.is_some()) {
             tracing::warn!(
@@ -471,7 +485,10 @@ impl FrameCounter {
             }
             self.taken.0 = self.taken.1.or(self.taken.0);
             self.newest = Some((count, number));
-            self.went_on = true;
+            self.went_on = self.went_on.saturating_add(1);
+            if self.went_on > DROP_MEMORY {
+                self.dropped = 0;
+            }
             self.pace.passed(number, now);
         }
         FrameNumber::At(number)
@@ -554,10 +571,20 @@ impl Pace {
 
     /// So many frames were taken in so many nanoseconds.
     fn passed_by_device(&mut self, frames: u64, nanos: u64) {
-        if nanos > 0 {
-            let pace = frames as f64 / nanos as f64 * 1e9;
+        let (before, time) = self.since;
+        self.since = (before.saturating_add(frames), time.saturating_add(nanos));
+        if self.since.0 >= DEVICE_WINDOW && self.since.1 > 0 {
+            let pace = self.since.0 as f64 / self.since.1 as f64 * 1e9;
             self.by_device = Some(self.by_device.map_or(pace, |fastest| fastest.max(pace)));
+            self.since = (0, 0);
         }
+    }
+
+    /// Returns frames per second so far, while no window has passed.
+    fn so_far(&self, newest: u64, now: Duration) -> Option<f64> {
+        let (since, first) = self.looks[LOOKS - 1]?;
+        let (frames, time) = (newest.saturating_sub(first), now.saturating_sub(since));
+        (frames >= 4 && !time.is_zero()).then(|| frames as f64 / time.as_secs_f64())
     }
 }
 
@@ -725,7 +752,9 @@ mod tests {
     #[test]
     fn a_narrow_counter_of_frames_that_are_dated_comes_round_unseen_by_no_burst() {
         let taken = |number: u64| Some(TaiNanos(1_800_000_000_000_000_000 + 1000 * number));
-        for (lost, is_certain) in [(0, true), (10, true), (11, false), (16, false), (1600, false)] {
+        // Of very many lost nobody knows how many rounds they were.
+        let cases = [(0, 0, true), (10, 10, true), (11, 11, false), (16, 16, false), (1600, 0, false)];
+        for (lost, seen, is_certain) in cases {
             let mut counter = counter_of(4, None, 1, false);
             // All of them come at once.
             for number in 0..20 {
@@ -733,7 +762,7 @@ mod tests {
             }
             let number = 20 + lost;
             let came = counter.came_dated(number % 16, 20, NOW, taken(number));
-            assert_eq!((came, counter.is_certain(number)), (FrameNumber::At(number), is_certain), "{lost}");
+            assert_eq!((came, counter.is_certain(20 + seen)), (FrameNumber::At(20 + seen), is_certain), "{lost}");
         }
     }
 

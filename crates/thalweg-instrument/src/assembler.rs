@@ -362,7 +362,7 @@ impl Assembler {
             return None;
         }
         let restarts = self.counter.restarts();
-        let number = match self.counter.came_dated(part.number, self.next, now, part.filled.timestamp) {
+        let number = match self.counter.came_dated(part.number, self.next, now, part.taken) {
             FrameNumber::At(number) if number >= self.next => number,
             FrameNumber::At(number) => {
                 let lost = self.lost.iter().any(|(first, end)| (*first..*end).contains(&number));

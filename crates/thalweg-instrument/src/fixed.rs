@@ -146,7 +146,7 @@ impl Format for Fixed {
         if body.len() != wanted {
             return Err(if body.len() < wanted { Refusal::Truncated } else { Refusal::Malformed });
         }
-        Ok(Said::Part(Part { number, at, total: self.size, payload: 0..wanted, filled, time }))
+        Ok(Said::Part(Part { number, at, total: self.size, payload: 0..wanted, filled, time, taken: None }))
     }
 }
 

@@ -85,12 +85,14 @@ pub(crate) struct Part {
     pub(crate) filled: Filled,
     /// When it was taken, by the instrument's clock.
     pub(crate) time: Option<Ticks>,
+    /// The same, to less than the time between two of them.
+    pub(crate) taken: Option<TaiNanos>,
 }
 
 impl Part {
     /// All of a fragment.
     pub(crate) fn whole(number: u64, body: &[u8], filled: Filled, time: Option<Ticks>) -> Said {
-        Said::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time })
+        Said::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time, taken: None })
     }
 }
 

@@ -116,7 +116,7 @@ impl Format for Spead {
             .status
             .set(Status::CLOCK_FREE_RUNNING, self.time.as_ref().is_some_and(|(_, clock)| clock.is_free_running()));
         let time = ticks.map(|ticks| Ticks { ticks, bits: value_bits, nanos: 0 });
-        Ok(Said::Part(Part { number, at, total, payload: begin..end, filled, time }))
+        Ok(Said::Part(Part { number, at, total, payload: begin..end, filled, time, taken: None }))
     }
 }
 

@@ -21,10 +21,28 @@ pub(crate) struct Vita49 {
     stream: Option<Stream>,
     /// Millionths of packets per second.
     rate: Option<i128>,
-    /// The time of the first packet, in picoseconds, and its count.
-    first: Option<(i128, u8)>,
+    /// The last packet whose count and time agree.
+    anchor: Option<Anchor>,
     /// By how much counts are off from what times say, and of how many packets in a row.
     off: (i8, u32),
+    /// They have differed by the same for so long that the instrument may have begun to count anew.
+    is_doubted: bool,
+}
+
+/// A packet whose number is known: its time in picoseconds, and its count.
+#[derive(Debug, Clone, Copy)]
+struct Anchor {
+    time: i128,
+    count: u8,
+    number: u64,
+}
+
+impl Anchor {
+    /// Returns the number of another packet, and how far its count is off from what its time says.
+    fn number(&self, time: i128, rate: i128, count: u8) -> (u64, i8) {
+        let (since, off) = number(time - self.time, rate, count.wrapping_sub(self.count));
+        (self.number.wrapping_add(since), off)
+    }
 }
 
 /// Whose a packet is: the standard allows a stream without a number.
@@ -37,7 +55,7 @@ enum Stream {
 impl Vita49 {
     pub(crate) fn new(config: &UdpConfig) -> Self {
         let rate = config.rate.map(|rate| (rate.hertz() * 1e6).round() as i128);
-        Self { stream: config.stream.map(Stream::Named), rate, first: None, off: (0, 0) }
+        Self { stream: config.stream.map(Stream::Named), rate, anchor: None, off: (0, 0), is_doubted: false }
     }
 }
 
@@ -59,18 +77,21 @@ impl Format for Vita49 {
         if self.stream.is_some_and(|known| known != stream) {
             return Err(Refusal::Other);
         }
-        let Some(rate) = self.rate else {
-            return Ok(Part::whole(count.into(), body, filled(PayloadType::RAW, timestamp), None));
-        };
-        let time = time.ok_or(Refusal::Unnumbered)?;
-        let (first, first_count) = self.first.unwrap_or((time, count));
-        let (number, off) = number(time - first, rate, count.wrapping_sub(first_count));
         let mut filled = filled(PayloadType::RAW, timestamp);
-        if off != 0 {
-            // Its time is off, or it counts anew.
-            filled.status |= Status::UNCERTAIN;
-        }
-        Ok(Part::whole(number, body, filled, None))
+        let number = match (self.rate, time) {
+            (None, _) => count.into(),
+            (Some(_), None) => return Err(Refusal::Unnumbered),
+            (Some(rate), Some(time)) => {
+                let (number, off) = self.anchor.unwrap_or(Anchor { time, count, number: 0 }).number(time, rate, count);
+                if off != 0 || self.is_doubted {
+                    // Its time is off, or it counts anew.
+                    filled.status |= Status::UNCERTAIN;
+                }
+                number
+            }
+        };
+        let taken = timestamp.filter(|_| time.is_some());
+        Ok(Said::Part(Part { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time: None, taken }))
     }
 
     fn accepted(&mut self, body: &[u8]) {
@@ -80,14 +101,19 @@ impl Format for Vita49 {
         let Ok(Packet { stream, count, time, .. }) = Packet::read(body) else { return };
         self.stream = Some(stream);
         let (Some(rate), Some(time)) = (self.rate, time) else { return };
-        let (first, first_count) = *self.first.get_or_insert((time, count));
-        let (_, off) = number(time - first, rate, count.wrapping_sub(first_count));
+        let (number, off) = self.anchor.get_or_insert(Anchor { time, count, number: 0 }).number(time, rate, count);
         let row = if off == self.off.0 { self.off.1.saturating_add(1) } else { 1 };
         self.off = (off, row);
-        if off != 0 && row >= COUNTS_ANEW {
-            tracing::warn!(off, "counts differ from what times say: the instrument counts anew, and times are right");
-            self.first = Some((first, first_count.wrapping_add_signed(off)));
-            self.off = (0, 0);
+        if off == 0 {
+            // The instrument's clock and its packets may come apart slowly.
+            self.anchor = Some(Anchor { time, count, number });
+        } else if row >= COUNTS_ANEW {
+            tracing::warn!(
+                off,
+                "counts differ from what times say, from now on: numbers go by times, and are uncertain"
+            );
+            self.anchor = Some(Anchor { time, count, number: number.wrapping_sub_signed(off.into()) });
+            (self.off, self.is_doubted) = ((0, 0), true);
         }
     }
 }
@@ -227,7 +253,7 @@ mod tests {
         assert_eq!(read(1, 1_700_000_100, 0), -2);
     }
     #[test]
-    fn an_instrument_that_counts_anew_is_doubted_until_its_times_are_seen_to_be_right() {
+    fn an_instrument_that_counts_anew_goes_by_its_times_and_is_doubted() {
         let mut device = device("rate = 1000");
         let mut read = |count: u32, number: u64| {
             let packet = packet(count % 16, 1_700_000_100, number * PICO / 1000);
@@ -238,6 +264,20 @@ mod tests {
         (0..40).for_each(|number| assert_eq!(read(number as u32, number), (number, false)));
         // From 0 on, after 60 that did not come: 100 is 4 modulo 16.
         (0..u64::from(COUNTS_ANEW)).for_each(|at| assert_eq!(read(at as u32, 100 + at), (96 + at, true)));
-        (8..40).for_each(|at| assert_eq!(read(at as u32, 100 + at), (100 + at, false)));
+        (8..40).for_each(|at| assert_eq!(read(at as u32, 100 + at), (100 + at, true)));
+    }
+
+    #[test]
+    fn a_clock_that_comes_apart_from_its_packets_is_followed() {
+        let mut device = device("rate = 1000");
+        for number in 0..100_000_u64 {
+            // A packet in a thousand too fast.
+            let packet = packet((number % 16) as u32, 1_700_000_100, number * PICO / 1001 % PICO);
+            let second = 1_700_000_100 + (number / 1001) as u32;
+            let packet = [&packet[..8], &second.to_be_bytes(), &packet[12..]].concat();
+            let Said::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
+            device.accepted(&packet);
+            assert_eq!((part.number, part.filled.status), (number, Status::empty()));
+        }
     }
 }

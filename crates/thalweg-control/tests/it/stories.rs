@@ -146,7 +146,8 @@ fn a_run_that_is_paused_does_not_end_though_a_builder_has_all_its_events() {
     };
     (0..3).for_each(|source| other.paused(source, EventId(10), 0));
     assert!(!expelled_within(&mut other, 1, 60), "the builder that leads has paused the run");
-    (0..3).for_each(|source| other.runs_elsewhere(source));
+    // One of them hangs.
+    (0..2).for_each(|source| other.runs_elsewhere(source));
     assert!(!expelled_within(&mut other, 61, 9));
     assert!(expelled_within(&mut other, 70, 3), "nothing comes, and nothing is paused");
 }
