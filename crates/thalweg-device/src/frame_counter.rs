@@ -303,6 +303,10 @@ impl FrameCounter {
             {
                 self.doubt_from(number);
             }
+            // One that is missing comes late; or the counter began anew among many that were dropped.
+            if self.dropped > OTHERS && self.ahead(number.into()) < 0 {
+                self.doubt_from(number);
+            }
             return self.believe_after_silence(count, number, now);
         }
         if let Some(place) = place
