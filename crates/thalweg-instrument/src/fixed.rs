@@ -1,9 +1,9 @@
 //! A payload behind a header that the topology declares: how long it is, and where its counters are.
 
 use crate::clock::{Clock, Ticks};
-use crate::format::{Format, Part, Refusal, Said, filled};
+use crate::format::{Format, Part, Refusal, Said, filled, layout_of};
 use thalweg_device::{Counter, DeviceError, Layout, TimeField, UdpConfig};
-use thalweg_wire::{PayloadType, Status};
+use thalweg_wire::Status;
 
 /// Datagrams of one layout.
 #[derive(Debug)]
@@ -58,10 +58,7 @@ impl Fixed {
                 "it is of fragments, and the counter counts datagrams: say where their `index` is".into(),
             ));
         }
-        let layout = match (config.stored, config.shape.as_deref()) {
-            (None, None) => None,
-            (stored, shape) => Some(Layout::new(Some(config.size), stored, shape)?),
-        };
+        let layout = layout_of(config)?;
         if let Some(time) = config.time {
             if time.item.is_some() {
                 return Err(wrong("time", "item belongs to format spead; here it takes at and bytes".into()));
@@ -99,16 +96,8 @@ impl Format for Fixed {
         self.packets == 1
     }
 
-    fn payload_type(&self) -> PayloadType {
-        self.layout.as_ref().map_or(PayloadType::RAW, |layout| layout.payload_type)
-    }
-
-    fn shape(&self) -> Option<&[u64]> {
-        self.layout.as_ref()?.shape.as_deref()
-    }
-
-    fn to_little_endian(&self, payload: &mut [u8]) {
-        self.layout.iter().for_each(|layout| layout.to_little_endian(payload));
+    fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
     }
 
     fn clock(&mut self) -> Option<&mut Clock> {
@@ -154,7 +143,7 @@ impl Format for Fixed {
 mod tests {
     use super::*;
     use crate::clock::NANOS;
-    use thalweg_wire::TaiNanos;
+    use thalweg_wire::{PayloadType, TaiNanos};
 
     fn device(more: &str) -> Result<Fixed, String> {
         let size = if more.ends_with('#') { 102_400 } else { 10 };

@@ -4,7 +4,7 @@ use crate::clock::{Clock, Ticks};
 use crate::{fixed, spead, vdif, vita49};
 use std::fmt::Debug;
 use std::ops::Range;
-use thalweg_device::{DatagramFormat, DeviceError, Filled, UdpConfig};
+use thalweg_device::{DatagramFormat, DeviceError, Filled, Layout, UdpConfig};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Reads datagrams of one kind.
@@ -32,9 +32,14 @@ pub(crate) trait Format: Debug + Send {
     /// Whether each datagram is one fragment, whose payload is the body.
     fn whole(&self) -> bool;
 
+    /// What fragments are made of, where that is stated: all have as many bytes.
+    fn layout(&self) -> Option<&Layout> {
+        None
+    }
+
     /// What the fragments are.
     fn payload_type(&self) -> PayloadType {
-        PayloadType::RAW
+        self.layout().map_or(PayloadType::RAW, |layout| layout.payload_type)
     }
 
     /// What a datagram says.
@@ -42,12 +47,12 @@ pub(crate) trait Format: Debug + Send {
 
     /// The axes of fragments that are arrays.
     fn shape(&self) -> Option<&[u64]> {
-        None
+        self.layout()?.shape.as_deref()
     }
 
     /// Makes of a whole fragment, as the instrument sends it, what a fragment has.
     fn to_little_endian(&self, payload: &mut [u8]) {
-        let _ = payload;
+        self.layout().into_iter().for_each(|layout| layout.to_little_endian(payload));
     }
 
     /// The clock by which [`time`](Part::time) is a date, where [`read`](Self::read) does not date fragments itself.
@@ -112,6 +117,14 @@ pub(crate) enum Refusal {
 /// What is known of a fragment of which only its time may be known.
 pub(crate) fn filled(payload_type: PayloadType, timestamp: Option<TaiNanos>) -> Filled {
     Filled { payload_type, status: Status::empty(), window: 0, timestamp }
+}
+
+/// Returns what fragments of a device are made of, where its options state it.
+pub(crate) fn layout_of(config: &UdpConfig) -> Result<Option<Layout>, DeviceError> {
+    match (config.stored, config.shape.as_deref()) {
+        (None, None) => Ok(None),
+        (stored, shape) => Layout::new(Some(config.size), stored, shape).map(Some),
+    }
 }
 
 /// The format of a device, where its options go together.

@@ -6,9 +6,9 @@
 //! and the value, the last 40 or 48 bits.
 
 use crate::clock::{Clock, Ticks};
-use crate::format::{Format, Part, Refusal, Said, filled};
+use crate::format::{Format, Part, Refusal, Said, filled, layout_of};
 use thalweg_device::{DeviceError, Layout, TimeField, UdpConfig};
-use thalweg_wire::{PayloadType, Status};
+use thalweg_wire::Status;
 
 /// Items that the protocol itself uses.
 const HEAP_CNT: u64 = 1;
@@ -38,25 +38,14 @@ impl Spead {
                 Err(DeviceError::Option { option: "time", problem: problem.into() })
             }
         });
-        let layout = match (config.stored, config.shape.as_deref()) {
-            (None, None) => None,
-            (stored, shape) => Some(Layout::new(Some(config.size), stored, shape)?),
-        };
+        let layout = layout_of(config)?;
         Ok(Self { time: time.transpose()?, layout })
     }
 }
 
 impl Format for Spead {
-    fn payload_type(&self) -> PayloadType {
-        self.layout.as_ref().map_or(PayloadType::RAW, |layout| layout.payload_type)
-    }
-
-    fn shape(&self) -> Option<&[u64]> {
-        self.layout.as_ref()?.shape.as_deref()
-    }
-
-    fn to_little_endian(&self, payload: &mut [u8]) {
-        self.layout.iter().for_each(|layout| layout.to_little_endian(payload));
+    fn layout(&self) -> Option<&Layout> {
+        self.layout.as_ref()
     }
 
     fn clock(&mut self) -> Option<&mut Clock> {
@@ -123,7 +112,7 @@ impl Format for Spead {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_wire::TaiNanos;
+    use thalweg_wire::{PayloadType, TaiNanos};
 
     fn device(more: &str) -> Spead {
         let text = format!("listen = \"udp:0.0.0.0:1\"\nformat = \"spead\"\nsize = 100\n{more}");
