@@ -130,6 +130,8 @@ pub struct Assembler {
     absent: Option<Absence>,
     /// When it was looked at first since the stream was opened.
     opened: Option<Duration>,
+    /// It was away before anything came of it.
+    was_unheard: bool,
     /// Those below that are not here are lost.
     lost_until: u64,
     /// What the camera sends that there is no place for.
@@ -168,6 +170,7 @@ impl Assembler {
             latest: None,
             absent: None,
             opened: None,
+            was_unheard: false,
             lost_until: 0,
             refused_kind: None,
             counts: Counts::default(),
@@ -402,11 +405,12 @@ impl Assembler {
     }
 
     /// Whether a stream begins with this block, rather than that all before it were lost: it is one of the first, which are
-    /// counted, or the camera cannot have got there since it was told to begin.
+    /// counted, or the camera cannot have got there since it was told to begin. What it has sent before it began once more
+    /// nobody knows.
     fn may_begin_with(&self, block: u64, now: Duration) -> bool {
         let since = self.opened.map_or(Duration::ZERO, |opened| now.saturating_sub(opened));
         let most = self.stream.rate.unwrap_or(FASTEST) * since.as_secs_f64() * 1.1;
-        let may = block <= FIRST || block as f64 > FIRST as f64 + most;
+        let may = !self.was_unheard && (block <= FIRST || block as f64 > FIRST as f64 + most);
         if !may {
             tracing::warn!(block, "the camera's first frame may be a later one than its first: numbers are uncertain");
         }
@@ -448,7 +452,10 @@ impl Assembler {
 
     /// The camera is away, and nothing comes: what it would have sent by now is lost, by its rate.
     pub fn away(&mut self, now: Duration) {
-        let Some(latest) = self.latest else { return };
+        let Some(latest) = self.latest else {
+            self.was_unheard = true;
+            return;
+        };
         let absent = *self.absent.get_or_insert(Absence { since: latest, next: self.front });
         let until = absent.due(self.stream.rate, now);
         self.counts.lost_while_away += until.saturating_sub(self.front);

@@ -294,6 +294,16 @@ fn the_first_frames_of_a_stream_are_missed_and_one_that_begins_anywhere_is_doubt
 }
 
 #[test]
+fn a_camera_that_restarts_before_its_first_frame_comes_is_doubted() {
+    let mut rig = Rig::new(NARROW, 4);
+    rig.assembler.away(ms(1));
+    rig.assembler.begin(NARROW.stream());
+    rig.look(ms(2000));
+    rig.give(&NARROW.block(1), 64, ms(2001));
+    assert_eq!(rig.out, [Ok((0, Model::content(1), Status::UNCERTAIN))]);
+}
+
+#[test]
 fn a_camera_that_restarts_goes_on_with_the_next_number_and_what_its_rate_says_is_lost() {
     let mut rig = Rig::new(NARROW, 4);
     rig.give(&NARROW.block(1), 64, ms(1000));
