@@ -183,6 +183,11 @@ impl RunControl {
         self.sources.iter().enumerate().filter(move |(_, source)| waits(source)).map(|(index, _)| index)
     }
 
+    /// Whether a source may yet accept events.
+    pub fn is_live(&self, source: usize) -> bool {
+        self.sources[source].is_live()
+    }
+
     /// Memory, addresses and the directory are there.
     pub fn configured(&mut self) {
         self.phase = Phase::Configured { waited: Duration::ZERO };

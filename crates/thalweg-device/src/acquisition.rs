@@ -75,6 +75,12 @@ pub trait Acquisition: Debug + Send {
         let _ = origin;
     }
 
+    /// The numbers from `first` on were compared with those of other devices, and are right: as far as they were a guess, and
+    /// no doubt has come up since, those that follow are none.
+    fn numbers_agree(&mut self, first: u64) {
+        let _ = first;
+    }
+
     /// What has come about since it was last asked, one thing at a time.
     ///
     /// # Errors

@@ -125,8 +125,7 @@ pub struct FrameCounter {
     /// Frames that were dropped on the way about when the newest came, and how many have come since.
     dropped: u64,
     went_on: u32,
-    /// From this number on they are a guess.
-    uncertain_from: Option<u64>,
+    guess: Option<Guess>,
     warned: bool,
     restarts: u64,
 }
@@ -138,6 +137,17 @@ struct Doubted {
     /// How many there were, and how many different ones.
     row: u32,
     different: u32,
+}
+
+/// Numbers that are a guess.
+#[derive(Debug, Clone, Copy)]
+struct Guess {
+    /// The first of them.
+    from: u64,
+    /// The newest number when a doubt came up last.
+    doubted_at: u64,
+    /// Those from here on were found to be right.
+    right_from: Option<u64>,
 }
 
 /// How fast a device is.
@@ -186,7 +196,7 @@ impl FrameCounter {
             steps: Steps::default(),
             dropped: 0,
             went_on: 0,
-            uncertain_from: None,
+            guess: None,
             warned: false,
             restarts: 0,
         }
@@ -194,7 +204,15 @@ impl FrameCounter {
 
     /// Whether a frame's number is more than a guess.
     pub fn is_certain(&self, number: u64) -> bool {
-        self.uncertain_from.is_none_or(|from| number < from)
+        self.guess.is_none_or(|guess| number < guess.from || guess.right_from.is_some_and(|right| number >= right))
+    }
+
+    /// The numbers from `first` on were compared with those of other devices, and are right: those that follow are no guess,
+    /// unless a doubt has come up since `first` was the newest.
+    pub fn numbers_agree(&mut self, first: u64) {
+        if let Some(guess) = self.guess.as_mut().filter(|guess| first > guess.doubted_at) {
+            guess.right_from = Some(first);
+        }
     }
 
     /// From now on it counts with so many bits, from `lowest` on.
@@ -499,7 +517,10 @@ impl FrameCounter {
     }
 
     fn doubt_from(&mut self, number: u64) {
-        self.uncertain_from = Some(self.uncertain_from.map_or(number, |from| from.min(number)));
+        let newest = self.newest.map_or(number, |(_, newest)| newest.max(number));
+        // Of an earlier guess that was right, what comes late is one again.
+        let from = self.guess.map_or(number, |guess| guess.from.min(number));
+        self.guess = Some(Guess { from, doubted_at: newest, right_from: None });
     }
 
     /// How many have come in a row, none believed in between, each a little behind the one before.
@@ -632,6 +653,28 @@ mod tests {
             counter.came(number % 16, 0, NOW);
         }
         assert_eq!(counter.came(25 % 16, 20, NOW), FrameNumber::At(25));
+    }
+
+    #[test]
+    fn a_guess_that_others_confirm_is_none_any_more_until_the_next_doubt() {
+        let mut counter = counter_of(64, None, 1, false);
+        (0..100).for_each(|count| _ = counter.came(count, count, NOW));
+        let restart = |counter: &mut FrameCounter, next, now| {
+            (0..100).for_each(|count| _ = counter.came(count, next, now));
+        };
+        restart(&mut counter, 100, NOW + 2 * Trust::DATAGRAMS.silence);
+        let (_, newest) = counter.newest.unwrap();
+        assert!(counter.is_certain(99) && !counter.is_certain(newest));
+        // Of numbers before the restart nobody learns whether it was right.
+        counter.numbers_agree(99);
+        assert!(!counter.is_certain(newest));
+        counter.numbers_agree(newest);
+        assert!(counter.is_certain(99) && counter.is_certain(newest) && counter.is_certain(newest + 1000));
+        assert!(!counter.is_certain(newest - 1), "one that comes late");
+        restart(&mut counter, newest + 1, NOW + 4 * Trust::DATAGRAMS.silence);
+        assert!(!counter.is_certain(newest + 20));
+        counter.numbers_agree(newest);
+        assert!(!counter.is_certain(newest + 20), "it was found before");
     }
 
     #[test]

@@ -277,6 +277,10 @@ impl Acquisition for TappedAcquisition {
         self.device.begin_events(origin);
     }
 
+    fn numbers_agree(&mut self, first: u64) {
+        self.device.numbers_agree(first);
+    }
+
     fn of_no_event(&self) -> u64 {
         self.device.of_no_event()
     }

@@ -204,6 +204,11 @@ impl Assembler {
         (self.stream.clock, self.stream.status) = (clock, status);
     }
 
+    /// The numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
+    pub fn numbers_agree(&mut self, first: u64) {
+        self.counter.numbers_agree(first);
+    }
+
     /// Whether what comes finds a place, or something is waited for.
     pub fn has_room(&self) -> bool {
         let waits = |block: &Block| !block.given_up && !block.is_whole();

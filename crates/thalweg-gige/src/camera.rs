@@ -347,6 +347,10 @@ impl Acquisition for Camera {
         due.into_iter().chain([self.looked + if self.starting.is_some() { HEAR } else { LOOK }]).min()
     }
 
+    fn numbers_agree(&mut self, first: u64) {
+        self.assembler.numbers_agree(first);
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let port = self.receiver.counters();
         let edge = [("dropped_by_kernel", port.dropped.saturating_sub(self.before.dropped)), ("away", self.away)];

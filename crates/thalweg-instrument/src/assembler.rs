@@ -406,6 +406,11 @@ impl Assembler {
         None
     }
 
+    /// The numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
+    pub fn numbers_agree(&mut self, first: u64) {
+        self.counter.numbers_agree(first);
+    }
+
     /// What comes next in order, where that is known. `now` is when the port was last found empty: what waits there may
     /// be what is missing.
     pub fn next(&mut self, now: Duration) -> Option<Acquired> {

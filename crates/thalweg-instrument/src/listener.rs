@@ -441,6 +441,10 @@ impl Acquisition for Listener {
         due.into_iter().chain(look).min()
     }
 
+    fn numbers_agree(&mut self, first: u64) {
+        self.assembler.numbers_agree(first);
+    }
+
     /// Datagrams that anybody may have sent count where all that come are the instrument's; those of another thread or
     /// stream where none was chosen.
     fn of_no_event(&self) -> u64 {

@@ -171,6 +171,8 @@ struct SourceState {
     patient: bool,
     /// Its events are numbered by time, and it is to be told when event 0 is.
     by_time: bool,
+    /// It reports when its events' triggers were.
+    reports_times: bool,
     dismissed: bool,
     /// How often it was cut off since it last got on.
     cuts: u32,

@@ -132,6 +132,12 @@ impl Filling {
         self.count < most_records && self.used + record_len(payload) <= self.slot.len()
     }
 
+    /// Returns the header of the last fragment, whose payload has `len` bytes.
+    pub(crate) fn last_header(&self, len: usize) -> Option<FragmentHeader> {
+        let at = self.used.checked_sub(record_len(len))?;
+        FragmentHeader::decode(&self.slot[at..]).ok()
+    }
+
     /// Bytes of records so far.
     pub(crate) fn used(&self) -> usize {
         self.used

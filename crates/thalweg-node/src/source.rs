@@ -4,6 +4,7 @@ mod acquisition;
 mod assignments;
 mod builders;
 mod production;
+mod times;
 
 use crate::drive::{Leaving, Node, drive};
 use crate::slots::Traces;
@@ -21,6 +22,7 @@ use thalweg_control::Command;
 use thalweg_device::{Acquisition, Description, Device};
 use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
 use thalweg_wire::{Accounts, Capabilities, Hello, Message, NotTaken, RunNumber, SourceId, TaiNanos, record_len};
+use times::TimesReport;
 
 /// What a source node is made from.
 #[derive(Debug)]
@@ -126,6 +128,8 @@ pub struct SourceNode {
     /// When it began, as builder 0 says.
     run_began: TaiNanos,
     next_event: u64,
+    /// The first event of the run.
+    first_event: u64,
     end_at: Option<u64>,
     due: Option<Duration>,
     dead: Dead,
@@ -137,6 +141,8 @@ pub struct SourceNode {
     shown: Shown,
     /// Where the feed is a device that works by itself.
     acquiring: Acquiring,
+    /// The times of events that are being reported to builder 0.
+    times: Option<TimesReport>,
     waiter: Waiter,
     /// When the thread that serves builders is awake again by itself.
     sleeps_until: Option<Duration>,
@@ -272,6 +278,7 @@ impl SourceNode {
             run: RunNumber(0),
             run_began: TaiNanos(0),
             next_event: 0,
+            first_event: 0,
             end_at: None,
             due: None,
             dead: Dead::default(),
@@ -281,6 +288,7 @@ impl SourceNode {
             cpu_before,
             shown: Shown::default(),
             acquiring: Acquiring::new(&settings.feed),
+            times: None,
             waiter: Waiter::new(settings.wait),
             sleeps_until: None,
             came: false,
@@ -427,7 +435,7 @@ fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &
         slots: settings.slots,
         slot_bytes: settings.slot_bytes as u32,
         max_payload: longest as u32,
-        capabilities: settings.policy.capabilities() | Capabilities::ASSIGNED | by_time,
+        capabilities: settings.policy.capabilities() | Capabilities::ASSIGNED | Capabilities::TRIGGER_TIMES | by_time,
         description: description.len() as u32,
     }
 }

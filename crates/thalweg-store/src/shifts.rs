@@ -2,7 +2,7 @@
 
 use crate::verify::SourceCount;
 use std::collections::BTreeMap;
-use thalweg_wire::{EventTimes, FragmentHeader, SHIFT_WINDOW, Shift, SourceId};
+use thalweg_wire::{EventTimes, FragmentHeader, SHIFT_WINDOW, Shift, SourceId, trigger_time};
 
 /// The times of some events of a run: of the first thousand, and of a window at every quarter of each power of two.
 /// Those of a run's parts can be put together.
@@ -18,8 +18,10 @@ impl RunTimes {
             _ => SHIFT_WINDOW,
         };
         let first = event - event % distance;
-        if event - first < SHIFT_WINDOW {
-            self.0.entry((first, header.source)).or_insert_with(|| EventTimes::new(first)).note(header);
+        if event - first < SHIFT_WINDOW
+            && let Some(time) = trigger_time(header)
+        {
+            self.0.entry((first, header.source)).or_insert_with(|| EventTimes::new(first)).note(header.event, time);
         }
     }
 

@@ -51,12 +51,12 @@ pub use header::{
 pub use interval::IntervalMap;
 pub use message::{
     Accounts, Announcement, Assign, Capabilities, Contact, Disposition, Heard, Hello, Left, Losses, MESSAGE_LEN,
-    MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, Sender, Welcome,
+    MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, Sender, TriggerTimes, Welcome,
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
 pub use random::{GAMMA, mix};
 pub use range::{EventRange, EventRangeError};
 pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_len};
 pub use sequence::{Arrival, SequenceTracker};
-pub use shifts::{EventTimes, MOST_SHIFT, SHIFT_WINDOW, Shift};
+pub use shifts::{EventTimes, MOST_SHIFT, SHIFT_WINDOW, Shift, trigger_time};
 pub use tai::{TAI_MINUS_UTC, tai_minus_utc};

@@ -32,13 +32,16 @@ bitflags::bitflags! {
         /// The source's events are numbered by time, from one on that builder 0 names ([`Message::EventsBegin`]). A builder
         /// that does so repeats it.
         const BY_TIME = 1 << 2;
+        /// The source reports when its events' triggers were ([`Message::TriggerTimes`]). Builder 0 repeats it where it compares
+        /// them.
+        const TRIGGER_TIMES = 1 << 3;
         const _ = !0;
     }
 }
 
 impl Capabilities {
     /// Those that have a name here.
-    pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED).union(Self::BY_TIME);
+    pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED).union(Self::BY_TIME).union(Self::TRIGGER_TIMES);
 }
 
 /// What a source says of itself when it connects. Followed by `description` bytes of JSON.
@@ -295,6 +298,22 @@ pub struct NotTaken {
     pub of_no_event: u64,
 }
 
+/// When the triggers of consecutive events were, by the clock of a source's device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TriggerTimes {
+    /// The first event.
+    pub first: EventId,
+    /// The time of each event; 0 where there is none.
+    pub times: [TaiNanos; Self::EVENTS as usize],
+    /// Whether the source takes one of these numbers for a guess.
+    pub uncertain: bool,
+}
+
+impl TriggerTimes {
+    /// Events in a message.
+    pub const EVENTS: u64 = 5;
+}
+
 /// Which end of a link sends a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
@@ -414,6 +433,18 @@ pub enum Message {
         /// Then.
         time: TaiNanos,
     },
+    /// B→S: from builder 0: report the times of the [`SHIFT_WINDOW`](crate::SHIFT_WINDOW) events from this one on.
+    ReportTimes {
+        /// The event.
+        first: EventId,
+    },
+    /// S→B: to builder 0: when triggers were.
+    TriggerTimes(TriggerTimes),
+    /// B→S: from builder 0: by the times, your events from this one on are those of the other sources.
+    NumbersAgree {
+        /// The event.
+        first: EventId,
+    },
     /// B→S: from builder 0: these events are to be built there.
     Assign(Assign),
     /// B→S: how much I can take.
@@ -495,6 +526,9 @@ const RUNNING: u8 = 24;
 const NOT_TAKEN: u8 = 25;
 const FIRST_FRAME: u8 = 26;
 const EVENTS_BEGIN: u8 = 27;
+const REPORT_TIMES: u8 = 28;
+const TRIGGER_TIMES: u8 = 29;
+const NUMBERS_AGREE: u8 = 30;
 
 impl Message {
     /// Who does not know one of these kinds ignores it. Nothing follows it but its 64 bytes.
@@ -515,6 +549,7 @@ impl Message {
             | Self::EndsAt { .. }
             | Self::NotTaken(_)
             | Self::FirstFrame { .. }
+            | Self::TriggerTimes(_)
             | Self::End(_)
             | Self::Losses(_)
             | Self::Heard(_)
@@ -531,6 +566,8 @@ impl Message {
             | Self::Room(_)
             | Self::LeaveOut { .. }
             | Self::EventsBegin { .. }
+            | Self::ReportTimes { .. }
+            | Self::NumbersAgree { .. }
             | Self::Bye => Sender::Builder,
             Self::Refuse { .. } | Self::Ignored { .. } => Sender::Either,
         }
@@ -617,6 +654,20 @@ impl Message {
                 w.u64(time.0);
                 EVENTS_BEGIN
             }
+            Self::ReportTimes { first } => {
+                w.u64(first.0);
+                REPORT_TIMES
+            }
+            Self::TriggerTimes(report) => {
+                w.u64(report.first.0);
+                report.times.iter().for_each(|time| _ = w.u64(time.0));
+                w.u32(report.uncertain.into());
+                TRIGGER_TIMES
+            }
+            Self::NumbersAgree { first } => {
+                w.u64(first.0);
+                NUMBERS_AGREE
+            }
             Self::Assign(a) => {
                 w.u64(a.first.0).u64(a.count).u32(a.builder);
                 ASSIGN
@@ -698,6 +749,13 @@ impl Message {
             NOT_TAKEN => Self::NotTaken(NotTaken { dead_nanos: r.u64(), fragments: r.u64(), of_no_event: r.u64() }),
             FIRST_FRAME => Self::FirstFrame { time: TaiNanos(r.u64()), period_nanos: r.u64() },
             EVENTS_BEGIN => Self::EventsBegin { time: TaiNanos(r.u64()) },
+            REPORT_TIMES => Self::ReportTimes { first: EventId(r.u64()) },
+            TRIGGER_TIMES => Self::TriggerTimes(TriggerTimes {
+                first: EventId(r.u64()),
+                times: [(); TriggerTimes::EVENTS as usize].map(|()| TaiNanos(r.u64())),
+                uncertain: r.at_most("uncertain", 1)? == 1,
+            }),
+            NUMBERS_AGREE => Self::NumbersAgree { first: EventId(r.u64()) },
             END => Self::End(Accounts {
                 accepted: r.u64(),
                 dropped_newest: r.u64(),
@@ -874,6 +932,13 @@ mod tests {
             Message::NotTaken(NotTaken { dead_nanos: 1 << 40, fragments: 12, of_no_event: 5 }),
             Message::FirstFrame { time: TaiNanos(1 << 60), period_nanos: 20_000_000 },
             Message::EventsBegin { time: TaiNanos(1 << 60) },
+            Message::ReportTimes { first: EventId(1 << 50) },
+            Message::TriggerTimes(TriggerTimes {
+                first: EventId(1 << 50),
+                times: [1, 2, 0, 4, u64::MAX].map(TaiNanos),
+                uncertain: true,
+            }),
+            Message::NumbersAgree { first: EventId(1 << 50) },
             Message::End(Accounts {
                 accepted: 1,
                 dropped_newest: 2,
@@ -952,7 +1017,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..28, 190u8..], tail: [u8; 28], valid_crc: bool) {
+        fn any_bytes_are_decoded_or_refused(bytes: [u8; 32], kind in prop_oneof![0u8..31, 190u8..], tail: [u8; 28], valid_crc: bool) {
             let mut cell = [0u8; MESSAGE_LEN];
             cell[..32].copy_from_slice(&bytes);
             cell[32..60].copy_from_slice(&tail);

@@ -4,7 +4,7 @@
 //! is the same for both, whatever their clocks are set to and however they drift. Where one of them missed some
 //! triggers at the start, the times agree only when its events are moved by that many.
 
-use crate::{FragmentHeader, Status};
+use crate::{EventId, FragmentHeader, Status, TaiNanos};
 
 /// Events in a window.
 pub const SHIFT_WINDOW: u64 = 128;
@@ -12,12 +12,19 @@ pub const SHIFT_WINDOW: u64 = 128;
 pub const MOST_SHIFT: i32 = 16;
 /// Intervals that both sources must have for a comparison.
 const FEWEST_INTERVALS: usize = 64;
+/// The longest pattern of intervals that is looked for, in triggers.
+const LONGEST_PATTERN: i32 = 40;
 /// How many times better than any other shift the right one must agree.
 const BETTER: u64 = 6;
 /// A fragment's time with one of these does not say when its trigger was. (That of an uncertain one does: so it is found
 /// by how much its number is wrong.)
 const NOT_OF_THE_TRIGGER: Status =
     Status::MISSING.union(Status::SIMULATED).union(Status::REPLAYED).union(Status::ARRIVAL_TIME);
+
+/// Returns when the trigger of a fragment's event was, where its device gave that time.
+pub fn trigger_time(header: &FragmentHeader) -> Option<TaiNanos> {
+    (!header.status.intersects(NOT_OF_THE_TRIGGER)).then_some(header.timestamp)
+}
 
 /// The times of [`SHIFT_WINDOW`] consecutive events by one source's fragments.
 #[derive(Debug, Clone)]
@@ -46,20 +53,24 @@ impl EventTimes {
         self.first.saturating_add(SHIFT_WINDOW)
     }
 
+    /// Whether the intervals between these events may repeat, so that a shift by such a pattern cannot be told from none.
+    pub fn may_repeat(&self) -> bool {
+        let times = &self.times[..];
+        let Some(spread) = spread(times) else { return true };
+        (1..=LONGEST_PATTERN).any(|shift| disagreement(times, times, shift).is_none_or(|found| found <= spread / 2))
+    }
+
     /// Forgets all times, and begins at another event.
     pub fn begin_at(&mut self, first: u64) {
         self.first = first;
         self.times.fill(0);
     }
 
-    /// Takes a fragment's time, where its event is one of these and its device gave the time.
-    #[inline]
-    pub fn note(&mut self, header: &FragmentHeader) {
-        let place = header.event.0.wrapping_sub(self.first);
-        if place < SHIFT_WINDOW && !header.status.intersects(NOT_OF_THE_TRIGGER) {
-            #[expect(clippy::cast_possible_truncation, reason = "below 128")]
-            let place = place as usize;
-            self.times[place] = header.timestamp.0;
+    /// Takes the time of an event's trigger, where the event is one of these.
+    pub fn note(&mut self, event: EventId, time: TaiNanos) {
+        let place = usize::try_from(event.0.wrapping_sub(self.first));
+        if let Some(known) = place.ok().and_then(|place| self.times.get_mut(place)) {
+            *known = time.0;
         }
     }
 
@@ -242,12 +253,7 @@ mod tests {
     }
 
     fn note(times: &mut EventTimes, event: u64, time: u64) {
-        note_with(times, event, time, Status::empty());
-    }
-
-    fn note_with(times: &mut EventTimes, event: u64, time: u64, status: Status) {
-        let header = FragmentHeader { event: EventId(event), timestamp: TaiNanos(time), status, ..Default::default() };
-        times.note(&header);
+        times.note(EventId(event), TaiNanos(time));
     }
 
     #[test]
@@ -285,17 +291,28 @@ mod tests {
     }
 
     #[test]
-    fn times_that_are_not_the_triggers_are_not_compared() {
-        let triggers = triggers(2, 200, MILLISECOND, MILLISECOND);
-        let marks = [Status::SIMULATED, Status::REPLAYED, Status::MISSING, Status::ARRIVAL_TIME];
-        for status in marks {
-            let mut window = [0; 2].map(EventTimes::new);
-            for event in 0..SHIFT_WINDOW {
-                note(&mut window[0], event, triggers[event as usize]);
-                note_with(&mut window[1], event, triggers[event as usize + 2], status);
-            }
-            assert_eq!(window[1].behind(&window[0]), None, "{status:?}");
+    fn a_time_that_is_not_the_triggers_is_none() {
+        let time = |status| trigger_time(&FragmentHeader { timestamp: TaiNanos(7), status, ..Default::default() });
+        for status in [Status::SIMULATED, Status::REPLAYED, Status::MISSING, Status::ARRIVAL_TIME] {
+            assert_eq!(time(status), None, "{status:?}");
         }
+        assert_eq!([Status::empty(), Status::UNCERTAIN].map(time), [Some(TaiNanos(7)); 2]);
+    }
+
+    #[test]
+    fn triggers_that_repeat_are_told_from_those_that_do_not() {
+        let may_repeat = |intervals: &dyn Fn(u64) -> u64| {
+            let mut times = EventTimes::new(0);
+            (0..SHIFT_WINDOW).for_each(|event| note(&mut times, event, 1 + (0..event).map(intervals).sum::<u64>()));
+            times.may_repeat()
+        };
+        let irregular = |event: u64| MILLISECOND + crate::mix(event) % MILLISECOND;
+        assert!(!may_repeat(&irregular));
+        assert!(may_repeat(&|_| MILLISECOND), "evenly spaced");
+        for pattern in [2, 3, 17, 40] {
+            assert!(may_repeat(&|event| irregular(event % pattern)), "{pattern}");
+        }
+        assert!(EventTimes::new(0).may_repeat());
     }
 
     #[test]

@@ -6,12 +6,12 @@ use crate::device::{Had, Plug, Truth, payload};
 use crate::plan::{DatagramKind, InstrumentPlan};
 use crate::random::Random;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use thalweg_arena::SlotPool;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, FrameOrder, InTurn};
 use thalweg_instrument::{Assembler, Taken};
-use thalweg_wire::{Status, TaiNanos};
+use thalweg_wire::{Status, TaiNanos, mix};
 
 /// Buffers that it has at a time.
 const DEPTH: u32 = 64;
@@ -19,6 +19,8 @@ const DEPTH: u32 = 64;
 const SEEN_TO_COUNT: u64 = 64;
 /// Of those that it sends first, none are lost: without `first` and `rate` nobody knows of them.
 const SPARED: u64 = 20;
+/// After the first source has begun, triggers that instruments share do.
+const SHARED_BEGIN: Duration = Duration::from_millis(500);
 /// By then it is known how fast a device is.
 const KNOWN: Duration = Duration::from_millis(2200);
 
@@ -58,6 +60,8 @@ struct Line {
     random: Random,
     /// When its first trigger is; of one whose triggers are its own, when it is started first.
     began: Option<Duration>,
+    /// The same of all instruments of the world, where they share triggers.
+    shared: Arc<OnceLock<Duration>>,
     /// The next trigger.
     next: u64,
     /// How many it has counted, and the count of the first of them.
@@ -95,7 +99,8 @@ impl Instrument {
             truth: Truth::default(),
             plug: Plug::default(),
             random: Random::new(seed ^ (source as u64 + 1) << 32),
-            began: plan.clock.map(|_| Duration::from_secs(1)),
+            began: plan.is_by_time().then_some(Duration::from_secs(1)),
+            shared: Arc::default(),
             next: 0,
             counted: 0,
             base: plan.first,
@@ -111,10 +116,10 @@ impl Instrument {
         })))
     }
 
-    /// With a book of what it had, and a plug.
-    pub(crate) fn with(self, truth: Truth, plug: Plug) -> Self {
+    /// With a book of what it had, a plug, and when the triggers that instruments share began.
+    pub(crate) fn with(self, truth: Truth, plug: Plug, shared: Arc<OnceLock<Duration>>) -> Self {
         let mut line = self.line();
-        (line.truth, line.plug) = (truth, plug);
+        (line.truth, line.plug, line.shared) = (truth, plug, shared);
         drop(line);
         self
     }
@@ -157,7 +162,18 @@ impl Line {
     /// When the next trigger is.
     fn next_trigger(&self) -> Option<Duration> {
         let next = u32::try_from(self.next).unwrap_or(u32::MAX);
-        self.began.filter(|_| self.next < self.events).map(|began| began + self.interval.saturating_mul(next))
+        let late = match self.plan.irregular {
+            true => self.interval.mul_f64((mix(self.seed ^ self.next) >> 44) as f64 / f64::from(1 << 20)),
+            false => Duration::ZERO,
+        };
+        self.began.filter(|_| self.next < self.events).map(|began| began + self.interval.saturating_mul(next) + late)
+    }
+
+    /// It is listened to: one whose triggers are no others' begins, or all that share them do a little later.
+    fn begin(&mut self, now: Duration) {
+        let Self { began, shared, plan, .. } = self;
+        let shared = || *shared.get_or_init(|| now + SHARED_BEGIN);
+        began.get_or_insert_with(|| if plan.irregular { shared() } else { now });
     }
 
     /// All triggers until now.
@@ -236,7 +252,7 @@ impl Line {
         let mut once = |of_thousand: u64| self.random.of(0..1000) < of_thousand;
         let (is_lost, is_doubled, is_overtaken, is_forged) =
             (once(self.plan.lost), once(self.plan.doubled), once(self.plan.overtaken), once(self.plan.forged));
-        if !self.plug.is_in(at) && (self.is_known(at) && self.is_told() || self.plan.clock.is_some()) {
+        if !self.plug.is_in(at) && (self.is_known(at) && self.is_told() || self.plan.is_by_time()) {
             return false;
         }
         if let Some(left) = self.spared.checked_sub(1) {
@@ -330,8 +346,7 @@ impl Receiver {
     fn receive(&mut self, now: Duration) -> bool {
         let next = {
             let mut line = self.instrument.line();
-            // An instrument whose triggers are its own begins when it is listened to.
-            line.began.get_or_insert(now);
+            line.begin(now);
             line.run_to(now);
             line.port.pop_front()
         };
@@ -411,6 +426,10 @@ impl Acquisition for Receiver {
     fn next_time(&self) -> Option<Duration> {
         let due = self.assembler.next_time().filter(|due| due.is_zero() || self.has_room());
         due.into_iter().chain(self.instrument.line().next_trigger()).min()
+    }
+
+    fn numbers_agree(&mut self, first: u64) {
+        self.assembler.numbers_agree(first);
     }
 
     fn of_no_event(&self) -> u64 {

@@ -147,8 +147,10 @@ pub struct InstrumentPlan {
     pub forged: u64,
     /// Datagrams that the source's port holds.
     pub port: usize,
-    /// Its clock, where datagrams are numbered by time: its triggers are then those of all instruments.
+    /// Its clock, where its triggers are those of all instruments: by time they are numbered, or
     pub clock: Option<ClockPlan>,
+    /// by its count, and are not spaced evenly.
+    pub irregular: bool,
 }
 
 /// An instrument's clock.
@@ -214,6 +216,8 @@ const FIRST_SEEDS: u64 = 1 << 20;
 const SECOND_SEEDS: u64 = 30_128_000_000_000_000;
 /// And seeds below this one what they had before there were instruments.
 const THIRD_SEEDS: u64 = 30_129_600_000_000_000;
+/// And seeds below this one what they had before instruments shared triggers.
+const FOURTH_SEEDS: u64 = 30_170_000_000_000_000;
 /// `deadline` of builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Of a thousand datagrams, how many may be lost and the run be complete nevertheless.
@@ -275,6 +279,9 @@ impl Plan {
         }
         if seed >= THIRD_SEEDS && random.once_in(3) {
             plan.add_instruments(&mut random);
+            if seed >= FOURTH_SEEDS && plan.period.is_none() && random.once_in(2) {
+                plan.share_triggers(&mut random);
+            }
         }
         plan.faults.sort_by_key(|(at, _)| *at);
         plan
@@ -340,10 +347,7 @@ impl Plan {
             let rate = self.period.map_or(own, |period| period.as_secs_f64().recip());
             // A source whose instrument is silent for long holds the end of a run up.
             instrument.longest_loss = instrument.longest_loss.min(1 + rate as u64);
-            source.rate = Some(rate);
-            source.acquires = true;
-            source.instrument = Some(instrument);
-            source.slots.1 = source.slots.1.max((source.longest as u64 + 128).next_multiple_of(64));
+            source.listen_to(instrument, rate);
             if !random.once_in(3) {
                 continue;
             }
@@ -528,9 +532,63 @@ impl SourcePlan {
             instrument: None,
         }
     }
+
+    /// Its device is this instrument.
+    fn listen_to(&mut self, instrument: InstrumentPlan, rate: f64) {
+        (self.instrument, self.rate, self.acquires) = (Some(instrument), Some(rate), true);
+        self.slots.1 = self.slots.1.max((self.longest as u64 + 128).next_multiple_of(64));
+    }
+}
+
+impl Plan {
+    /// Has all instruments count the same triggers, which are not spaced evenly, and date them; some begin to count anew.
+    fn share_triggers(&mut self, random: &mut Random) {
+        let rate = random.logarithmic(50..500) as f64;
+        (self.events, self.duration, self.last_word) = (None, None, 2 * LAST_WORD);
+        if random.once_in(2) {
+            self.faults.clear();
+        }
+        for at in 0..self.sources.len() {
+            if self.hostile == Some(at) {
+                continue;
+            }
+            let bits = random.pick(&[16, 32, 64]);
+            let step = if bits == 16 { 1 } else { random.pick(&[1, 1, 2, 256]) };
+            let drawn = InstrumentPlan::draw(random, Some(DatagramKind::Fixed), None);
+            let instrument = InstrumentPlan {
+                bits,
+                step,
+                first: random.next() >> (64 - bits),
+                // Sources do not begin at the same moment.
+                first_is_stated: true,
+                longest_loss: drawn.longest_loss.min(1 + rate as u64),
+                forged: 0,
+                clock: Some(ClockPlan {
+                    off: random.of(0..1 << 40).cast_signed(),
+                    drift_ppm: random.of(0..200).cast_signed() - 100,
+                    jitter: random.logarithmic(1..20_000),
+                    wild: if random.once_in(2) { 0 } else { random.of(0..20) },
+                }),
+                irregular: true,
+                ..drawn
+            };
+            self.sources[at].listen_to(instrument, rate);
+            let (when, time) = (random.millis(2500..8000), random.millis(100..3000));
+            match random.of(0..4) {
+                0 => self.faults.push((when, Fault::CountsAnew(at, time))),
+                1 => self.faults.push((when, Fault::Unplugged(at, time))),
+                _ => {}
+            }
+        }
+    }
 }
 
 impl InstrumentPlan {
+    /// Whether datagrams are numbered by time.
+    pub(crate) fn is_by_time(&self) -> bool {
+        self.clock.is_some() && !self.irregular
+    }
+
     /// Draws one; of the kind, where that is given.
     pub(crate) fn draw(random: &mut Random, kind: Option<DatagramKind>, period: Option<Duration>) -> Self {
         let kind = if period.is_some() { DatagramKind::Fixed } else { kind.unwrap_or(random.pick(&DatagramKind::ALL)) };
@@ -568,6 +626,7 @@ impl InstrumentPlan {
             forged: if bits < 32 || clock.is_some() { 0 } else { spoils(random, 50) },
             port: random.logarithmic(8..512) as usize,
             clock,
+            irregular: false,
         }
     }
 }

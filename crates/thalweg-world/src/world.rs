@@ -214,10 +214,14 @@ impl World {
             world.remember_port(NodeName::Builder(index));
             world.builders.push(Member::new(node, clock));
         }
+        let shared = Arc::default();
         for (index, source) in plan.sources.iter().enumerate() {
             world.instruments[index] = source.instrument.as_ref().zip(source.rate).map(|(instrument, rate)| {
-                Instrument::new(instrument, plan.seed, index, (source.longest, source.events), rate)
-                    .with(world.truths[index].clone(), world.plugs[index].clone())
+                Instrument::new(instrument, plan.seed, index, (source.longest, source.events), rate).with(
+                    world.truths[index].clone(),
+                    world.plugs[index].clone(),
+                    Arc::clone(&shared),
+                )
             });
             let member = world.start_source(index);
             world.sources.push(member);

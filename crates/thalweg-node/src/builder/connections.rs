@@ -169,6 +169,7 @@ impl BuilderNode {
             Received::Message(Message::FirstFrame { time, period_nanos }) => {
                 self.first_frame(source, time, period_nanos)?;
             }
+            Received::Message(Message::TriggerTimes(report)) => self.trigger_times(source, &report)?,
             Received::Message(Message::End(accounts)) => {
                 self.ended(source, accounts)?;
             }
@@ -224,23 +225,19 @@ impl BuilderNode {
 
     pub(super) fn arrived(&mut self, source: usize, ticket: u64, bytes: Bytes) -> Result<(), LinkError> {
         let id = self.ids[source].0;
-        let Self { builder, blocks, trigger, shifts, .. } = self;
+        let Self { builder, blocks, trigger, .. } = self;
         let (mut in_pieces, mut result) = (false, Ok(()));
         match (trigger, bytes) {
             (Some(trigger), bytes) => {
-                (in_pieces, result) =
-                    trigger.arrived(builder, source, ticket, bytes, |header| shifts.note(source, header));
+                (in_pieces, result) = trigger.arrived(builder, source, ticket, bytes);
             }
             (None, bytes @ Bytes::View(_)) => {
-                result = builder.arrived(source, ticket, &bytes, |_, header| shifts.note(source, header));
+                result = builder.arrived(source, ticket, &bytes, |_, _| {});
             }
             (None, Bytes::Place(span)) => blocks.filled(span, |bytes, enter| {
-                result = builder.arrived(source, ticket, bytes, |offset, header| {
-                    shifts.note(source, header);
-                    match header.is_whole() {
-                        true => enter(header.event, id, offset),
-                        false => in_pieces = true,
-                    }
+                result = builder.arrived(source, ticket, bytes, |offset, header| match header.is_whole() {
+                    true => enter(header.event, id, offset),
+                    false => in_pieces = true,
                 });
             }),
         }
@@ -319,6 +316,7 @@ impl BuilderNode {
         state.slots = hello.slots;
         state.slot_bytes = hello.slot_bytes;
         state.by_time = hello.capabilities.contains(Capabilities::BY_TIME);
+        state.reports_times = hello.capabilities.contains(Capabilities::TRIGGER_TIMES);
         state.patient = description["policy"] == json!(Policy::Block);
         state.description = description;
         // What its slots can hold of events that it has not offered.
@@ -327,6 +325,7 @@ impl BuilderNode {
         self.assign_to(source, &hello);
         let mut known = Capabilities::KNOWN;
         known.set(Capabilities::ASSIGNED, self.assigning.is_some());
+        known.set(Capabilities::TRIGGER_TIMES, self.compares_times());
         let (Some(connection), Some(link)) = (&mut self.connections[index], self.endpoints.link_mut(index)) else {
             return Ok(());
         };

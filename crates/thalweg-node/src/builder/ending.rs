@@ -172,7 +172,7 @@ impl BuilderNode {
         }
         self.tally.reasons.extend(why_left_out(&report.left_out));
         let shifts = self.shifts.finish();
-        self.report_shifts(shifts);
+        self.act_on_shifts(shifts);
         let mut reasons = std::mem::take(&mut self.tally.reasons);
         // A run may end in front of its first event without having been aborted.
         let took = report.ledger.sources.iter().any(|entry| entry.accepted > entry.beyond_end);

@@ -214,9 +214,9 @@ impl BuilderNode {
         }
         let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
         self.builder = Builder::new(config);
-        let compared = if self.run_config.find_shifts { self.sources.len() } else { 0 };
-        self.shifts = ShiftSearch::new(compared, self.count, self.first);
         self.began_at = self.clock.now();
+        let compared = if self.compares_times() { self.sources.len() } else { 0 };
+        self.shifts = ShiftSearch::new(compared, self.first, self.began_at);
         for source in 0..self.sources.len() {
             if self.sources[source].connection.is_some() {
                 self.builder.connected(source, self.sources[source].slots, self.is_near(source));

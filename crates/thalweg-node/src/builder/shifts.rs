@@ -1,94 +1,150 @@
 //! Looks, while a run is taken, for sources whose event numbers are shifted against each other.
 
-use super::BuilderNode;
+use super::{BuilderNode, SourceState};
 use std::time::Duration;
-use thalweg_wire::{EventId, EventTimes, FragmentHeader, Shift};
+use thalweg_link::LinkError;
+use thalweg_wire::{EventId, EventTimes, Message, Shift, TriggerTimes};
 
 /// How long after one window was compared the next begins.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How long other sources are waited for when one has reported a window, and how long for the first report.
+const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The search for shifts of one run. One window of events at a time is looked at, and one source is compared in a turn:
-/// an event builder's thread has no more time for it.
+/// The search for shifts of one run, by the builder that leads: sources report when the triggers of a window of events
+/// were. One source is compared in a turn: an event builder's thread has no more time for it.
 #[derive(Debug)]
 pub(super) struct ShiftSearch {
-    /// Each source's times in the window.
-    window: Vec<EventTimes>,
+    window: Vec<Reported>,
     stage: Stage,
+    /// The first event that no source had offered when a window was asked for last.
+    position: u64,
     /// Each source's last known shift against most others.
     known: Vec<i32>,
     /// Sources that were found to be shifted at some time.
     reported: Vec<bool>,
 }
 
+/// A source's report of the window.
+#[derive(Debug)]
+struct Reported {
+    times: EventTimes,
+    is_complete: bool,
+    /// It takes some of its numbers for a guess.
+    uncertain: bool,
+}
+
 #[derive(Debug)]
 enum Stage {
     /// There is nothing to compare.
     Off,
-    /// The next window begins at this time.
+    /// The next window is asked for at this time.
     Waiting(Duration),
-    /// Times of the window's events come in.
-    Collecting,
+    /// Reports of the window are waited for, until this time.
+    Collecting(Duration),
     /// The sources so far are compared with a reference.
     Comparing { reference: usize, shifts: Vec<Option<i32>> },
 }
 
-/// A shift that was not there before.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) shift: Shift,
-    /// The first event for which it holds, as far as is known.
-    pub(super) event: u64,
-    /// This source was not shifted before in this run.
-    pub(super) is_first: bool,
+/// A result of the search.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// Sources are to report the times of a window's events.
+    Ask {
+        /// The first event.
+        first: EventId,
+    },
+    /// A shift that was not there before.
+    Found {
+        shift: Shift,
+        /// The first event for which it holds, as far as is known.
+        event: u64,
+        /// This source was not shifted before in this run.
+        is_first: bool,
+    },
+    /// A source takes its numbers for a guess, and they are right from an event on.
+    Agrees { source: usize, first: EventId },
 }
 
 impl ShiftSearch {
-    /// Before a run has begun.
+    /// Before a run has begun, and where this builder does not lead.
     pub(super) fn off() -> Self {
-        Self::new(0, 1, EventId(0))
+        Self::new(0, EventId(0), Duration::ZERO)
     }
 
-    /// For a run that begins with the event `first`. One of `builders` sees every so many'th event only: where there
-    /// are several, no one looks.
-    pub(super) fn new(sources: usize, builders: u32, first: EventId) -> Self {
-        let stage = if sources < 2 || builders > 1 { Stage::Off } else { Stage::Collecting };
+    /// For a run that begins with the event `first`, whose window sources report without being asked.
+    pub(super) fn new(sources: usize, first: EventId, now: Duration) -> Self {
+        let reported = || Reported { times: EventTimes::new(first.0), is_complete: false, uncertain: false };
         Self {
-            window: vec![EventTimes::new(first.0); sources],
-            stage,
+            window: (0..sources).map(|_| reported()).collect(),
+            stage: if sources < 2 { Stage::Off } else { Stage::Collecting(now.saturating_add(PATIENCE)) },
+            position: first.0,
             known: vec![0; sources],
             reported: vec![false; sources],
         }
     }
 
-    /// Takes note of a fragment that arrived.
-    #[inline]
-    pub(super) fn note(&mut self, source: usize, header: &FragmentHeader) {
-        if matches!(self.stage, Stage::Collecting) {
-            self.window[source].note(header);
-        }
+    /// Whether reports are of use.
+    pub(super) fn is_on(&self) -> bool {
+        !matches!(self.stage, Stage::Off)
     }
 
-    /// Does a little of the work. All events below `closed` are built; of none from `next` on has anything come.
-    pub(super) fn turn(&mut self, now: Duration, closed: EventId, next: impl FnOnce() -> EventId) -> Vec<Found> {
+    /// Takes a report of a source.
+    pub(super) fn came(&mut self, source: usize, report: &TriggerTimes, now: Duration) {
+        let (Stage::Collecting(until), Some(reported)) = (&mut self.stage, self.window.get_mut(source)) else { return };
+        let (first, end) = (reported.times.first(), reported.times.end());
+        let behind = report.first.0.saturating_add(TriggerTimes::EVENTS);
+        if report.first.0 < first || report.first.0 >= end {
+            return;
+        }
+        for (event, time) in (report.first.0..).zip(report.times) {
+            reported.times.note(EventId(event), time);
+        }
+        reported.uncertain |= report.uncertain;
+        reported.is_complete |= behind >= end;
+        *until = (*until).max(now + PATIENCE);
+    }
+
+    /// Does a little of the work. `reports`: whether more may come from a source; `position`: the first event that no
+    /// source has offered yet.
+    pub(super) fn turn(
+        &mut self,
+        now: Duration,
+        reports: impl Fn(usize) -> bool,
+        position: impl FnOnce() -> EventId,
+    ) -> Vec<Outcome> {
         match &mut self.stage {
             Stage::Waiting(until) if now >= *until => {
-                let first = next().0;
-                self.window.iter_mut().for_each(|times| times.begin_at(first));
-                self.stage = Stage::Collecting;
+                let position = position().0;
+                // Half a second from now, as fast as events come: sources report what they have not accepted yet.
+                let ahead = position.saturating_sub(self.position) / 4;
+                let first = position.saturating_add(ahead);
+                self.position = position;
+                for reported in &mut self.window {
+                    reported.times.begin_at(first);
+                    (reported.is_complete, reported.uncertain) = (false, false);
+                }
+                self.stage = Stage::Collecting(now + PATIENCE);
+                return vec![Outcome::Ask { first: EventId(first) }];
             }
-            Stage::Collecting if closed.0 >= self.window[0].end() => {
-                self.stage = match EventTimes::reference(&self.window) {
-                    Some(reference) => Stage::Comparing { reference, shifts: Vec::new() },
-                    None => Stage::Waiting(now + LOOK_AGAIN),
-                };
+            Stage::Collecting(until) => {
+                let mut complete = self.window.iter().enumerate();
+                if now >= *until || complete.all(|(source, reported)| reported.is_complete || !reports(source)) {
+                    self.stage = match EventTimes::reference(self.window.iter().map(|reported| &reported.times)) {
+                        Some(reference) => Stage::Comparing { reference, shifts: Vec::new() },
+                        None => Stage::Waiting(now + LOOK_AGAIN),
+                    };
+                }
             }
             Stage::Comparing { reference, shifts } if shifts.len() < self.known.len() => {
-                shifts.push(self.window[shifts.len()].behind(&self.window[*reference]));
+                let reference = &self.window[*reference].times;
+                shifts.push(self.window[shifts.len()].times.behind(reference));
             }
-            Stage::Comparing { shifts, .. } => {
-                let shifts = std::mem::take(shifts);
+            Stage::Comparing { reference, shifts } => {
+                let (reference, shifts) = (*reference, std::mem::take(shifts));
                 self.stage = Stage::Waiting(now + LOOK_AGAIN);
-                return self.conclude(&shifts);
+                let mut outcomes = self.conclude(&shifts);
+                outcomes.extend(self.agreements(reference, &shifts));
+                return outcomes;
             }
             _ => {}
         }
@@ -96,17 +152,18 @@ impl ShiftSearch {
     }
 
     /// The run is over: compares what has come of the last window.
-    pub(super) fn finish(&mut self) -> Vec<Found> {
+    pub(super) fn finish(&mut self) -> Vec<Outcome> {
         let stage = std::mem::replace(&mut self.stage, Stage::Off);
-        if !matches!(stage, Stage::Collecting | Stage::Comparing { .. }) {
+        if !matches!(stage, Stage::Collecting(_) | Stage::Comparing { .. }) {
             return Vec::new();
         }
-        let Some(reference) = EventTimes::reference(&self.window) else { return Vec::new() };
-        let shifts: Vec<_> = self.window.iter().map(|times| times.behind(&self.window[reference])).collect();
+        let times = || self.window.iter().map(|reported| &reported.times);
+        let Some(reference) = EventTimes::reference(times()) else { return Vec::new() };
+        let shifts: Vec<_> = times().map(|times| times.behind(&self.window[reference].times)).collect();
         self.conclude(&shifts)
     }
 
-    fn conclude(&mut self, shifts: &[Option<i32>]) -> Vec<Found> {
+    fn conclude(&mut self, shifts: &[Option<i32>]) -> Vec<Outcome> {
         let found = Shift::against_most(shifts);
         let mut new = Vec::new();
         for (source, shift) in shifts.iter().enumerate() {
@@ -118,32 +175,89 @@ impl ShiftSearch {
             }
             if let Some(shift) = found {
                 let is_first = !std::mem::replace(&mut self.reported[source], true);
-                new.push(Found { shift: *shift, event: self.window[source].first(), is_first });
+                new.push(Outcome::Found { shift: *shift, event: self.window[source].times.first(), is_first });
             }
         }
         new
     }
+
+    /// Returns which sources take their numbers for a guess and have those of all that are sure of theirs.
+    fn agreements(&self, reference: usize, shifts: &[Option<i32>]) -> Vec<Outcome> {
+        let uncertain = |source: usize| self.window[source].uncertain;
+        let mut sure = (0..shifts.len()).filter(|source| !uncertain(*source)).filter_map(|source| shifts[source]);
+        let (Some(right), true) = (sure.next(), (0..shifts.len()).any(uncertain)) else { return Vec::new() };
+        if sure.any(|shift| shift != right) || self.window[reference].times.may_repeat() {
+            return Vec::new();
+        }
+        let agree = (0..shifts.len()).filter(|source| uncertain(*source) && shifts[*source] == Some(right));
+        agree.map(|source| Outcome::Agrees { source, first: EventId(self.window[source].times.first()) }).collect()
+    }
 }
 
 impl BuilderNode {
-    pub(super) fn search_for_shifts(&mut self) {
-        if matches!(self.shifts.stage, Stage::Off) {
-            return;
+    /// A source reports when triggers were.
+    pub(super) fn trigger_times(&mut self, source: usize, report: &TriggerTimes) -> Result<(), LinkError> {
+        if !self.compares_times() || !self.sources[source].reports_times {
+            return Err(LinkError::Protocol(format!("unexpected: {report:?}")));
         }
-        let Self { builder, shifts, sources, .. } = self;
-        let next = || (0..sources.len()).map(|source| builder.offered_until(source)).max().unwrap_or_default();
-        let found = shifts.turn(self.clock.now(), builder.closed_until(), next);
-        self.report_shifts(found);
+        self.shifts.came(source, report, self.clock.now());
+        Ok(())
     }
 
-    pub(super) fn report_shifts(&mut self, found: Vec<Found>) {
-        for Found { shift, event, is_first } in found {
-            let name = |source: usize| format!("{} ({})", self.ids[source].0, self.ids[source].1);
-            let text = shift.describe(&name(shift.source), &name(shift.other), event);
-            tracing::warn!("{text}");
-            if is_first {
-                self.tally.reasons.push(text);
+    /// Whether sources are to report when their events' triggers were.
+    pub(super) fn compares_times(&self) -> bool {
+        self.index == 0 && self.run_config.find_shifts && self.sources.len() > 1
+    }
+
+    pub(super) fn search_for_shifts(&mut self) {
+        if !self.shifts.is_on() {
+            return;
+        }
+        let Self { builder, shifts, sources, control, assigning, .. } = self;
+        let reports = |source: usize| {
+            let state: &SourceState = &sources[source];
+            state.reports_times && state.connection.is_some() && control.is_live(source)
+        };
+        let assigned = assigning.as_ref().and_then(|assigning| Some(assigning.assigner()?.until()));
+        let offered = || (0..sources.len()).map(|source| builder.offered_until(source)).max().unwrap_or_default();
+        let outcomes = shifts.turn(self.clock.now(), reports, || assigned.unwrap_or_else(offered));
+        self.act_on_shifts(outcomes);
+    }
+
+    pub(super) fn act_on_shifts(&mut self, outcomes: Vec<Outcome>) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Ask { first } => {
+                    (0..self.sources.len()).for_each(|source| self.send(source, &Message::ReportTimes { first }));
+                }
+                Outcome::Found { shift, event, is_first } => self.report_shift(shift, event, is_first),
+                Outcome::Agrees { source, first } => {
+                    let (id, name) = &self.ids[source];
+                    let event = first.0;
+                    tracing::info!(
+                        "source {id} ({name}): by their times, its events from {event} on are those of the others"
+                    );
+                    self.send(source, &Message::NumbersAgree { first });
+                }
             }
+        }
+    }
+
+    fn send(&mut self, source: usize, message: &Message) {
+        let Some(connection) = self.sources[source].connection.filter(|_| self.sources[source].reports_times) else {
+            return;
+        };
+        if let Some(link) = self.endpoints.link_mut(connection) {
+            link.send(message);
+        }
+    }
+
+    fn report_shift(&mut self, shift: Shift, event: u64, is_first: bool) {
+        let name = |source: usize| format!("{} ({})", self.ids[source].0, self.ids[source].1);
+        let text = shift.describe(&name(shift.source), &name(shift.other), event);
+        tracing::warn!("{text}");
+        if is_first {
+            self.tally.reasons.push(text);
         }
     }
 }
@@ -158,43 +272,115 @@ mod tests {
         TaiNanos((0..trigger).fold(1 << 60, |time, trigger| time + 1_000_000 + mix(trigger) % 1_000_000))
     }
 
-    /// Two sources have a window's events, the second behind by so many triggers. Returns what is found.
-    fn window(search: &mut ShiftSearch, now: Duration, behind: u64) -> Vec<(i32, u64, bool)> {
-        let first = search.window[0].first();
-        for event in first..first + SHIFT_WINDOW {
-            for source in 0..2 {
-                let trigger = event + behind * source;
-                let header =
-                    FragmentHeader { event: EventId(event), timestamp: time(trigger), ..FragmentHeader::default() };
-                search.note(usize::try_from(source).unwrap(), &header);
+    /// Sources report a window's events, each behind by so many triggers and sure of it or not. Returns the outcomes.
+    fn window(search: &mut ShiftSearch, now: Duration, sources: &[(u64, bool)]) -> Vec<Outcome> {
+        let first = search.window[0].times.first();
+        for (source, (behind, uncertain)) in sources.iter().enumerate() {
+            for event in (first..first + SHIFT_WINDOW).step_by(5) {
+                let times = [0, 1, 2, 3, 4].map(|place| time(event + place + behind));
+                let report = TriggerTimes { first: EventId(event), times, uncertain: *uncertain };
+                search.came(source, &report, now);
             }
         }
-        let closed = EventId(first + SHIFT_WINDOW);
-        let found = (0..10).flat_map(|_| search.turn(now, closed, || closed));
-        found.map(|found| (found.shift.behind, found.event, found.is_first)).collect()
+        (0..10).flat_map(|_| search.turn(now, |_| true, || EventId(first + SHIFT_WINDOW))).collect()
+    }
+
+    fn ask(search: &mut ShiftSearch, now: Duration, position: u64) -> Vec<Outcome> {
+        search.turn(now, |_| true, || EventId(position))
     }
 
     #[test]
     fn each_shift_is_found_once_and_a_source_is_reported_once() {
-        let mut search = ShiftSearch::new(2, 1, EventId(0));
-        assert_eq!(window(&mut search, Duration::ZERO, 0), []);
-        let at = |looks: u32| LOOK_AGAIN * looks;
-        let begin = |search: &mut ShiftSearch, now| search.turn(now, EventId(0), || EventId(1000)).is_empty();
-        assert!(begin(&mut search, at(1)));
-        assert_eq!(window(&mut search, at(1), 3), [(3, 1000, true)]);
-        for (looks, behind, expected) in [(2, 3, vec![]), (3, 0, vec![]), (4, 2, vec![(2, 1000, false)])] {
-            assert!(begin(&mut search, at(looks)));
-            assert_eq!(window(&mut search, at(looks), behind), expected, "look {looks}");
+        let mut search = ShiftSearch::new(2, EventId(0), Duration::ZERO);
+        assert_eq!(window(&mut search, Duration::ZERO, &[(0, false), (0, false)]), []);
+        let found = |behind, event, is_first| {
+            let shift = Shift { source: 1, behind, other: 0 };
+            vec![Outcome::Found { shift, event, is_first }]
+        };
+        let expected = [found(3, 100, true), vec![], vec![], found(2, 100, false)];
+        for ((looks, behind), expected) in (1..).zip([3, 3, 0, 2]).zip(expected) {
+            search.position = 100;
+            let now = LOOK_AGAIN * looks;
+            assert_eq!(ask(&mut search, now, 100), [Outcome::Ask { first: EventId(100) }]);
+            assert_eq!(window(&mut search, now, &[(0, false), (behind, false)]), expected, "look {looks}");
         }
-        assert!(search.finish().is_empty());
+        assert_eq!(search.finish(), []);
     }
 
     #[test]
-    fn where_several_builders_build_or_a_source_is_alone_none_are_looked_for() {
-        for mut search in [ShiftSearch::new(2, 2, EventId(0)), ShiftSearch::new(1, 1, EventId(0)), ShiftSearch::off()] {
-            assert!(matches!(search.stage, Stage::Off));
-            assert!(search.turn(Duration::MAX, EventId(u64::MAX), || EventId(0)).is_empty());
+    fn a_window_begins_ahead_of_what_sources_have() {
+        let mut search = ShiftSearch::new(2, EventId(1000), Duration::ZERO);
+        window(&mut search, Duration::ZERO, &[(0, false), (0, false)]);
+        assert_eq!(ask(&mut search, LOOK_AGAIN, 5000), [Outcome::Ask { first: EventId(6000) }]);
+    }
+
+    #[test]
+    fn a_guess_that_agrees_with_what_others_are_sure_of_is_right() {
+        let agrees = |sources: &[(u64, bool)]| {
+            let mut search = ShiftSearch::new(sources.len(), EventId(50), Duration::ZERO);
+            let outcomes = window(&mut search, Duration::ZERO, sources);
+            let agree = outcomes.into_iter().filter_map(|outcome| match outcome {
+                Outcome::Agrees { source, first: EventId(50) } => Some(source),
+                _ => None,
+            });
+            Vec::<usize>::from_iter(agree)
+        };
+        assert_eq!(agrees(&[(0, false), (0, true), (2, true)]), [1]);
+        assert_eq!(agrees(&[(7, true), (7, false)]), [0]);
+        assert!(agrees(&[(0, true), (0, true)]).is_empty(), "no source is sure");
+        assert!(agrees(&[(0, false), (0, true), (1, false)]).is_empty(), "those that are sure differ");
+    }
+
+    #[test]
+    fn triggers_that_come_in_a_pattern_confirm_no_guess() {
+        let mut search = ShiftSearch::new(2, EventId(0), Duration::ZERO);
+        for source in 0..2 {
+            for event in (0..SHIFT_WINDOW).step_by(5) {
+                let times = [0, 1, 2, 3, 4].map(|place| {
+                    let event = event + place;
+                    TaiNanos(time(event % 30).0 + event / 30 * 1_000_000_000)
+                });
+                let report = TriggerTimes { first: EventId(event), times, uncertain: source == 1 };
+                search.came(source, &report, Duration::ZERO);
+            }
+        }
+        let outcomes = (0..10).flat_map(|_| search.turn(Duration::ZERO, |_| true, || EventId(0)));
+        assert_eq!(outcomes.collect::<Vec<_>>(), []);
+    }
+
+    #[test]
+    fn a_source_that_does_not_report_is_waited_for_for_some_seconds() {
+        let mut search = ShiftSearch::new(3, EventId(0), Duration::ZERO);
+        let sources = [(0, false), (4, false)];
+        assert_eq!(window(&mut search, Duration::ZERO, &sources), []);
+        let found =
+            |search: &mut ShiftSearch, now| (0..10).flat_map(|_| search.turn(now, |_| true, || EventId(0))).count();
+        assert_eq!(found(&mut search, PATIENCE - Duration::from_millis(1)), 0);
+        assert_eq!(found(&mut search, PATIENCE), 1);
+        // One that is gone is not waited for.
+        let mut search = ShiftSearch::new(3, EventId(0), Duration::ZERO);
+        window(&mut search, Duration::ZERO, &sources);
+        let outcomes = (0..10).flat_map(|_| search.turn(Duration::ZERO, |source| source < 2, || EventId(0)));
+        assert_eq!(outcomes.count(), 1);
+    }
+
+    #[test]
+    fn a_source_alone_has_nothing_to_be_compared_with() {
+        for mut search in [ShiftSearch::new(1, EventId(0), Duration::ZERO), ShiftSearch::off()] {
+            assert!(!search.is_on());
+            assert!(search.turn(Duration::MAX, |_| true, || EventId(0)).is_empty());
             assert!(search.finish().is_empty());
         }
+    }
+
+    #[test]
+    fn reports_of_other_events_are_passed_over() {
+        let mut search = ShiftSearch::new(2, EventId(1000), Duration::ZERO);
+        for first in [0, 999, 1000 + SHIFT_WINDOW, u64::MAX] {
+            let report = TriggerTimes { first: EventId(first), times: [TaiNanos(1); 5], uncertain: true };
+            search.came(0, &report, Duration::ZERO);
+            search.came(7, &report, Duration::ZERO);
+        }
+        assert!(!search.window[0].uncertain && !search.window[0].is_complete);
     }
 }

@@ -269,7 +269,6 @@ impl Trigger {
         source: usize,
         ticket: u64,
         bytes: Bytes,
-        mut note: impl FnMut(&FragmentHeader),
     ) -> (bool, Result<(), Violation>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -278,7 +277,6 @@ impl Trigger {
         let (mut records, mut in_pieces) = (0, false);
         let events = &mut self.events;
         let result = builder.arrived(source, ticket, &bytes, |offset, header| {
-            note(header);
             let offset = offset as usize;
             if !header.is_whole() {
                 in_pieces = true;

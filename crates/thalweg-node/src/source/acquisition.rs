@@ -195,6 +195,7 @@ impl SourceNode {
             return Ok(());
         }
         builder.filling = Some(filling);
+        self.note_time(index, len);
         self.step(len);
         self.offer(index);
         Ok(())

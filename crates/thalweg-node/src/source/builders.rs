@@ -1,6 +1,7 @@
 //! What a source says to its builders and hears from them, and who of them is connected.
 
 use super::assignments::Assignments;
+use super::times::TimesReport;
 use super::{Phase, SourceNode, waits_for_events};
 use crate::NodeError;
 use crate::slots::Filling;
@@ -141,6 +142,8 @@ impl SourceNode {
                 self.pass_on_room(index);
             }
             Message::EventsBegin { time } if index == 0 => self.begin_events(time),
+            Message::ReportTimes { first } if index == 0 => self.times = Some(TimesReport::new(first)),
+            Message::NumbersAgree { first } if index == 0 => self.numbers_agree(first),
             Message::Room(room) => self.heard_room(index, room),
             Message::Assign(assign) if index == 0 => self.assign(assign)?,
             Message::LeaveOut { builder } if index == 0 => self.leave_out_builder(builder)?,
@@ -213,7 +216,8 @@ impl SourceNode {
             return;
         }
         if index == 0 {
-            self.next_event = first.0;
+            (self.next_event, self.first_event) = (first.0, first.0);
+            self.begin_reporting(first);
             self.run_began = at;
             self.assignments.iter_mut().for_each(|assignments| assignments.begin(first.0));
         }

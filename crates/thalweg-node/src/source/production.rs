@@ -63,6 +63,7 @@ impl SourceNode {
                         break;
                     };
                     if filling.take(&mut **device, traces, stamp, event, sequence, len, date)? {
+                        self.note_time(index, len);
                         offered = self.taken(index, len);
                     } else {
                         offered = self.passed_over(index);
@@ -131,6 +132,7 @@ impl SourceNode {
                 if let Some(filling) = &mut self.builders[index].filling {
                     filling.put(&mut self.traces, stamp, event, sequence, fragment, date);
                 }
+                self.note_time(index, len);
                 self.taken(index, len);
             }
             Place::Dropped => self.step(len),
@@ -441,6 +443,7 @@ impl SourceNode {
 
     pub(super) fn end(&mut self) {
         self.phase = Phase::Ending;
+        self.report_times(u64::MAX);
         self.send_to(0, &Message::NotTaken(self.not_taken()));
         self.settle_unassigned();
         (1..self.builders.len()).for_each(|index| self.tell_left(index));

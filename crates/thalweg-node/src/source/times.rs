@@ -1,0 +1,123 @@
+//! Reporting when triggers were, by which builder 0 finds sources whose events are shifted, and guesses that are right.
+
+use super::{Feed, SourceNode};
+use thalweg_wire::{
+    Capabilities, EventId, FragmentHeader, Message, SHIFT_WINDOW, Status, TaiNanos, TriggerTimes, trigger_time,
+};
+
+/// A report of one window of events, under way: the times come in the order of events.
+#[derive(Debug)]
+pub(super) struct TimesReport {
+    /// The message that is being filled.
+    message: TriggerTimes,
+    /// The number behind the window's last event.
+    end: u64,
+}
+
+impl TimesReport {
+    /// Of the events from `first` on.
+    pub(super) fn new(first: EventId) -> Self {
+        Self { message: TriggerTimes { first, ..TriggerTimes::default() }, end: first.0.saturating_add(SHIFT_WINDOW) }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.message.first.0 >= self.end
+    }
+
+    /// Takes a fragment's time.
+    fn note(&mut self, header: &FragmentHeader) {
+        let event = header.event.0;
+        let place = event.checked_sub(self.message.first.0).and_then(|place| usize::try_from(place).ok());
+        if event < self.end
+            && let Some(time) = place.and_then(|place| self.message.times.get_mut(place))
+        {
+            *time = trigger_time(header).unwrap_or(TaiNanos(0));
+            self.message.uncertain |= header.status.contains(Status::UNCERTAIN);
+        }
+    }
+
+    /// Returns a message to which nothing is added any more, where events below `next` are accepted or will not come.
+    fn filled(&mut self, next: u64) -> Option<TriggerTimes> {
+        let behind = self.message.first.0.saturating_add(TriggerTimes::EVENTS);
+        if self.is_complete() || next < behind.min(self.end) {
+            return None;
+        }
+        let first = EventId(behind);
+        Some(std::mem::replace(&mut self.message, TriggerTimes { first, ..TriggerTimes::default() }))
+    }
+}
+
+impl SourceNode {
+    /// The run begins with this event: builder 0 looks at its first events where it says that it compares times.
+    pub(super) fn begin_reporting(&mut self, first: EventId) {
+        let agreed = self.builders[0].welcome.map_or(Capabilities::empty(), |welcome| welcome.capabilities);
+        if agreed.contains(Capabilities::TRIGGER_TIMES) {
+            self.times = Some(TimesReport::new(first));
+        }
+    }
+
+    /// The last fragment in the slot for a builder has just been laid there, with so many bytes of payload.
+    pub(super) fn note_time(&mut self, index: usize, len: usize) {
+        let Some(times) = &mut self.times else { return };
+        let filling = self.builders[index].filling.as_ref();
+        let Some(header) = filling.and_then(|filling| filling.last_header(len)) else { return };
+        if header.event.0 >= times.message.first.0 {
+            self.report_times(header.event.0);
+            self.times.iter_mut().for_each(|times| times.note(&header));
+            self.report_times(header.event.0 + 1);
+        }
+    }
+
+    /// Sends what is known of the times of events below `next`.
+    pub(super) fn report_times(&mut self, next: u64) {
+        while let Some(message) = self.times.as_mut().and_then(|times| times.filled(next)) {
+            self.send_to(0, &Message::TriggerTimes(message));
+        }
+        self.times = self.times.take().filter(|times| !times.is_complete());
+    }
+
+    /// Builder 0 finds that events from `first` on are those of the others, by their times.
+    pub(super) fn numbers_agree(&mut self, first: EventId) {
+        let number = first.0.checked_sub(self.first_event);
+        if let (Feed::Acquisition(device), Some(number)) = (&mut self.settings.feed, number) {
+            device.numbers_agree(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use thalweg_wire::mix;
+
+    fn header(event: u64) -> FragmentHeader {
+        let status = if event.is_multiple_of(50) { Status::UNCERTAIN } else { Status::empty() };
+        FragmentHeader { event: EventId(event), timestamp: TaiNanos(event + 1_000_000), status, ..Default::default() }
+    }
+
+    #[test]
+    fn each_event_is_reported_once_whatever_is_lost() {
+        for seed in 0..200 {
+            let (first, begins) = (mix(seed) % 1000, mix(seed + 1000) % 1200);
+            let there = |event: u64| event >= begins && !mix(seed << 32 | event).is_multiple_of(1 + seed % 9);
+            let mut report = TimesReport::new(EventId(first));
+            let mut seen = Vec::new();
+            for event in (begins..first + 300).filter(|event| there(*event)) {
+                seen.extend(std::iter::from_fn(|| report.filled(event)));
+                report.note(&header(event));
+                seen.extend(std::iter::from_fn(|| report.filled(event + 1)));
+            }
+            seen.extend(std::iter::from_fn(|| report.filled(u64::MAX)));
+            assert!(report.is_complete() && seen.len() as u64 == SHIFT_WINDOW.div_ceil(TriggerTimes::EVENTS));
+            for (message, place) in seen.iter().zip(0..) {
+                assert_eq!(message.first.0, first + place * TriggerTimes::EVENTS);
+                let end = (message.first.0 + TriggerTimes::EVENTS).min(first + SHIFT_WINDOW);
+                let mut events = message.first.0..end;
+                for (event, time) in events.clone().zip(message.times) {
+                    assert_eq!(time.0, if there(event) { event + 1_000_000 } else { 0 }, "seed {seed}, event {event}");
+                }
+                assert_eq!(message.uncertain, events.any(|event| there(event) && event.is_multiple_of(50)));
+            }
+        }
+    }
+}
