@@ -13,7 +13,7 @@ mod trigger;
 
 use crate::blocks::Blocks;
 use crate::drive::{Leaving, Node, drive};
-use crate::source::settle;
+use crate::thread::as_node;
 use crate::wait::{Idle, Waiter};
 use crate::{BuilderNodeConfig, BuilderReport, Clock, Handle, NodeError, RunConfig, Steady};
 use assigning::Assigning;
@@ -245,8 +245,7 @@ impl BuilderNode {
     /// # Errors
     /// No run began, or something it cannot do without failed.
     pub fn run(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
-        settle(self.config.cpu)?;
-        drive(&mut self, handle)
+        as_node(self.config.cpu, || drive(&mut self, handle))
     }
 
     fn take_turn(&mut self, woken: &[u64], handle: &Handle) -> Result<(), NodeError> {

@@ -12,6 +12,7 @@
 //! | `source` | A source node: from a device into slots, and from there to the builders that ask |
 //! | `slots` | Filling slots: fragments laid one behind the other, each header in place, and what is already there used again |
 //! | `push` | A source whose fragments a program pushes, from any thread, while another thread serves the builders |
+//! | `thread` | The thread of a node: woken in time, and bound to a processor where one is named |
 //! | `wait` | How the hot thread of a node waits for something to do |
 //! | `builder` | A builder node: it listens for sources, asks for what they offer, builds events, and hands them to the recorder |
 //! | `blocks` | The blocks a builder fills: the one that places are carved from, and those in front of it that wait for their last bytes |
@@ -37,6 +38,7 @@ mod push;
 mod report;
 mod slots;
 mod source;
+mod thread;
 mod topology;
 mod wait;
 

@@ -3,7 +3,8 @@
 use crate::clock::now;
 use crate::drive::Node;
 use crate::slots::PushedFragment;
-use crate::source::{Standing, settle};
+use crate::source::Standing;
+use crate::thread::as_node;
 use crate::{Command, Handle, NodeError, SourceNode, SourceReport, SourceSettings};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,8 +49,7 @@ impl PushSource {
         let thread = std::thread::Builder::new().spawn({
             let (shared, handle) = (Arc::clone(&shared), handle.clone());
             move || {
-                let served =
-                    catch_unwind(AssertUnwindSafe(|| settle(cpu).and_then(|()| shared.serve(&poller, &handle))));
+                let served = catch_unwind(AssertUnwindSafe(|| as_node(cpu, || shared.serve(&poller, &handle))));
                 // Whatever happened, nobody is to wait for this thread for ever.
                 *shared.state() =
                     State::Over(served.unwrap_or(Err(NodeError::Panicked)).map(Box::new).map_err(Arc::new));

@@ -8,6 +8,7 @@ mod times;
 
 use crate::drive::{Leaving, Node, drive};
 use crate::slots::Traces;
+use crate::thread::as_node;
 use crate::wait::{Idle, Waiter};
 use crate::{Clock, Environment, EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, Wait};
 use acquisition::Acquiring;
@@ -308,8 +309,7 @@ impl SourceNode {
     /// # Errors
     /// No builder was found in time, one refused this source for good, or its device failed.
     pub fn run(mut self, handle: &Handle) -> Result<SourceReport, NodeError> {
-        settle(self.settings.cpu)?;
-        drive(&mut self, handle)
+        as_node(self.settings.cpu, || drive(&mut self, handle))
     }
 
     /// Says its last, and then what it did.
@@ -477,21 +477,4 @@ fn describe(settings: &SourceSettings) -> Result<String, NodeError> {
         )));
     }
     Ok(text)
-}
-
-/// Makes this thread a node's: woken at the time that it waits for, which is otherwise up to 50 µs late
-/// (`timer_slack_ns`, prctl(2)): pace and rate are made of such times. And, where one is named, bound to a processor.
-pub(crate) fn settle(cpu: Option<u32>) -> Result<(), NodeError> {
-    // A kernel that cannot is late, no more.
-    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
-    let Some(cpu) = cpu else { return Ok(()) };
-    let mut set = rustix::thread::CpuSet::new();
-    let possible = (cpu as usize) < rustix::thread::CpuSet::MAX_CPU;
-    if possible {
-        set.set(cpu as usize);
-    }
-    if !possible || rustix::thread::sched_setaffinity(None, &set).is_err() {
-        return Err(NodeError::Config(format!("cpu = {cpu}: this process may not run on processor {cpu}")));
-    }
-    Ok(())
 }

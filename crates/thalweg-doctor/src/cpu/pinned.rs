@@ -1,7 +1,7 @@
 //! The processors that a topology binds nodes to.
 
 use crate::{Finding, Needs, read};
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity};
 use std::collections::BTreeMap;
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
@@ -29,15 +29,9 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     }
 }
 
-/// Tries it, on a thread that ends with the question.
+/// Whether this process may run there: `taskset` and cpusets leave it some only.
 fn can_be_bound(cpu: u32) -> bool {
-    let cpu = cpu as usize;
-    let attempt = move || {
-        let mut set = CpuSet::new();
-        set.set(cpu);
-        sched_setaffinity(None, &set).is_ok()
-    };
-    cpu < CpuSet::MAX_CPU && std::thread::spawn(attempt).join().unwrap_or(false)
+    (cpu as usize) < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|allowed| allowed.is_set(cpu as usize))
 }
 
 /// Processors that more than one node is bound to, as a list.

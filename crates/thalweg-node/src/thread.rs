@@ -1,0 +1,79 @@
+//! The thread of a node: woken in time, and bound to a processor where one is named.
+
+use crate::NodeError;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Does a node's work on this thread. It is woken at the time that it waits for, which is otherwise up to 50 µs late
+/// (`timer_slack_ns`, prctl(2)): pace and rate are made of such times. Where `cpu` is named, it is bound to that
+/// processor; where the processor goes while it works (it is taken offline, or out of the cpuset), a warning says so.
+///
+/// # Errors
+/// Those of `work`; or the process may not run on the processor.
+pub(crate) fn as_node<T>(cpu: Option<u32>, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
+    // A kernel that cannot is late, no more.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    if let Some(cpu) = cpu {
+        bind(cpu).map_err(NodeError::Config)?;
+    }
+    let result = work();
+    if let Some(moved) = cpu.and_then(moved) {
+        tracing::warn!("{moved}");
+    }
+    result
+}
+
+/// Binds this thread to a processor, of those that it may run on: what `taskset` or a cpuset leaves it.
+fn bind(cpu: u32) -> Result<(), String> {
+    let refused = |allowed: &str| Err(format!("cpu = {cpu}: this process may run on {allowed} only"));
+    let allowed = sched_getaffinity(None).map_err(|error| format!("cpu = {cpu}: {error}"))?;
+    if !is_in(&allowed, cpu) {
+        return refused(&listed(&allowed));
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    sched_setaffinity(None, &set).or_else(|_| refused(&listed(&allowed)))
+}
+
+/// Returns that this thread is bound to the processor no longer, if so.
+fn moved(cpu: u32) -> Option<String> {
+    let now = sched_getaffinity(None).ok()?;
+    let is_bound = is_in(&now, cpu) && now.count() == 1;
+    (!is_bound).then(|| format!("cpu = {cpu}: it went while the node ran, which was then on {}", listed(&now)))
+}
+
+fn is_in(set: &CpuSet, cpu: u32) -> bool {
+    (cpu as usize) < CpuSet::MAX_CPU && set.is_set(cpu as usize)
+}
+
+fn listed(set: &CpuSet) -> String {
+    let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).map(|cpu| cpu.to_string()).collect();
+    let word = if cpus.len() == 1 { "processor" } else { "processors" };
+    format!("{word} {}", cpus.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_bound_to_what_it_may_run_on_and_to_nothing_else() {
+        let all = sched_getaffinity(None).unwrap();
+        let mut own = (0..CpuSet::MAX_CPU as u32).filter(|cpu| is_in(&all, *cpu));
+        let (first, other) = (own.next().unwrap(), own.next());
+        as_node(Some(first), || {
+            assert_eq!(moved(first), None);
+            // It stays bound for the next run.
+            bind(first).unwrap();
+            for cpu in [other.unwrap_or(first + 1), u32::MAX] {
+                let expected = format!("cpu = {cpu}: this process may run on processor {first} only");
+                assert_eq!(bind(cpu), Err(expected));
+            }
+            sched_setaffinity(None, &all).unwrap();
+            let expected = format!("cpu = {first}: it went while the node ran, which was then on {}", listed(&all));
+            assert_eq!(moved(first).is_none(), other.is_none());
+            assert!(moved(first).is_none_or(|moved| moved == expected));
+            Ok(())
+        })
+        .unwrap();
+    }
+}
