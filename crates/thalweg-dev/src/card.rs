@@ -10,18 +10,15 @@
 //! Slots are not registered with the ring (`IORING_REGISTER_BUFFERS`): these drivers pin pages themselves, by the address
 //! that the reader gives, and are not made for pages that are pinned already.
 
+use crate::transfers::Transfers;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_device::{
-    Acquired, Acquisition, Buffer, CounterRules, Description, DeviceError, DmaConfig, Filled, Frame, FrameCounter,
-    FrameNumber, Layout, Trust,
-};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DmaConfig, Filled, Frame, Layout};
 use thalweg_uring::{Done, File, Memory, Operation, Ring};
 use thalweg_wire::{Status, TaiNanos};
 
@@ -29,9 +26,8 @@ use thalweg_wire::{Status, TaiNanos};
 const AGAIN: Duration = Duration::from_millis(200);
 /// How soon a card is asked again that had nothing.
 const PAUSE: Duration = Duration::from_millis(1);
-/// While a read is under way, so many times as many begin as may be under way together: however long it takes, its frame
-/// comes behind no more than theirs.
-const BEHIND: u32 = 4;
+/// A read that takes longer than this, and as many bytes at so many per second, waits for the card.
+const TRANSFER: (Duration, f64) = (Duration::from_micros(200), 1e8);
 /// The file's own position, where the card has no addresses (`io_uring_enter(2)`).
 const POSITION: u64 = u64::MAX;
 
@@ -44,11 +40,8 @@ pub struct Card {
     size: usize,
     file: Option<Arc<OwnedFd>>,
     ring: Ring<Posted>,
-    /// Reads that are under way, by their numbers, and the number of the next.
-    under_way: Vec<u64>,
-    reads: u64,
+    transfers: Transfers,
     posted: VecDeque<Buffer>,
-    numbers: Numbers,
     started: bool,
     over: bool,
     /// When to look for a card that is gone, and to ask one that had nothing.
@@ -100,6 +93,8 @@ impl Card {
             file: Some(config.file.display().to_string()),
             ..Description::default()
         };
+        let longest = TRANSFER.0 + Duration::from_secs_f64(config.size.0 as f64 / TRANSFER.1);
+        let bits = config.counter.map(|counter| 8 * counter.bytes);
         Ok(Self {
             config: config.clone(),
             description,
@@ -107,10 +102,8 @@ impl Card {
             size: usize::try_from(config.size.0).unwrap_or(usize::MAX),
             file: Some(Arc::new(file)),
             ring,
-            under_way: Vec::new(),
-            reads: 0,
+            transfers: Transfers::new(config.reads(), longest, bits),
             posted: VecDeque::new(),
-            numbers: Numbers::new(config.counter.map(|counter| 8 * counter.bytes)),
             started: false,
             over: false,
             again: Duration::ZERO,
@@ -118,31 +111,19 @@ impl Card {
         })
     }
 
-    /// Hands the card as many buffers as it may have. The first alone: it says where the counter begins.
+    /// Hands the card as many buffers as it may have.
     fn read(&mut self, now: Duration) {
         while let Some(file) = &self.file
             && !self.over
             && now >= self.again
-            && self.may_read()
+            && self.transfers.may_begin()
             && let Some(buffer) = self.posted.pop_front()
         {
             let offset = self.config.address.unwrap_or(POSITION);
-            let (file, posted) = (File::Open(Arc::clone(file)), Posted { buffer, read: self.reads });
+            let (file, posted) = (File::Open(Arc::clone(file)), Posted { buffer, read: self.transfers.begin(now) });
             self.ring.push(Operation::read(file, posted, 0..self.size, offset));
-            self.under_way.push(self.reads);
-            self.reads += 1;
         }
         self.ring.submit();
-    }
-
-    fn may_read(&self) -> bool {
-        let most = if self.numbers.begun { self.config.reads() } else { 1 };
-        self.under_way.len() < most as usize && self.reads - self.oldest() < u64::from(self.reorders())
-    }
-
-    /// The first read that is under way; the next, where none is.
-    fn oldest(&self) -> u64 {
-        self.under_way.first().copied().unwrap_or(self.reads)
     }
 
     /// A transfer is over. Nothing where it brought nothing.
@@ -152,7 +133,7 @@ impl Card {
         now: Duration,
     ) -> Result<Option<Frame>, DeviceError> {
         let Posted { mut buffer, read } = memory;
-        self.under_way.retain(|other| *other != read);
+        self.transfers.ended(read);
         match result {
             Ok(0) => self.over = true,
             Ok(bytes) => {
@@ -161,9 +142,9 @@ impl Card {
                 let payload = &mut buffer.payload()[..len];
                 let count = self.config.counter.map(|counter| counter.read(payload));
                 if count != Some(None) {
-                    let restarts = self.numbers.restarts();
-                    let number = self.numbers.of(count.flatten(), self.reads, now);
-                    if (restarts, self.numbers.restarts()) == (0, 1) {
+                    let restarts = self.transfers.restarts();
+                    let (number, is_certain) = self.transfers.came(count.flatten(), now);
+                    if (restarts, self.transfers.restarts()) == (0, 1) {
                         let card = self.config.file.display();
                         tracing::warn!(
                             "{card}: its counter stood still or began anew: what is lost there is not known"
@@ -172,7 +153,7 @@ impl Card {
                     self.layout.to_little_endian(payload);
                     let payload_type = self.layout.payload_type;
                     let mut status = Status::empty();
-                    status.set(Status::UNCERTAIN, !self.numbers.is_certain(number));
+                    status.set(Status::UNCERTAIN, !is_certain);
                     let filled = Filled { payload_type, status, window: 0, timestamp: None };
                     return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied: 0 }));
                 }
@@ -186,7 +167,7 @@ impl Card {
                 self.again = now + PAUSE;
             }
             // What never worked is most likely no such card.
-            Err(error) if self.numbers.next == 0 => return Err(told("reading", &self.config, error.into())),
+            Err(error) if self.transfers.next() == 0 => return Err(told("reading", &self.config, error.into())),
             Err(error) => {
                 tracing::warn!("{}: a transfer failed ({error}); the card is opened again", self.config.file.display());
                 self.counts.failed += 1;
@@ -200,14 +181,14 @@ impl Card {
 
     /// Opens the card again, once all that was asked of it before is over.
     fn look_again(&mut self, now: Duration) {
-        if !self.under_way.is_empty() || now < self.again {
+        if !self.transfers.is_idle() || now < self.again {
             return;
         }
         self.again = now + AGAIN;
         let Ok(file) = opened(&self.config) else { return };
         tracing::info!("{} is there again", self.config.file.display());
         self.again = now;
-        self.numbers.anew();
+        self.transfers.anew();
         self.file = Some(Arc::new(file));
     }
 }
@@ -241,7 +222,7 @@ impl Acquisition for Card {
     }
 
     fn reorders(&self) -> u32 {
-        BEHIND * self.config.reads()
+        self.transfers.reorders()
     }
 
     fn post(&mut self, buffer: Buffer) {
@@ -258,7 +239,7 @@ impl Acquisition for Card {
             return Ok(Acquired::NotYet);
         }
         loop {
-            if let Some((first, count)) = self.numbers.lost(self.oldest()) {
+            if let Some((first, count)) = self.transfers.lost() {
                 return Ok(Acquired::Lost { first, count });
             }
             if self.file.is_none() {
@@ -272,8 +253,11 @@ impl Acquisition for Card {
                     // Others have their turn first.
                     None => return Ok(Acquired::NotYet),
                 },
-                None if self.over && self.under_way.is_empty() => return Ok(Acquired::Over),
-                None => return Ok(Acquired::NotYet),
+                None if self.over && self.transfers.is_idle() => return Ok(Acquired::Over),
+                None => {
+                    self.transfers.none_is_over(now);
+                    return Ok(Acquired::NotYet);
+                }
             }
         }
     }
@@ -289,109 +273,24 @@ impl Acquisition for Card {
     fn next_time(&self) -> Option<Duration> {
         match self.file {
             // What is under way wakes by itself.
-            None => self.under_way.is_empty().then_some(self.again),
-            Some(_) => (self.started && self.may_read() && !self.posted.is_empty()).then_some(self.again),
+            None => self.transfers.is_idle().then_some(self.again),
+            Some(_) => (self.started && self.transfers.may_begin() && !self.posted.is_empty()).then_some(self.again),
         }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let Counts { bytes, without_counter, empty, failed } = self.counts;
-        let of_counter = [("without_counter", without_counter), ("restarts", self.numbers.restarts())];
+        let of_counter = [("without_counter", without_counter), ("restarts", self.transfers.restarts())];
         let of_counter = of_counter.into_iter().filter(|_| self.config.counter.is_some());
         [("bytes", bytes), ("empty", empty), ("failed", failed)].into_iter().chain(of_counter).collect()
     }
 }
 
-/// The numbers of frames, by the card's counter, which come in any order.
-#[derive(Debug)]
-struct Numbers {
-    /// None where the card has no counter: frames are numbered as they come.
-    counter: Option<FrameCounter>,
-    /// The first number that no frame has had.
-    next: u64,
-    /// Those before it that have not come.
-    missing: Vec<Missing>,
-    /// It is known where the counter is.
-    begun: bool,
-    /// From this number on some may be missing that are not known.
-    uncertain_from: Option<u64>,
-}
-
-/// Numbers that reads which began before this one may still bring.
-#[derive(Debug)]
-struct Missing {
-    numbers: Range<u64>,
-    before: u64,
-}
-
-impl Numbers {
-    fn new(bits: Option<u32>) -> Self {
-        let counter = bits.map(|bits| FrameCounter::new(CounterRules::new(bits, Trust::DRIVER)));
-        Self { counter, next: 0, missing: Vec::new(), begun: false, uncertain_from: None }
-    }
-
-    fn restarts(&self) -> u64 {
-        self.counter.as_ref().map_or(0, FrameCounter::restarts)
-    }
-
-    /// Whether a frame's number is more than a guess.
-    fn is_certain(&self, number: u64) -> bool {
-        self.counter.as_ref().is_none_or(|counter| counter.is_certain(number))
-            && self.uncertain_from.is_none_or(|from| number < from)
-    }
-
-    /// The card was away: without a counter it is not known what was lost.
-    fn anew(&mut self) {
-        self.begun = false;
-        if self.counter.is_none() {
-            self.uncertain_from.get_or_insert(self.next);
-        }
-    }
-
-    /// What a frame's number is. `before`: the next read to begin.
-    fn of(&mut self, count: Option<u64>, before: u64, now: Duration) -> u64 {
-        self.begun = true;
-        let next = self.next;
-        let (Some(counter), Some(count)) = (&mut self.counter, count) else {
-            self.next += 1;
-            return next;
-        };
-        let first_missing = self.missing.iter().map(|missing| missing.numbers.start).min().unwrap_or(next);
-        let number = match counter.came(count, first_missing, now) {
-            FrameNumber::At(number) if number >= next => number,
-            FrameNumber::At(number) if take_missing(&mut self.missing, number) => return number,
-            _ => counter.begin_anew(count, next, now),
-        };
-        if number > next {
-            self.missing.push(Missing { numbers: next..number, before });
-        }
-        self.next = number + 1;
-        number
-    }
-
-    /// The first numbers that no read brings any more, where `oldest` is the first that is under way, and how many.
-    fn lost(&mut self, oldest: u64) -> Option<(u64, u64)> {
-        let at = self.missing.iter().position(|missing| missing.before <= oldest)?;
-        let Range { start, end } = self.missing.remove(at).numbers;
-        Some((start, end - start))
-    }
-}
-
-/// Whether a number has not come; it has, from now on.
-fn take_missing(missing: &mut Vec<Missing>, number: u64) -> bool {
-    let Some(at) = missing.iter().position(|missing| missing.numbers.contains(&number)) else { return false };
-    let Missing { numbers, before } = missing.remove(at);
-    let parts = [numbers.start..number, number + 1..numbers.end];
-    let parts = parts.into_iter().filter(|part| !part.is_empty());
-    missing.splice(at..at, parts.map(|numbers| Missing { numbers, before }));
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::ops::Range;
     use std::path::Path;
     use thalweg_arena::SlotPool;
     use thalweg_skip::skipped;
@@ -479,7 +378,7 @@ mod tests {
         }
         drop(here);
         for at in 0..20_u16 {
-            assert!(card.under_way.len() <= 1);
+            assert!(card.transfers.is_idle() || !card.transfers.may_begin());
             assert_eq!(next(&mut card), Some(Ok((at.into(), at.to_le_bytes().to_vec()))));
         }
         assert_eq!(next(&mut card), None);
@@ -488,13 +387,13 @@ mod tests {
     #[test]
     fn a_driver_that_does_not_wait_is_asked_a_thousand_times_a_second() {
         let Some((mut card, here, _pool)) = card(&config(COUNTER)) else { return };
-        let memory = Posted { buffer: card.posted.pop_front().unwrap(), read: 0 };
+        let memory = Posted { buffer: card.posted.pop_front().unwrap(), read: card.transfers.begin(PAUSE) };
         let nothing = Done { memory, result: Err(Errno::AGAIN), copied: false };
         assert!(card.ended(nothing, PAUSE).unwrap().is_none());
         assert!(card.counters().contains(&("empty", 1)));
         rustix::io::write(&here, &7_u16.to_be_bytes()).unwrap();
         assert!(matches!(card.poll(PAUSE).unwrap(), Acquired::NotYet));
-        assert_eq!((card.reads, card.next_time()), (0, Some(PAUSE * 2)));
+        assert_eq!((card.transfers.is_idle(), card.next_time()), (true, Some(PAUSE * 2)));
         while let Acquired::NotYet = card.poll(PAUSE * 2).unwrap() {
             card.ring.wait(None).unwrap();
         }
@@ -513,70 +412,5 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(opened(file.path()).contains("no character device"));
         assert!(opened(Path::new("/dev/no-such-card")).contains("No such file"));
-    }
-
-    proptest! {
-        /// Frames are handed to the reads that wait, in order, and reads end in any order.
-        #[test]
-        fn every_frame_has_its_number_and_every_other_is_lost_once(
-            bits in prop::sample::select(vec![8_u32, 16, 32, 64]),
-            start in any::<u64>(),
-            gaps in prop::collection::vec(prop_oneof![4 => Just(1_u64), 1 => 1_u64..8], 1..200),
-            ends in prop::collection::vec(0_usize..4, 200),
-        ) {
-            let mask = u64::MAX >> (64 - bits);
-            let truth: Vec<u64> = gaps.iter().scan(0, |next, gap| { *next += gap; Some(*next - gaps[0]) }).collect();
-            let mut numbers = Numbers::new(Some(bits));
-            // Reads that have a frame and are under way; the first is alone.
-            let (mut under_way, mut reads) = (vec![0], 1);
-            let (mut came, mut lost) = (Vec::new(), Vec::new());
-            for end in ends {
-                if under_way.is_empty() {
-                    break;
-                }
-                let read = under_way.remove(end % under_way.len());
-                prop_assert_eq!(numbers.of(Some(start.wrapping_add(truth[read]) & mask), reads as u64, Duration::ZERO), truth[read]);
-                came.push(truth[read]);
-                while under_way.len() < 4 && reads < truth.len() && reads - under_way.first().unwrap_or(&reads) < 16 {
-                    under_way.push(reads);
-                    reads += 1;
-                }
-                let oldest = *under_way.first().unwrap_or(&reads) as u64;
-                while let Some((first, count)) = numbers.lost(oldest) {
-                    lost.extend(first..first + count);
-                }
-            }
-            prop_assert_eq!(numbers.restarts(), 0);
-            let all: std::collections::BTreeSet<u64> = came.iter().chain(&lost).copied().collect();
-            prop_assert_eq!(all.len(), came.len() + lost.len(), "none is both, or twice");
-            if under_way.is_empty() {
-                prop_assert_eq!(all.len() as u64, truth[truth.len() - 1] + 1);
-            }
-        }
-
-        #[test]
-        fn whatever_a_card_counts_no_number_comes_twice(counts in prop::collection::vec(any::<u16>(), 1..20)) {
-            let mut numbers = Numbers::new(Some(16));
-            let mut came = std::collections::HashSet::new();
-            for (count, read) in counts.into_iter().zip(1..) {
-                prop_assert!(came.insert(numbers.of(Some(count.into()), read, Duration::ZERO)));
-                if let Some((first, count)) = numbers.lost(read - 1) {
-                    prop_assert!((first..first + count).all(|number| came.insert(number)));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_count_that_begins_anew_or_stands_still_goes_on() {
-        let mut numbers = Numbers::new(Some(32));
-        assert_eq!([100, 101, 103].map(|count| numbers.of(Some(count), 9, Duration::ZERO)), [0, 1, 3]);
-        assert_eq!((numbers.lost(8), numbers.lost(9), numbers.lost(9)), (None, Some((2, 1)), None));
-        assert_eq!(
-            [102, 103, 103, 1 << 30, 104].map(|count| numbers.of(Some(count), 9, Duration::ZERO)),
-            [4, 5, 6, 7, 8]
-        );
-        assert_eq!(numbers.restarts(), 4);
-        assert!(numbers.is_certain(3) && !numbers.is_certain(5));
     }
 }

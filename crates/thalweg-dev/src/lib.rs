@@ -11,24 +11,33 @@
 //! | `records` | Where records begin and end in a stream of bytes: all of one length, or each with its length in front |
 //! | `framing` | Records on a line that loses bytes: each begins with a mark, or ends with one, and so the next is found again |
 //! | `video` | Cameras that the kernel has a driver for (V4L2): images into slots, and the driver's count of them |
+//! | `images` | The numbers of a camera's images: by its driver's count, and where that begins anew, by time |
 //! | `v4l2` | The kernel's interface to video devices, as far as a capture needs it |
 //! | `sampler` | Boards that sample (comedi): samples into slots, and what was sampled while nobody took them |
+//! | `windows` | Which samples of such a board are which fragment, where it stood still for a while |
 //! | `comedi` | The kernel's interface to boards that sample, as far as reading by command needs it |
 //! | `card` | Cards whose driver reads by DMA into slots, several reads at a time (io_uring) |
+//! | `transfers` | Which reads of a card are under way, and which numbers their frames have |
 //! | `ioctl` | Asking a driver something |
 //! | `port` | What bytes are read from: opened, waited for, and opened again where it was unplugged |
+//! | `trials` | Of tests: devices that lose, restart and stand still as a seed has it |
 
 mod card;
 mod comedi;
 mod found;
 mod framing;
+mod images;
 mod ioctl;
 mod port;
 mod records;
 mod sampler;
 mod stream;
+mod transfers;
+#[cfg(test)]
+mod trials;
 mod v4l2;
 mod video;
+mod windows;
 
 pub use card::Card;
 pub use found::{Found, found};

@@ -5,8 +5,10 @@
 
 use crate::comedi::{Board, Pace};
 use crate::port::Watch;
+use crate::windows::Windows;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,7 +37,11 @@ pub struct Sampler {
     posted: VecDeque<Buffer>,
     /// Bytes of the fragment in front that are there.
     has: usize,
-    numbers: Numbers,
+    windows: Windows,
+    /// Bytes in front of the next fragment that are of no event.
+    skips: usize,
+    /// Nanoseconds from one round of all channels to the next.
+    nanos: u32,
     /// When to look for a board that is gone.
     again: Duration,
     counts: Counts,
@@ -54,46 +60,6 @@ struct Open {
 struct Counts {
     overruns: u64,
     unplugged: u64,
-}
-
-/// Which fragment is next, and when its first sample is taken.
-#[derive(Debug, Clone, Copy, Default)]
-struct Numbers {
-    /// A time, and how many nanoseconds of samples there were by then: the board's clock is not this machine's.
-    seen: Option<(TaiNanos, u64)>,
-    /// When the first sample was taken since the board was begun anew.
-    begun: TaiNanos,
-    /// The fragment that this was.
-    first: u64,
-    next: u64,
-    /// Nanoseconds that a fragment covers.
-    length: u64,
-}
-
-impl Numbers {
-    /// The board begins now. Fragments from the next one on, and in front of this one, are lost.
-    fn begin(&mut self, now: TaiNanos) -> (u64, u64) {
-        let (at, samples) = self.seen.unwrap_or((now, 0));
-        let passed = now.0.saturating_sub(at.0).saturating_add(samples).div_ceil(self.length.max(1));
-        let lost = self.next;
-        self.next = passed.max(self.next);
-        (self.begun, self.first) = (now, self.next);
-        self.seen = Some((now, self.next.saturating_mul(self.length)));
-        (lost, self.next - lost)
-    }
-
-    /// All samples that the board has taken by now are here, of the next fragment such a part.
-    fn is_empty(&mut self, now: TaiNanos, part: f64) {
-        let length = self.length as f64;
-        self.seen = Some((now, self.next.saturating_mul(self.length).saturating_add((length * part) as u64)));
-    }
-
-    /// The number of a fragment that is whole, and when its first sample was taken.
-    fn whole(&mut self) -> (u64, TaiNanos) {
-        let number = self.next;
-        self.next += 1;
-        (number, TaiNanos(self.begun.0.saturating_add((number - self.first).saturating_mul(self.length))))
-    }
 }
 
 impl Open {
@@ -172,7 +138,7 @@ impl Sampler {
             ..Description::default()
         };
         tracing::info!("{}: {} ({}), {rate:.3} samples a second", config.file.display(), board.name, board.driver);
-        let length = u64::from(pace.nanos) * u64::from(config.samples);
+        let nanos = pace.nanos;
         Ok(Self {
             config: config.clone(),
             description,
@@ -183,7 +149,9 @@ impl Sampler {
             clock: TaiClock,
             posted: VecDeque::new(),
             has: 0,
-            numbers: Numbers { length, ..Numbers::default() },
+            windows: Windows::new(config.samples, nanos),
+            skips: 0,
+            nanos,
             again: Duration::ZERO,
             counts: Counts::default(),
         })
@@ -203,10 +171,9 @@ impl Sampler {
             Err(error) => return Err(self.told("starting", error)),
         }
         self.has = 0;
-        Ok(match self.numbers.begin(self.clock.now()) {
-            (_, 0) => Acquired::NotYet,
-            (first, count) => Acquired::Lost { first, count },
-        })
+        let (lost, skipped) = self.windows.begin(monotonic(), self.clock.now());
+        self.skips = self.size / self.config.samples as usize * skipped as usize;
+        Ok(lost.map_or(Acquired::NotYet, |(first, count)| Acquired::Lost { first, count }))
     }
 
     fn gone(&mut self, now: Duration) {
@@ -222,9 +189,8 @@ impl Sampler {
         }
         self.again = now + AGAIN;
         let Ok(open) = Open::new(&self.config) else { return Ok(Acquired::NotYet) };
-        if (if open.board.wide { Element::U32 } else { Element::U16 })
-            != self.payload_type.parts().map_or(Element::U8, |it| it.1)
-        {
+        let element = if open.board.wide { Element::U32 } else { Element::U16 };
+        if (element, open.pace.nanos) != (self.payload_type.parts().map_or(Element::U8, |it| it.1), self.nanos) {
             return Ok(Acquired::NotYet);
         }
         self.watch.add(&open.fd).map_err(|error| self.told("waiting for", error))?;
@@ -232,6 +198,12 @@ impl Sampler {
         self.open = Some(open);
         self.begin()
     }
+}
+
+/// Returns the time by the clock that is never set.
+fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 impl Acquisition for Sampler {
@@ -252,22 +224,30 @@ impl Acquisition for Sampler {
     }
 
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
-        self.begin().map(drop)
+        let now = monotonic();
+        self.begin()?;
+        self.windows.start(now);
+        Ok(())
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         let Some(open) = &self.open else { return self.look_again(now) };
         while let Some(front) = self.posted.front_mut() {
-            match read(&open.fd, &mut front.payload()[self.has..self.size]) {
+            // Samples that are skipped go where the fragment comes next.
+            let place = if self.skips > 0 { 0..self.skips.min(self.size) } else { self.has..self.size };
+            match read(&open.fd, &mut front.payload()[place]) {
                 // Nothing more comes: it was told to end by somebody else, or has no room.
                 Ok(0) | Err(Errno::PIPE) => {
                     tracing::warn!("{} was not read for too long: samples are lost", self.config.file.display());
                     self.counts.overruns += 1;
                     return self.begin();
                 }
+                Ok(bytes) if self.skips > 0 => self.skips -= bytes,
                 Ok(bytes) => self.has += bytes,
                 Err(Errno::AGAIN) => {
-                    self.numbers.is_empty(self.clock.now(), self.has as f64 / self.size as f64);
+                    let round = (self.size / self.config.samples as usize).max(1);
+                    let rounds = (self.has / round) as i64 - self.skips.div_ceil(round) as i64;
+                    self.windows.none_is_left(monotonic(), rounds);
                     return Ok(Acquired::NotYet);
                 }
                 Err(Errno::INTR) => return Ok(Acquired::NotYet),
@@ -281,9 +261,10 @@ impl Acquisition for Sampler {
                 && let Some(buffer) = self.posted.pop_front()
             {
                 self.has = 0;
-                let (number, time) = self.numbers.whole();
-                let window = u32::try_from(self.numbers.length).unwrap_or(0);
-                let (payload_type, status) = (self.payload_type, Status::empty());
+                let (number, time, is_certain) = self.windows.whole();
+                let window = u32::try_from(self.windows.length()).unwrap_or(0);
+                let (payload_type, mut status) = (self.payload_type, Status::empty());
+                status.set(Status::UNCERTAIN, !is_certain);
                 let filled = Filled { payload_type, status, window, timestamp: Some(time) };
                 return Ok(Acquired::Frame(Frame { buffer, number, len: self.size, filled, crc: None, copied: 0 }));
             }
@@ -316,23 +297,6 @@ impl Acquisition for Sampler {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_board_that_stood_still_has_lost_what_it_would_have_sampled() {
-        let mut numbers = Numbers { length: 100, ..Numbers::default() };
-        assert_eq!(numbers.begin(TaiNanos(1000)), (0, 0));
-        assert_eq!([(); 2].map(|()| numbers.whole()), [(0, TaiNanos(1000)), (1, TaiNanos(1100))]);
-        // It ends in the middle of fragment 2, and begins anew in the middle of fragment 5.
-        assert_eq!(numbers.begin(TaiNanos(1550)), (2, 4));
-        assert_eq!([(); 2].map(|()| numbers.whole()), [(6, TaiNanos(1550)), (7, TaiNanos(1650))]);
-        // A board that is a tenth faster than this machine's clock has not lost less for that.
-        numbers.is_empty(TaiNanos(2000), 0.5);
-        assert_eq!(numbers.begin(TaiNanos(2200)), (8, 3));
-        numbers = Numbers { next: 8, seen: Some((TaiNanos(1800), 800)), ..numbers };
-        // A clock that was set back loses nothing, and no number comes twice.
-        assert_eq!(numbers.begin(TaiNanos(1000)), (8, 0));
-        assert_eq!(numbers.whole(), (8, TaiNanos(1000)));
-    }
 
     #[test]
     fn what_is_no_board_is_refused() {

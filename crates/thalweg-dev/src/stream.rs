@@ -182,6 +182,7 @@ impl Stream {
         };
         match read.map_err(|error| self.file_error("reading", error))? {
             Read::Bytes(bytes) => {
+                self.count_overruns();
                 // What came in front of a length that cannot be is taken first.
                 self.failure = self.came(bytes, &next).err();
                 return Ok(true);
@@ -201,21 +202,23 @@ impl Stream {
 
     /// As [`read`](Self::read), where records have marks.
     fn read_line(&mut self, now: Duration) -> Result<bool, DeviceError> {
-        if self.take_records(now >= self.latest + QUIET) {
+        if self.take_records(false) {
             return Ok(true);
         }
         let Some(port) = &mut self.port else { return self.look_again(now).map(|()| false) };
         self.piece.resize(PIECE, 0);
         match port.read(&mut [IoSliceMut::new(&mut self.piece)]).map_err(|error| self.file_error("reading", error))? {
             Read::Bytes(came) => {
-                self.counts.bytes += came as u64;
-                self.latest = now;
-                if let Some(framer) = &mut self.framer {
-                    framer.push(&self.piece[..came]);
-                }
+                self.count_overruns();
+                let piece = std::mem::take(&mut self.piece);
+                self.came_on_line(&piece[..came], now);
+                self.piece = piece;
                 return Ok(true);
             }
-            Read::NotYet => self.count_overruns(),
+            Read::NotYet => {
+                self.count_overruns();
+                return Ok(self.is_quiet(now));
+            }
             Read::End => {
                 while self.take_records(true) {}
                 self.cut_off();
@@ -228,6 +231,20 @@ impl Stream {
             }
         }
         Ok(false)
+    }
+
+    /// These bytes came of a line.
+    fn came_on_line(&mut self, bytes: &[u8], now: Duration) {
+        self.counts.bytes += bytes.len() as u64;
+        self.latest = now;
+        if let Some(framer) = &mut self.framer {
+            framer.push(bytes);
+        }
+    }
+
+    /// There is nothing more on the line. Whether it has been so for a while, and something was taken for that.
+    fn is_quiet(&mut self, now: Duration) -> bool {
+        now >= self.latest + QUIET && self.take_records(true)
     }
 
     /// Takes one record, or skips what is none. Whether there was anything.
@@ -318,14 +335,20 @@ impl Stream {
         self.uncertain = true;
     }
 
-    /// A port that is gone does not tell any more.
+    /// Looks how much the driver has lost, before anything is taken that came behind it. A port that is gone does not say
+    /// any more.
     fn count_overruns(&mut self) {
-        if let Some(now) = self.port.as_ref().and_then(Port::overruns) {
-            let lost = now.saturating_sub(self.before);
-            *self.counts.overruns.get_or_insert(0) += lost;
-            self.before = now;
-            self.uncertain |= lost > 0;
+        if let Some(counted) = self.port.as_ref().and_then(Port::overruns) {
+            self.overruns(counted);
         }
+    }
+
+    /// The driver has lost so much.
+    fn overruns(&mut self, counted: u64) {
+        let lost = counted.saturating_sub(self.before);
+        *self.counts.overruns.get_or_insert(0) += lost;
+        self.before = counted;
+        self.uncertain |= lost > 0;
     }
 
     /// What is there of a record is all that comes of it.
@@ -351,11 +374,16 @@ impl Stream {
         }
         tracing::info!("{} is there again", self.file.display());
         self.before = port.overruns().unwrap_or(0);
+        self.join();
+        self.port = Some(port);
+        Ok(())
+    }
+
+    /// What comes may begin in the middle of a record.
+    fn join(&mut self) {
         if let Some(framer) = &mut self.framer {
             framer.join();
         }
-        self.port = Some(port);
-        Ok(())
     }
 }
 
@@ -446,6 +474,7 @@ impl Acquisition for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trials::{Book, Draw, play, play_calm};
     use rustix::fs::{CWD, FileType, Mode, mknodat};
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     use rustix::termios::{LocalModes, tcgetattr};
@@ -598,6 +627,159 @@ mod tests {
         assert_eq!(all(&mut stream, 2), []);
         assert_eq!(stream.counts.unplugged, 1);
         assert!(stream.port.is_none() && stream.next_time() > Some(Duration::from_secs(2)));
+    }
+
+    /// How records are told apart, and the bytes of one.
+    #[derive(Debug, Clone, Copy, PartialEq)]
+    enum Kind {
+        Fixed,
+        Prefixed,
+        Lines,
+    }
+
+    const SHORTEST: u64 = 20;
+
+    /// A record that names its trigger at its beginning and at its end, in letters.
+    fn record(kind: Kind, trigger: u64, draw: &mut Draw) -> Vec<u8> {
+        let name: Vec<u8> = (0..8).map(|at| b'a' + (trigger / 26_u64.pow(at) % 26) as u8).collect();
+        let length = if kind == Kind::Fixed { SHORTEST } else { draw.of(SHORTEST..60) } as usize;
+        let payload = [&name[..], &vec![b'.'; length - 16], &name].concat();
+        match kind {
+            Kind::Fixed => [b"\xa5\x5a", &payload[..]].concat(),
+            Kind::Prefixed => [b"\xa5\x5a", &[length as u8][..], &payload[..]].concat(),
+            Kind::Lines => [&payload[..], b"\r\n"].concat(),
+        }
+    }
+
+    /// The trigger that a record names; none where it is made of two.
+    fn trigger_of(payload: &[u8]) -> Option<u64> {
+        let name =
+            |bytes: &[u8]| bytes.iter().rev().fold(0, |name, letter| 26 * name + u64::from(letter.wrapping_sub(b'a')));
+        let (first, last) = (payload.first_chunk::<8>()?, payload.last_chunk::<8>()?);
+        (first == last).then(|| name(first))
+    }
+
+    /// A line that loses bytes, whose driver counts them or not, which is unplugged and plugged in again; and a source that
+    /// stands still.
+    fn trial(seed: u64, file: &Path, is_calm: bool) -> Book {
+        let mut draw = Draw::new(seed);
+        let kind = [Kind::Fixed, Kind::Prefixed, Kind::Lines][draw.of(0..3) as usize];
+        let framing = match kind {
+            Kind::Fixed => format!("record = {SHORTEST}\nmark = \"a55a\""),
+            Kind::Prefixed => "size = 60\nlength = { bytes = 1 }\nmark = \"a55a\"".into(),
+            Kind::Lines => "size = 60\nend = \"0d0a\"".into(),
+        };
+        let (mut stream, _pool) = stream(&toml::from_str(&format!("file = {file:?}\n{framing}")).unwrap(), 4);
+        stream.join();
+        // From the middle of a record on.
+        let (mut book, mut next, mut origin) = (Book::new(0), 1, None);
+        let mut line: Vec<u8> = record(kind, 0, &mut draw);
+        line.drain(..draw.of(1..SHORTEST) as usize);
+        let period = draw.micros(1000..300_000);
+        let (mut now, mut sent, mut lost, mut spared, mut back) = (Duration::ZERO, Duration::ZERO, 0, 0, None);
+        let room = draw.of(1000..4000) as usize;
+        for _ in 0..250 {
+            // The source looks: what it takes at once is what is there.
+            if back.is_some_and(|back| now >= back) {
+                back = None;
+                stream.before = lost;
+                stream.join();
+            }
+            if back.is_none() {
+                let mut has_more = true;
+                while has_more {
+                    has_more = stream.take_records(false);
+                    if !has_more && !line.is_empty() {
+                        stream.overruns(lost);
+                        stream.came_on_line(&std::mem::take(&mut line), now);
+                        has_more = true;
+                    } else if !has_more {
+                        stream.overruns(lost);
+                        has_more = stream.is_quiet(now);
+                    }
+                    take_all(&mut stream, &mut book, &mut origin);
+                }
+            }
+            now +=
+                if draw.once_in(3) { period.mul_f64(draw.of(0..3000) as f64 / 1000.0) } else { draw.micros(0..20_000) };
+            match draw.of(0..1000) {
+                _ if is_calm => {}
+                0 | 1 => now += draw.micros(1000..3_000_000),
+                2 if back.is_none() => {
+                    line.clear();
+                    while stream.take_records(true) {
+                        take_all(&mut stream, &mut book, &mut origin);
+                    }
+                    stream.gone();
+                    take_all(&mut stream, &mut book, &mut origin);
+                    back = Some(now + draw.micros(1000..3_000_000));
+                }
+                _ => {}
+            }
+            // A record takes a part of the time to the next one, and its bytes come one by one.
+            while sent < now {
+                let mut bytes = record(kind, next, &mut draw);
+                let at = draw.of(0..bytes.len() as u64) as usize;
+                if !is_calm && spared == 0 && draw.once_in(500) {
+                    // A few bytes are lost. At the end of lines only the driver can tell.
+                    let end = bytes.len().min(at + draw.of(1..SHORTEST) as usize);
+                    bytes.drain(at..end);
+                    spared = 3;
+                    lost += u64::from(kind == Kind::Lines || draw.once_in(2));
+                } else if !is_calm && draw.once_in(1000) {
+                    // A whole one, and the driver counts it.
+                    bytes.clear();
+                    lost += 1;
+                }
+                spared = u64::saturating_sub(spared, 1);
+                if back.is_none() {
+                    let fits = if is_calm { bytes.len() } else { bytes.len().min(room.saturating_sub(line.len())) };
+                    lost += u64::from(fits < bytes.len());
+                    line.extend(&bytes[..fits]);
+                }
+                (next, sent) = (next + 1, sent + period);
+            }
+            // Some of it comes later.
+            if back.is_none() && !line.is_empty() && draw.once_in(2) {
+                let rest = line.split_off(draw.of(0..line.len() as u64) as usize);
+                stream.take_records(false);
+                stream.overruns(lost);
+                stream.came_on_line(&std::mem::replace(&mut line, rest), now);
+                take_all(&mut stream, &mut book, &mut origin);
+                now += draw.micros(0..300_000);
+            }
+        }
+        book
+    }
+
+    fn take_all(stream: &mut Stream, book: &mut Book, origin: &mut Option<u64>) {
+        while let Some(acquired) = stream.filled.pop_front() {
+            match acquired {
+                Acquired::Frame(Frame { mut buffer, number, len, filled, .. }) => {
+                    let trigger = trigger_of(&buffer.payload()[..len]);
+                    let origin = *origin.get_or_insert(trigger.unwrap_or(0));
+                    let trigger = trigger.map_or(u64::MAX, |trigger| trigger.wrapping_sub(origin));
+                    book.fragment(number, trigger, !filled.status.contains(Status::UNCERTAIN));
+                    stream.post(buffer);
+                }
+                Acquired::Lost { first, count } => book.lost(first, count),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// `THALWEG_TRIALS` says how many fresh ones.
+    #[test]
+    fn no_record_whose_status_is_good_is_another_triggers() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (records, uncertain) = play("stream", 40, |seed| trial(seed, file.path(), false));
+        assert!(uncertain > 0 && records > uncertain);
+    }
+
+    #[test]
+    fn no_number_is_uncertain_where_nothing_goes_wrong() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        play_calm("stream", 10, |seed| trial(seed, file.path(), true));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! pages are its buffers (`V4L2_MEMORY_USERPTR`). Otherwise it has buffers of its own, and images are copied once
 //! (`V4L2_MEMORY_MMAP`). Which it is, is in the log.
 
+use crate::images::Images;
 use crate::ioctl::ask;
 use crate::port::Watch;
 use crate::v4l2::{
@@ -19,10 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use thalweg_arena::DmaBuf;
-use thalweg_device::{
-    Absence, Acquired, Acquisition, Buffer, CounterRules, Description, DeviceError, Filled, Frame, FrameCounter,
-    FrameNumber, TaiClock, Trust, V4l2Config,
-};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock, V4l2Config};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Images that may be under way.
@@ -50,15 +48,11 @@ pub struct Video {
     watch: Watch,
     clock: TaiClock,
     started: bool,
-    /// When the last image came.
-    latest: Option<Duration>,
-    /// Since the camera went, until there is an image again.
-    absent: Option<Absence>,
     /// When to look for a camera that is gone.
     again: Duration,
     /// Whether it was said that what came instead is another.
     told_of_another: bool,
-    numbers: Numbers,
+    images: Images,
     counts: Counts,
 }
 
@@ -69,53 +63,6 @@ struct Counts {
     lost_while_away: u64,
     unplugged: u64,
     begun_anew: u64,
-}
-
-/// The numbers of images, by the driver's count, which begins anew where the camera does.
-#[derive(Debug)]
-struct Numbers {
-    counter: FrameCounter,
-    next: u64,
-    /// The camera was begun: its next count is the first.
-    is_fresh: bool,
-    /// Whether as many images are known to be lost as were, while the camera was away.
-    is_certain: bool,
-}
-
-impl Numbers {
-    fn new() -> Self {
-        let counter = FrameCounter::new(CounterRules::new(32, Trust::DRIVER));
-        Self { counter, next: 0, is_fresh: true, is_certain: true }
-    }
-
-    fn number(&mut self, sequence: u32, now: Duration) -> u64 {
-        let count = sequence.into();
-        let number = if std::mem::take(&mut self.is_fresh) {
-            // What it skips at its beginning is lost, too.
-            let number = self.next.saturating_add(count);
-            self.counter.begin(count, number, std::mem::replace(&mut self.is_certain, true), now);
-            number
-        } else {
-            match self.counter.came(count, self.next, now) {
-                FrameNumber::At(number) if number >= self.next => number,
-                // A driver that does not count, or begins anew.
-                _ => self.counter.begin_anew(count, self.next, now),
-            }
-        };
-        self.next = number + 1;
-        number
-    }
-
-    fn anew(&mut self) {
-        self.is_fresh = true;
-    }
-
-    /// Those below are lost. How many of them were not before.
-    fn lose_until(&mut self, number: u64) -> u64 {
-        let lost = number.saturating_sub(self.next);
-        self.next += lost;
-        lost
-    }
 }
 
 /// An open camera. Dropping it ends all writing into buffers.
@@ -380,6 +327,7 @@ impl Video {
             camera: Some(camera),
             waiting: VecDeque::new(),
             config: config.clone(),
+            images: Images::new(description.fragment_rate),
             description,
             payload_type,
             format,
@@ -388,11 +336,8 @@ impl Video {
             watch,
             clock: TaiClock,
             started: false,
-            latest: None,
-            absent: None,
             again: Duration::ZERO,
             told_of_another: false,
-            numbers: Numbers::new(),
             counts: Counts::default(),
         })
     }
@@ -440,10 +385,14 @@ impl Video {
     /// Queues buffers, and has the driver fill them.
     fn begin(&mut self, now: Duration) -> Result<(), DeviceError> {
         self.queue(now)?;
-        // Where slots were refused, it has begun already, which is no harm (vb2_core_streamon).
-        let Some(camera) = self.camera.as_ref().filter(|_| self.started) else { return Ok(()) };
+        // Where slots were refused, it has begun already.
+        let may_begin = self.started && !self.images.has_begun();
+        let Some(camera) = self.camera.as_ref().filter(|_| may_begin) else { return Ok(()) };
         match ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)) {
-            Ok(_) => Ok(()),
+            Ok(_) => {
+                self.images.begin(now, self.buffers());
+                Ok(())
+            }
             Err(error) if is_gone(error) => {
                 self.gone();
                 Ok(())
@@ -455,19 +404,20 @@ impl Video {
     fn let_go(&mut self) {
         self.camera = None;
         self.waiting.extend(self.queued.iter_mut().filter_map(Option::take));
-        self.numbers.anew();
-        let next = self.numbers.next;
-        self.absent = self.absent.or(self.latest.map(|since| Absence { since, next }));
+        self.images.end();
     }
 
     /// What it would have sent by now while it was away is lost: how many images, from which on.
     fn lose(&mut self, now: Duration) -> Option<(u64, u64)> {
-        let first = self.numbers.next;
-        let (absent, rate) = (self.absent?, self.description.fragment_rate);
-        let lost = self.numbers.lose_until(absent.due(rate, now));
-        self.numbers.is_certain = absent.is_certain(rate, now);
-        self.counts.lost_while_away += lost;
-        (lost > 0).then_some((first, lost))
+        let lost = self.images.lose(now);
+        self.counts.lost_while_away += lost.map_or(0, |(_, count)| count);
+        lost
+    }
+
+    /// Buffers that the driver has.
+    fn buffers(&self) -> usize {
+        let own = self.camera.as_ref().map_or(0, |camera| camera.own.len());
+        own + self.queued.iter().flatten().count()
     }
 
     fn take_up(&mut self, mut camera: Camera) -> io::Result<()> {
@@ -499,6 +449,7 @@ impl Video {
             }
             return;
         }
+        self.images.set_rate(camera.pace());
         // A loose contact: it is looked for further.
         if self.take_up(camera).and_then(|()| self.begin(now).map_err(io::Error::other)).is_err() {
             return self.let_go();
@@ -515,15 +466,26 @@ impl Video {
             let Some(camera) = &self.camera else { break };
             let place = match camera.take() {
                 Ok(place) => place,
-                Err(Errno::AGAIN | Errno::PIPE) => break,
+                Err(Errno::AGAIN) => {
+                    self.images.none_is_done(now, self.buffers());
+                    break;
+                }
+                Err(Errno::PIPE) => break,
                 Err(error) if is_gone(error) => {
                     self.gone();
                     break;
                 }
                 Err(error) => return Err(self.told("taking an image from", error)),
             };
-            // A buffer that was never written to, as drivers give them back where a transfer failed; its number is none.
-            let empty = place.flags & DAMAGED != 0 && place.used == 0;
+            let (is_damaged, is_dated) = (place.flags & DAMAGED != 0, place.flags & CLOCK == MONOTONIC);
+            let taken = Duration::new(
+                u64::try_from(place.seconds).unwrap_or(0),
+                u32::try_from(place.micros).unwrap_or(0).saturating_mul(1000),
+            );
+            let dated = Some(taken).filter(|taken| is_dated && !taken.is_zero());
+            // A buffer that was never written to, as drivers give them back where a transfer failed or the camera is gone.
+            // Some state its length all the same, and no time. Its number is none.
+            let empty = is_damaged && (place.used == 0 || is_dated && dated.is_none());
             let len = (place.used as usize).min(self.size);
             let (buffer, copied) = match camera.own.get(place.index as usize) {
                 None => {
@@ -554,13 +516,14 @@ impl Video {
             let Some(buffer) = buffer else { break };
             if empty {
                 self.counts.damaged += 1;
+                self.images.unfilled();
                 self.waiting.push_front(buffer);
                 continue;
             }
             self.lose(now);
-            (self.absent, self.latest) = (None, Some(now));
-            let (number, mut filled) = (self.numbers.number(place.sequence, now), self.filled(&place));
-            filled.status.set(Status::UNCERTAIN, !self.numbers.counter.is_certain(number));
+            let (number, is_certain) = self.images.came(place.sequence, dated, now);
+            let mut filled = self.filled(&place);
+            filled.status.set(Status::UNCERTAIN, !is_certain);
             return Ok(Some(Frame { buffer, number, len, filled, crc: None, copied }));
         }
         Ok(None)
@@ -605,7 +568,8 @@ impl Acquisition for Video {
 
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.started = true;
-        self.begin(Duration::ZERO)
+        let now = clock_gettime(ClockId::Monotonic);
+        self.begin(Duration::new(u64::try_from(now.tv_sec).unwrap_or(0), u32::try_from(now.tv_nsec).unwrap_or(0)))
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
@@ -663,34 +627,6 @@ impl Acquisition for Video {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_count_of_32_bits_goes_on_and_what_it_skips_is_left_out() {
-        const NOW: Duration = Duration::ZERO;
-        let at = |next: u64, last: u32| {
-            let mut numbers = Numbers::new();
-            (numbers.next, numbers.is_fresh) = (next, false);
-            numbers.counter.begin(last.into(), next - 1, true, NOW);
-            numbers
-        };
-        let mut numbers = Numbers::new();
-        assert_eq!([2, 3, 7].map(|sequence| numbers.number(sequence, NOW)), [2, 3, 7]);
-        numbers = at(10, u32::MAX - 1);
-        assert_eq!([u32::MAX, 0, 2].map(|sequence| numbers.number(sequence, NOW)), [10, 11, 13]);
-        assert!(numbers.counter.is_certain(13));
-        assert_eq!(
-            [2, 0, 1].map(|sequence| numbers.number(sequence, NOW)),
-            [14, 15, 16],
-            "a driver that does not count"
-        );
-        assert!(!numbers.counter.is_certain(14), "what it has lost is not known");
-        numbers = at(14, 2);
-        numbers.anew();
-        assert_eq!([0, 1].map(|sequence| numbers.number(sequence, NOW)), [14, 15], "a camera that is plugged in again");
-        numbers.anew();
-        assert_eq!([18, 17, 20].map(|number| numbers.lose_until(number)), [2, 0, 2], "as time goes by");
-        assert_eq!(numbers.number(1, NOW), 21);
-    }
 
     #[test]
     fn names_and_letters_are_as_v4l2_ctl_has_them() {

@@ -1,0 +1,124 @@
+//! Devices that lose, restart and stand still as a seed has it: what the tests that try many of them have in common.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::{Duration, SystemTime};
+use thalweg_wire::{GAMMA, mix};
+
+/// Returns the seeds of a test's trials: as many as `THALWEG_TRIALS` says, fresh ones or those from `THALWEG_SEED` on;
+/// without it as many as usual, the same each time.
+fn seeds(usual: u64) -> Range<u64> {
+    match std::env::var("THALWEG_TRIALS") {
+        Ok(count) => {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+            let first = std::env::var("THALWEG_SEED").map_or(now << 16, |seed| seed.parse().expect("a number"));
+            first..first + count.parse::<u64>().expect("a number")
+        }
+        Err(_) => 0..usual,
+    }
+}
+
+/// Draws numbers: the same ones from equal seeds.
+#[derive(Debug)]
+pub(crate) struct Draw(u64);
+
+impl Draw {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(mix(seed))
+    }
+
+    /// Returns one of these.
+    pub(crate) fn of(&mut self, range: Range<u64>) -> u64 {
+        self.0 = self.0.wrapping_add(GAMMA);
+        range.start + mix(self.0) % (range.end - range.start)
+    }
+
+    /// Whether what happens once in so many times does now.
+    pub(crate) fn once_in(&mut self, times: u64) -> bool {
+        self.of(0..times) == 0
+    }
+
+    /// Returns a time between these, in microseconds.
+    pub(crate) fn micros(&mut self, range: Range<u64>) -> Duration {
+        Duration::from_micros(self.of(range))
+    }
+}
+
+/// The fragments and losses of one trial, and what is wrong with them.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    /// How many later ones may come before one.
+    reorders: usize,
+    came: BTreeSet<u64>,
+    /// One past the last of what is lost, by the first.
+    lost: BTreeMap<u64, u64>,
+    pub(crate) wrong: Vec<String>,
+    pub(crate) uncertain: u64,
+}
+
+impl Book {
+    pub(crate) fn new(reorders: u32) -> Self {
+        Self { reorders: reorders as usize, ..Self::default() }
+    }
+
+    pub(crate) fn fragments(&self) -> u64 {
+        self.came.len() as u64
+    }
+
+    /// A fragment has this number, and is this trigger's.
+    pub(crate) fn fragment(&mut self, number: u64, trigger: u64, is_certain: bool) {
+        if self.lost.range(..=number).next_back().is_some_and(|(_, end)| number < *end) {
+            self.wrong.push(format!("{number}, of trigger {trigger}, was lost before it came"));
+        }
+        if !self.came.insert(number) {
+            self.wrong.push(format!("{number} came twice, then of trigger {trigger}"));
+        }
+        if self.came.range(number + 1..).nth(self.reorders).is_some() {
+            self.wrong
+                .push(format!("{number}, of trigger {trigger}, came behind more than {} later ones", self.reorders));
+        }
+        self.uncertain += u64::from(!is_certain);
+        if is_certain && number != trigger {
+            self.wrong.push(format!("{number} is trigger {trigger}'s, and not uncertain"));
+        }
+    }
+
+    /// So many are lost, from this number on.
+    pub(crate) fn lost(&mut self, first: u64, count: u64) {
+        let end = first + count;
+        let before = self.lost.range(..end).next_back().is_some_and(|(_, end)| first < *end);
+        if before || self.came.range(first..end).next().is_some() {
+            self.wrong.push(format!("{first} to {} are lost, of which some came or were lost before", end - 1));
+        }
+        self.lost.insert(first, end);
+    }
+}
+
+/// Plays trials in which nothing goes wrong, and fails where a number is uncertain, or there is no fragment.
+pub(crate) fn play_calm(name: &str, usual: u64, trial: impl Fn(u64) -> Book) {
+    let (fragments, _) = play(&format!("{name}, calm"), usual, |seed| {
+        let mut book = trial(seed);
+        if book.uncertain > 0 {
+            book.wrong.push(format!("{} of {} fragments are uncertain", book.uncertain, book.fragments()));
+        }
+        book
+    });
+    assert!(fragments > 0);
+}
+
+/// Plays trials, as many as usual or as `THALWEG_TRIALS` says, and fails where one is wrong. Returns how many fragments
+/// there were, and how many of those are uncertain.
+pub(crate) fn play(name: &str, usual: u64, trial: impl Fn(u64) -> Book) -> (u64, u64) {
+    let seeds = seeds(usual);
+    let (trials, mut wrong, mut failed, mut fragments, mut uncertain) = (seeds.end - seeds.start, Vec::new(), 0, 0, 0);
+    for seed in seeds {
+        let book = trial(seed);
+        (fragments, uncertain) = (fragments + book.fragments(), uncertain + book.uncertain);
+        failed += u64::from(!book.wrong.is_empty());
+        wrong.extend(book.wrong.into_iter().take(1).map(|wrong| format!("seed {seed}: {wrong}")));
+    }
+    println!("{name}: {trials} trials, {fragments} fragments, of which {uncertain} are uncertain");
+    wrong.truncate(10);
+    assert!(wrong.is_empty(), "{name}: {failed} of {trials} trials: {wrong:#?}");
+    (fragments, uncertain)
+}
