@@ -125,6 +125,11 @@ impl Images {
         (number, self.counter.is_certain(number))
     }
 
+    /// The numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
+    pub(crate) fn numbers_agree(&mut self, first: u64) {
+        self.counter.numbers_agree(first);
+    }
+
     fn goes_on(&mut self, count: u64, newest: Taken, taken: Taken, now: Duration) -> (u64, bool) {
         let number = match self.counter.came(count, self.next, now) {
             FrameNumber::At(number) if number >= self.next => number,

@@ -612,6 +612,10 @@ impl Acquisition for Video {
         (self.started && self.camera.is_none()).then_some(self.again)
     }
 
+    fn numbers_agree(&mut self, first: u64) {
+        self.images.numbers_agree(first);
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let Counts { images, damaged, lost_while_away, unplugged, begun_anew } = self.counts;
         vec![
