@@ -175,7 +175,7 @@ def image(stream: dectris._Stream, series: int, frame: int) -> None:
 
 def taken(stream: dectris._Stream) -> list[tuple[int, int, bool]]:
     """Of each image that is there its number, content and whether that is certain."""
-    there = iter(lambda: stream._order.take(idle=True), None)
+    there = iter(lambda: stream._numbering.take(idle=True), None)
     return [(number, int(array[0, 0]), certain) for number, _, array, certain in there]
 
 
@@ -184,25 +184,31 @@ def test_images_are_numbered_by_their_series_and_what_is_not_known_is_uncertain(
     stream = dectris._Stream(f"tcp://127.0.0.1:{free_port()}")
     header = {"htype": "dheader-1.0", "series": 7, "header_detail": "basic"}
     assert stream._came([json.dumps(header).encode(), json.dumps(config).encode()]) == (np.dtype("uint16"), (2, 4))
-    # Two overtake each other, and the last of six is lost.
-    for frame in [1, 0, 2, 4, 3]:
+    # Two overtake each other, and one of six is lost.
+    for frame in [1, 0, 2, 5, 4]:
         image(stream, 7, frame)
-    assert taken(stream) == [(frame, frame, True) for frame in range(5)]
+    assert taken(stream) == [(frame, frame, True) for frame in [0, 1, 2, 4, 5]]
+    came(stream, {"htype": "dseries_end-1.0", "series": 7})
     came(stream, {"htype": "dheader-1.0", "series": 8, "header_detail": "basic"}, config)
     image(stream, 8, 1)
     assert taken(stream) == [(7, 1, True)]
-    # Nothing says how many these have.
+    # Its last ones are lost, or it was ended before they were taken.
     came(stream, {"htype": "dheader-1.0", "series": 9, "header_detail": "none"})
     image(stream, 9, 0)
+    # It is not stated how many this one has.
     came(stream, {"htype": "dheader-1.0", "series": 10, "header_detail": "none"})
     image(stream, 10, 0)
-    assert taken(stream) == [(12, 0, True), (13, 0, False)]
+    assert taken(stream) == [(12, 0, False), (13, 0, False)]
     stream.close()
     # A series that had begun before anyone listened.
     stream = dectris._Stream(f"tcp://127.0.0.1:{free_port()}")
     image(stream, 3, 57)
     image(stream, 3, 59)
     assert taken(stream) == [(0, 57, True), (2, 59, True)]
+    # How many it had is not known.
+    came(stream, {"htype": "dheader-1.0", "series": 4, "header_detail": "basic"}, config)
+    image(stream, 4, 0)
+    assert taken(stream) == [(3, 0, False)]
     stream.close()
 
 

@@ -278,6 +278,44 @@ def test_arrays_that_overtake_each_other_are_in_order_and_a_counter_that_begins_
     assert there == before + [(11 + number, 1 + number, False) for number in range(4)]
 
 
+def test_after_an_absence_numbers_are_a_guess_unless_the_last_array_comes_once_more(here: None) -> None:
+    from p4p.nt import NTNDArray
+
+    from thalweg import epics
+
+    def came(stream: Any, number: int) -> None:
+        value = NTNDArray().wrap(np.full((4, 6), number, np.uint8), timestamp=1_800_000_000 + number)
+        value.uniqueId, value.dataTimeStamp = number, value.timeStamp
+        stream._came(value)
+
+    stream = epics._Stream(PV)
+    for number in [10, 11, 11]:
+        came(stream, number)
+    stream._came(epics._Gone())
+    for number in [11, 12]:
+        came(stream, number)
+    stream._came(epics._Gone())
+    # As if two were lost; or the server was started anew, and has counted up to here.
+    came(stream, 15)
+    there = [(image.number, int(image.array[0, 0]), image.certain) for image in iter(stream.take, None)]
+    assert there == [(0, 10, True), (1, 11, True), (2, 12, True), (5, 15, False)]
+    assert stream.unused == 1
+    stream.close()
+
+
+def test_an_absence_is_known_though_no_array_has_a_place() -> None:
+    from thalweg import epics
+
+    arrived = epics._Arrived()
+    for number in range(epics.WAITING + 3):
+        arrived.put(number)
+    arrived.put(epics._Gone())
+    assert [arrived.get(0) for _ in range(epics.WAITING)] == [(0, number) for number in range(epics.WAITING)]
+    assert arrived.get(0) == (0, epics._Gone())
+    arrived.put(99)
+    assert arrived.get(0) == (3, 99)
+
+
 def test_what_is_not_there_is_said(here: None) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "thalweg.epics", "nobody:has:this", "tcp:127.0.0.1:9", "--id", "1.0", "--timeout", "1"],

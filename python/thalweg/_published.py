@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import closing
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -49,6 +50,11 @@ class Stream(Protocol):
     # How it is called in messages.
     name: str
 
+    @property
+    def unused(self) -> int:
+        """Arrays of the run that are no fragments, since they came twice or are from before the first one."""
+        ...
+
     def take(self) -> Form | Image | None:
         """Returns what comes next, in order; None where nothing has come for LOOK seconds."""
 
@@ -58,6 +64,15 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Nothing more is taken."""
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The array with the highest number so far."""
+
+    number: int
+    count: int
+    time: int | None
 
 
 class Order:
@@ -70,6 +85,9 @@ class Order:
         self._waiting: dict[int, Image] = {}
         # The first number that is still waited for.
         self.next = 0
+        self.newest: Newest | None = None
+        # So are the numbers of all that came.
+        self._is_certain = True
 
     def _count(self, count: int) -> int:
         return count & ((1 << self._bits) - 1)
@@ -83,12 +101,44 @@ class Order:
         """What has this count has this number, whatever came before."""
         self._counter.begin(self._count(count), number, certain)
 
-    def came(self, count: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
-        """An array has come."""
+    def came(self, count: int, time: int | None, array: np.ndarray[Any, Any], *, certain: bool = True) -> None:
+        """An array has come. `certain`: its count goes on from those before; else numbers are a guess from here on."""
         number = self._counter.came(self._count(count), self.next)
-        if number is None or number in self._waiting:
-            number = self._counter.begin_anew(self._count(count), self.end)
-        self._waiting[number] = Image(number, time, array, self._counter.is_certain(number))
+        if number is None or number in self._waiting or self._is_behind(number, time):
+            self.came_anew(count, time, array)
+            return
+        if not certain or self._is_ahead(number, time):
+            self._counter.begin(self._count(count), number, False)
+        self._add(number, count, time, array)
+
+    def came_anew(self, count: int, time: int | None, array: np.ndarray[Any, Any], *, lost: int = 0) -> None:
+        """An array has come whose count does not go on from those before: it is behind all of them and `lost` others.
+
+        From here on, numbers are a guess.
+        """
+        self._add(self._counter.begin_anew(self._count(count), self.end + lost), count, time, array)
+
+    def _later(self, time: int | None) -> int | None:
+        """Returns by how many nanoseconds it was taken later than the newest one, where both are dated."""
+        before = self.newest.time if self.newest else None
+        return None if time is None or before is None else time - before
+
+    def _is_behind(self, number: int, time: int | None) -> bool:
+        """Returns whether its number is behind the newest one, and it was taken later: it has not come late."""
+        later = self._later(time)
+        return self.newest is not None and number < self.newest.number and later is not None and later >= 0
+
+    def _is_ahead(self, number: int, time: int | None) -> bool:
+        """Returns whether others are missing between the newest one and it, and it was taken earlier."""
+        later = self._later(time)
+        return self.newest is not None and number > self.newest.number + 1 and later is not None and later < 0
+
+    def _add(self, number: int, count: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
+        # Once a number is a guess, one before it may be, too, where it is that of an array that came later.
+        self._is_certain = self._is_certain and self._counter.is_certain(number)
+        self._waiting[number] = Image(number, time, array, self._is_certain)
+        if self.newest is None or number > self.newest.number:
+            self.newest = Newest(number, count, time)
 
     def take(self, *, idle: bool = False) -> Image | None:
         """Returns the next image; one that was published earlier is waited for, unless nothing has come for long."""
@@ -96,7 +146,9 @@ class Order:
         if first is None or not (first == self.next or idle or len(self._waiting) > REORDERED):
             return None
         self.next = first + 1
-        return self._waiting.pop(first)
+        image = self._waiting.pop(first)
+        # By now it may be known that numbers are a guess from an earlier one on.
+        return image._replace(certain=image.certain and self._counter.is_certain(first))
 
 
 def images(stream: Stream, timeout: float, over: Callable[[], bool]) -> Generator[Image, None, None]:
@@ -126,7 +178,7 @@ def record(
 ) -> dict[str, Any]:
     """Gives images to the builders, to the end of their run, and returns what the source counted.
 
-    `description` is asked once the first has come.
+    `description` is asked once the first has come. `unused` counts those that came twice or are from before the first.
     """
     with closing(stream):
         patience = monotonic() + timeout
@@ -161,7 +213,7 @@ def record(
                     item = stream.take()
             except thalweg.RunOver:
                 pass
-            return source.finish()
+            return source.finish() | {"unused": stream.unused}
 
 
 def command(
@@ -184,4 +236,5 @@ def command(
     except (OSError, RuntimeError, ValueError, ImportError, thalweg.RunError) as error:
         sys.exit(f"{module}: {error}")
     lost = report["lost_in_device"]
-    print(f"{options.where}: {report['accepted'] - lost} {images}, {lost} lost before")
+    unused = f", {report['unused']} came twice or are from before the first" if report["unused"] else ""
+    print(f"{options.where}: {report['accepted'] - lost} {images}, {lost} lost before{unused}")

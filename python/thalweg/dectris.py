@@ -22,7 +22,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -36,6 +36,8 @@ __all__ = ["Image", "decoded", "images", "record"]
 
 # Messages that wait here. Of more, the detector has some to drop, and images of its own count are missing.
 WAITING = 16
+# So many images of a series that did not come may be lost; of more it is believed that they were never taken.
+LARGEST_GAP = 1 << 24
 # The longest part of a message, and the most pixels of an image.
 LONGEST = 1 << 30
 TYPES = {"uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64"}
@@ -207,8 +209,90 @@ def _start(message: Mapping[str, Any]) -> tuple[Form | None, int | None]:
     return form, total
 
 
+class Series(NamedTuple):
+    """A series: its number, and its unique id, where version 2 of the stream states one."""
+
+    number: int
+    unique: str | None = None
+
+
+class _Numbering:
+    """From the numbers of images in their series to the numbers of events.
+
+    Number 0 is image 0 of the first series whose header came, or the first image. The next series goes on behind the
+    last image of the one before. Numbers are `certain` for as long as it is known which one that was.
+    """
+
+    def __init__(self) -> None:
+        """No series has come."""
+        self._order = Order(64)
+        self._series: Series | None = None
+        # The number of the series' first image, and how many images it has, where that is known.
+        self._base, self._total = 0, cast("int | None", None)
+        # Its last image so far, and whether its end has come.
+        self._last, self._has_ended = -1, False
+        # The series before it, and the number of that one's first image.
+        self._before: tuple[Series, int] | None = None
+
+    def header(self, series: Series, total: int | None) -> None:
+        """The header of a series has come. `total`: how many images there will be, where it states that."""
+        if series == self._series and series.unique is not None:
+            # Images overtook it, or it came twice.
+            self._total = self._total if total is None else total
+            return
+        certain = self._begin(series, 0, total)
+        self._order.begin(self._base, self._base, certain=certain)
+
+    def end(self, series: Series) -> None:
+        """The end of a series has come. It does not state how many images there were."""
+        if series == self._series:
+            self._has_ended = True
+
+    def image(self, series: Series, number: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
+        """An image of a series has come. Raises ValueError where its number is none."""
+        if not 0 <= number < 1 << 31:
+            msg = f"an image says that it is number {number} of its series"
+            raise ValueError(msg)
+        if series != self._series:
+            if self._before is not None and series == self._before[0]:
+                # It is late, or the detector has begun to count its series anew.
+                self._order.came(self._before[1] + number, time, array, certain=False)
+                return
+            certain = self._begin(series, -number, None)
+            self._order.begin(self._base + number, self._base + number, certain=certain)
+        # After the end of its series, or behind its last image, it may be of another one with the same number.
+        is_inside = not self._has_ended and (self._total is None or number < self._total)
+        self._last = max(self._last, number)
+        self._order.came(self._base + number, time, array, certain=is_inside)
+
+    def _begin(self, series: Series, first: int, total: int | None) -> bool:
+        """A series begins. Its image 0 is number `first` if no other came before. Returns whether numbers are certain.
+
+        A series may be ended before it has as many images as its header states: where its last one did not come, it is
+        not known how many were taken.
+        """
+        base, certain = first, True
+        if self._series is not None:
+            end = self._order.end
+            base = end if self._total is None else self._base + self._total
+            if not end <= base <= end + LARGEST_GAP:
+                base = end
+            certain = series.number == self._series.number + 1 and self._total == self._last + 1
+            self._before = self._series, self._base
+        self._series, self._base, self._total = series, base, total
+        self._last, self._has_ended = -1, False
+        return certain
+
+    def take(self, *, idle: bool = False) -> Image | None:
+        """Returns the next image; one that was taken earlier is waited for, unless nothing has come for long."""
+        return self._order.take(idle=idle)
+
+
 class _Stream:
     """The images of a detector."""
+
+    # Each image is a fragment.
+    unused = 0
 
     def __init__(self, endpoint: str) -> None:
         """Connects, where there is a detector or will be one."""
@@ -225,10 +309,7 @@ class _Stream:
         self._socket.setsockopt(zmq.MAXMSGSIZE, LONGEST)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVTIMEO, int(LOOK * 1000))
-        self._order = Order(64)
-        self._series: int | None = None
-        # The number of the series' first image, and how many it has, where that is known.
-        self._base, self._total = 0, cast("int | None", None)
+        self._numbering = _Numbering()
         try:
             self._socket.connect(endpoint)
         except zmq.ZMQError as error:
@@ -238,11 +319,11 @@ class _Stream:
 
     def take(self) -> Form | Image | None:
         """Returns the next image, or what the images of a series will be."""
-        while (image := self._order.take()) is None:
+        while (image := self._numbering.take()) is None:
             try:
                 parts = self._socket.recv_multipart()
             except self._nothing:
-                return self._order.take(idle=True)
+                return self._numbering.take(idle=True)
             form = self._came(parts)
             if form is not None:
                 return form
@@ -257,41 +338,41 @@ class _Stream:
         if kind.startswith("dheader-"):
             try:
                 total, form = _form(json.loads(parts[1]) if len(parts) > 1 else None)
-                self._begin(int(about["series"]), 0, total, seen=True)
+                self._numbering.header(Series(int(about["series"])), total)
             except (KeyError, TypeError, ValueError) as error:
                 msg = f"the header of a series says nothing of it: {error}"
                 raise ValueError(msg) from error
             return form
         if kind.startswith("dimage-"):
             self._image(about, parts)
+        elif kind.startswith("dseries_end-"):
+            try:
+                self._numbering.end(Series(int(about["series"])))
+            except (KeyError, TypeError, ValueError) as error:
+                msg = f"the end of a series says nothing of it: {error}"
+                raise ValueError(msg) from error
         return None
 
     def _message(self, message: Mapping[str, Any]) -> Form | None:
         """A message of version 2."""
         form = None
         try:
-            kind, series = message["type"], int(message["series_id"])
+            kind, unique = message["type"], message.get("series_unique_id")
+            series = Series(int(message["series_id"]), unique if isinstance(unique, str) else None)
             if kind == "start":
                 form, total = _start(message)
-                self._begin(series, 0, total, seen=True)
+                self._numbering.header(series, total)
             elif kind == "image":
-                self._take(series, int(message["image_id"]), _time(message), _channels(message["data"]))
+                number, array = int(message["image_id"]), _channels(message["data"])
+                self._numbering.image(series, number, _time(message), array)
+            elif kind == "end":
+                self._numbering.end(series)
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, ValueError):
                 raise
             msg = f"a message says nothing of itself: {error} is missing or wrong"
             raise ValueError(msg) from error
         return form
-
-    def _begin(self, series: int, number: int, total: int | None, *, seen: bool) -> None:
-        """A series begins, with this image of it. `seen`: its header says so."""
-        if self._series is None:
-            self._base, certain = (0 if seen else -number), True
-        else:
-            certain = self._total is not None
-            self._base = self._order.end if self._total is None else self._base + self._total
-        self._series, self._total = series, total
-        self._order.begin(self._base + number, self._base + number, certain=certain)
 
     def _image(self, about: dict[str, Any], parts: list[bytes]) -> None:
         if len(parts) < 3:
@@ -304,18 +385,7 @@ class _Stream:
         except (KeyError, TypeError) as error:
             msg = f"an image says nothing of itself: {error} is missing or wrong"
             raise ValueError(msg) from error
-        self._take(series, number, None, array)
-
-    def _take(self, series: int, number: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
-        """An image of a series."""
-        if not 0 <= number < 1 << 31:
-            msg = f"an image says that it is number {number} of its series"
-            raise ValueError(msg)
-        if series != self._series:
-            self._begin(series, number, None, seen=False)
-        if self._total is not None and number >= self._total:
-            self._total = None
-        self._order.came(self._base + number, time, array)
+        self._numbering.image(Series(series), number, None, array)
 
     def begin(self) -> bool:
         """A detector streams to whoever takes: all that it streamed is of the run."""

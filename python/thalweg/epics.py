@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from thalweg import _codecs, _published
-from thalweg._published import LOOK, TAI_UTC, Image, Order
+from thalweg._published import LOOK, REORDERED, TAI_UTC, Image, Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -37,6 +37,9 @@ __all__ = ["Image", "images", "record"]
 
 # uniqueId is an int.
 ID_BITS = 32
+MASK = (1 << ID_BITS) - 1
+# So many of the last arrays are known by their counts and times when they come once more.
+RECENT = 64
 # Arrays that wait here, and in the server. Of more, some are lost, and counted.
 WAITING = 64
 
@@ -99,6 +102,146 @@ def _attributes(value: Any) -> dict[str, Any]:
     return found
 
 
+class _Arrived:
+    """Arrays that have arrived and wait to be taken, and where among them the server went away."""
+
+    def __init__(self) -> None:
+        """No array has arrived."""
+        self._items: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        # Arrays that were dropped since one had a place.
+        self._dropped = 0
+
+    def put(self, item: Any) -> None:
+        """Adds an array, or drops it where there is no place; all else has one. For the client's thread alone."""
+        if isinstance(item, (_Gone, BaseException)):
+            self._items.put((0, item))
+        elif self._items.qsize() < WAITING:
+            self._items.put((self._dropped, item))
+            self._dropped = 0
+        else:
+            self._dropped += 1
+
+    def get(self, timeout: float) -> tuple[int, Any]:
+        """Returns the next, and how many arrays were dropped in front of it. Raises queue.Empty after `timeout`."""
+        return self._items.get(timeout > 0, timeout)
+
+
+class _Numbering:
+    """From the counts and times of a PV's arrays to the numbers of events.
+
+    The first array is number 0. The others follow it by their counts, for as long as these go on from those before.
+    Once that is in doubt, numbers are not `certain` any more. All arrays have a number, but those that are `unused`.
+    """
+
+    def __init__(self) -> None:
+        """No array has come."""
+        # The last array that came: a client that connects anew gets it once more.
+        self._last: tuple[int | None, int | None, np.ndarray[Any, Any]] | None = None
+        # A server is connected, of which no array has come yet.
+        self._connects = True
+        self.begin()
+
+    def begin(self) -> None:
+        """The run begins: the next array is its first one."""
+        self._order = Order(ID_BITS)
+        # Arrays that came once more or are from before the first one.
+        self.unused = 0
+        # The count and time of the first array.
+        self._first: tuple[int, int | None] | None = None
+        # Whether each array has a count, as far as that is known.
+        self.counts = True
+        # The last array had one.
+        self._counted = True
+        # The server may have begun anew.
+        self._doubt = False
+        # The times of the last counts, in their order, and how many arrays came.
+        self._times: dict[int, int] = {}
+        self._came = 0
+
+    def gone(self) -> None:
+        """The server went away."""
+        self._connects = True
+
+    def came(self, count: int | None, time: int | None, array: np.ndarray[Any, Any], *, lost: int = 0) -> bool:
+        """An array has come, and before it so many were lost here. Returns whether it is used.
+
+        An array without a count has None, or 0, which is what an NTNDArray has where none is set.
+        """
+        count = None if count is None else count & MASK
+        reconnects, self._connects = self._connects, False
+        last, self._last = self._last, (count, time, array)
+        if reconnects and last is not None and last[:2] == (count, time):
+            # A count and a time are one array's alone.
+            if count and time is not None:
+                return True
+            if np.array_equal(last[2], array):
+                # It need not be the same one.
+                self._doubt = True
+                return self._leave_out()
+        if count is not None and self._is_repeated(count, time):
+            return self._leave_out()
+        self._doubt |= reconnects and self._first is not None
+        if self._first is None:
+            self._first, self._counted = (count or 0, time), bool(count)
+            self.counts = count is not None
+            self._order.came(count or 0, time, array)
+        elif count is None or (count == 0 and not self._is_count_0(time)):
+            self.counts = self._counted = False
+            self._order.came_anew(0, time, array, lost=lost)
+        elif self._is_early(count, time):
+            return self._leave_out()
+        else:
+            if last is not None and count == last[0]:
+                self.counts = False
+            self._came_counted(count, time, array)
+        self._came += 1
+        if count and time is not None:
+            self._times[count] = time
+            if len(self._times) > RECENT:
+                del self._times[next(iter(self._times))]
+        return True
+
+    def _came_counted(self, count: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
+        newest = self._order.newest
+        assert newest is not None
+        # A first count of 0 may stand for no count, unless 1 follows.
+        goes_on, self._counted = self._counted or count == newest.count + 1, True
+        if not goes_on:
+            self._order.came_anew(count, time, array)
+            return
+        ahead = (count - newest.count) & MASK
+        # It has come round while some were lost, or it counts anew.
+        is_round = count < newest.count and 1 < ahead <= MASK // 2
+        self._order.came(count, time, array, certain=not (self._doubt or is_round))
+
+    def _leave_out(self) -> bool:
+        self.unused += 1
+        return False
+
+    def _is_count_0(self, time: int | None) -> bool:
+        """Returns whether a count of 0 is one, since it is the next or comes late; it may stand for no count."""
+        newest = self._order.newest
+        if newest is None or newest.count == MASK:
+            return True
+        return time is not None and newest.time is not None and time < newest.time
+
+    def _is_repeated(self, count: int, time: int | None) -> bool:
+        """Returns whether it is one of the last arrays once more."""
+        return time is not None and self._times.get(count) == time
+
+    def _is_early(self, count: int, time: int | None) -> bool:
+        """Returns whether it was overtaken by the first array of the run."""
+        if self._first is None or self._doubt or self._came > REORDERED:
+            return False
+        first, begun = self._first
+        is_before = time is not None and begun is not None and time < begun
+        return is_before and 0 < (first - count) & MASK <= REORDERED
+
+    def take(self, *, idle: bool = False) -> Image | None:
+        """Returns the next image; one that was published earlier is waited for, unless nothing has come for long."""
+        return self._order.take(idle=idle)
+
+
 class _Stream:
     """The arrays of a PV, from the last one that was published on."""
 
@@ -111,39 +254,37 @@ class _Stream:
             raise ImportError(msg) from error
         self.name = f"{pv}: no array"
         self._pv = pv
-        self._arrived: queue.Queue[Any] = queue.Queue(WAITING)
-        self._order = Order(ID_BITS)
-        # The number and time of the last array, and whether its server was connected since.
-        self._last: tuple[int, int | None] | None = None
-        self._connects, self._numbered = True, True
+        self._arrived = _Arrived()
+        self._numbering = _Numbering()
+        self._warned: set[str] = set()
         # What is said of the first array beside its pixels.
-        self.attributes: dict[str, Any] = {}
+        self.attributes: dict[str, Any] | None = None
 
         def came(value: Any) -> None:
-            item = _Gone() if isinstance(value, Disconnected) else value
-            try:
-                self._arrived.put_nowait(item)
-            except queue.Full:
-                # Its number will be missing.
-                return
+            self._arrived.put(_Gone() if isinstance(value, Disconnected) else value)
 
         self._context = Context("pva", nt=False)
         request = f"record[queueSize={WAITING}]field()"
         self._subscription = self._context.monitor(pv, came, request=request, notify_disconnect=True)
 
+    @property
+    def unused(self) -> int:
+        """Arrays of the run that are no fragments, since they came twice or are from before the first one."""
+        return self._numbering.unused
+
     def take(self) -> Image | None:
         """Returns the next array."""
-        while (image := self._order.take()) is None:
+        while (image := self._numbering.take()) is None:
             try:
-                value = self._arrived.get(timeout=LOOK)
+                lost, value = self._arrived.get(LOOK)
             except queue.Empty:
-                return self._order.take(idle=True)
-            self._came(value)
+                return self._numbering.take(idle=True)
+            self._came(value, lost)
         return image
 
-    def _came(self, value: Any) -> None:
+    def _came(self, value: Any, lost: int = 0) -> None:
         if isinstance(value, _Gone):
-            self._connects = True
+            self._numbering.gone()
             return
         if isinstance(value, BaseException):
             raise value
@@ -151,33 +292,27 @@ class _Stream:
         if value.value is None:
             return
         number, time, array = _taken(value)
-        if number is None:
-            number = 0
-            self._warn()
-        if self._last is None:
+        if self.attributes is None:
             self.attributes = _attributes(value)
-        # Whoever is connected anew is told once more what was the last.
-        is_told_again, self._connects = self._connects and (number, time) == self._last, False
-        if is_told_again:
-            return
-        if self._last is not None and number == self._last[0]:
-            self._warn()
-        self._last = number, time
-        self._order.came(number, time, array)
+        if not self._numbering.came(number, time, array, lost=lost):
+            self._warn("some arrays came twice or are from before the first one: they are left out")
+        if not self._numbering.counts:
+            self._warn("its arrays have no numbers: what is lost of them is not known")
 
-    def _warn(self) -> None:
-        if self._numbered:
-            self._numbered = False
-            warnings.warn(f"{self._pv}: its arrays have no numbers: what is lost of them is not known", stacklevel=3)
+    def _warn(self, about: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warnings.warn(f"{self._pv}: {about}", stacklevel=3)
 
     def begin(self) -> bool:
         """What was published before the run is not of it."""
         while True:
             try:
-                self._came(self._arrived.get_nowait())
+                lost, value = self._arrived.get(0)
             except queue.Empty:
                 break
-        self._order = Order(ID_BITS)
+            self._came(value, lost)
+        self._numbering.begin()
         return False
 
     def close(self) -> None:
