@@ -487,7 +487,7 @@ impl FrameCounter {
     }
 
     fn believe(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
-        self.believed = now;
+        let silence = now.saturating_sub(std::mem::replace(&mut self.believed, now));
         self.doubted = None;
         if self.newest.is_none_or(|(_, newest)| number > newest) {
             let newest = self.newest.map_or(number, |(_, newest)| newest);
@@ -511,7 +511,7 @@ impl FrameCounter {
             if self.went_on > DROP_MEMORY {
                 self.dropped = 0;
             }
-            self.pace.passed(number, now);
+            self.pace.passed(number, now, silence);
         }
         FrameNumber::At(number)
     }
@@ -572,14 +572,17 @@ impl FrameCounter {
 
 impl Pace {
     /// A frame with this number came.
-    fn passed(&mut self, number: u64, now: Duration) {
+    fn passed(&mut self, number: u64, now: Duration, silence: Duration) {
         let last = self.looks[LOOKS - 1];
         if let Some((since, first)) = last {
             if now < since + PACE_WINDOW {
                 return;
             }
-            let pace = number.saturating_sub(first) as f64 / (now - since).as_secs_f64();
-            self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
+            // The first frame behind a silence may have waited, and more of that time with it.
+            if silence <= (now - since) / 2 {
+                let pace = number.saturating_sub(first) as f64 / (now - since).as_secs_f64();
+                self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
+            }
         }
         self.looks.rotate_left(1);
         self.looks[LOOKS - 1] = Some((now, number));
@@ -753,9 +756,9 @@ mod tests {
     fn an_instrument_that_begins_anew_is_followed_after_a_while() {
         let mut counter = counter_of(64, None, 1, false);
         for number in 0..5000 {
-            counter.came(number, number, NOW);
+            counter.came(number, number, NOW + Duration::from_micros(400 * number));
         }
-        let later = NOW + Trust::DATAGRAMS.silence;
+        let later = NOW + 2 * PACE_WINDOW + Trust::DATAGRAMS.silence;
         let came: Vec<_> = (0..20).map(|raw| counter.came(raw, 5000, later)).collect();
         assert_eq!(came[14], FrameNumber::At(14), "it is taken for late");
         assert_eq!(came[15..17], [FrameNumber::At(5000), FrameNumber::At(5001)]);
@@ -769,6 +772,19 @@ mod tests {
         let came: Vec<_> = (0..17).map(|count| counter.came(60_000 + count, 9989, later)).collect();
         assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(9989)]);
         assert_eq!(counter.restarts(), 2);
+    }
+
+    #[test]
+    fn a_source_that_stands_still_takes_its_device_for_no_slower_than_it_is() {
+        let mut counter = counter_of(64, None, 1, false);
+        let at = |number: u64| Duration::from_millis(20 * number);
+        // It stands still for a second, with the frames of that second waiting.
+        (0..25).for_each(|number| _ = counter.came(number, number, at(number)));
+        (25..75).for_each(|number| _ = counter.came(number, number, at(75)));
+        (75..110).for_each(|number| _ = counter.came(number, number, at(number)));
+        // The device begins anew, and counts while nothing is heard of it.
+        counter.came(140, 110, at(110) + Duration::from_secs_f64(3.4));
+        assert!(!counter.is_certain(140));
     }
 
     /// A counter of 16 bits at so many frames a second that is silent for so long, and then goes on `ahead` of where it was.
