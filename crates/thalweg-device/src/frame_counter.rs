@@ -242,12 +242,14 @@ impl FrameCounter {
         }
         self.dropped = self.dropped.saturating_add(frames);
         // As many again may have been lost unseen.
-        if i128::from(self.dropped) >= self.round() / 2 && self.is_certain(from) {
-            tracing::warn!(
-                from,
-                dropped = self.dropped,
-                "about as many were dropped as the device's counter counts: numbers are uncertain"
-            );
+        if i128::from(self.dropped) >= self.round() / 2 {
+            if self.is_certain(from) {
+                tracing::warn!(
+                    from,
+                    dropped = self.dropped,
+                    "about as many were dropped as the device's counter counts: numbers are uncertain"
+                );
+            }
             self.doubt_from(from);
         }
     }
@@ -497,12 +499,14 @@ impl FrameCounter {
             }
             let counted = || count.saturating_sub(self.rules.lowest) / self.rules.step;
             let more_than_missing = self.dropped > 2 * gap && (gap > PAUSE || self.dropped > OTHERS);
-            if more_than_missing && counted() <= self.dropped && self.is_certain(number) {
-                tracing::warn!(
-                    number,
-                    dropped = self.dropped,
-                    "more were dropped than are missing, and the device may have begun to count anew: numbers are uncertain"
-                );
+            if more_than_missing && counted() <= self.dropped {
+                if self.is_certain(number) {
+                    tracing::warn!(
+                        number,
+                        dropped = self.dropped,
+                        "more were dropped than are missing, and the device may have begun to count anew: numbers are uncertain"
+                    );
+                }
                 self.doubt_from(newest.saturating_add(1));
             }
             self.taken.0 = self.taken.1.or(self.taken.0);
@@ -772,6 +776,21 @@ mod tests {
         let came: Vec<_> = (0..17).map(|count| counter.came(60_000 + count, 9989, later)).collect();
         assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(9989)]);
         assert_eq!(counter.restarts(), 2);
+    }
+
+    #[test]
+    fn a_doubt_that_comes_up_while_numbers_are_a_guess_is_one_more() {
+        let mut counter = counter_of(8, None, 1, false);
+        (0..10).for_each(|count| _ = counter.came(count, 0, NOW));
+        counter.dropped(200, 10);
+        (10..100).for_each(|count| _ = counter.came(count, 10, NOW));
+        counter.dropped(200, 100);
+        counter.came(100, 100, NOW);
+        // A comparison of those before has been under way.
+        counter.numbers_agree(50);
+        assert!(!counter.is_certain(101));
+        counter.numbers_agree(101);
+        assert!(counter.is_certain(101));
     }
 
     #[test]

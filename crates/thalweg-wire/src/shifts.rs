@@ -14,6 +14,9 @@ pub const MOST_SHIFT: i32 = 16;
 const FEWEST_INTERVALS: usize = 64;
 /// The longest pattern of intervals that is looked for, in triggers.
 const LONGEST_PATTERN: i32 = 40;
+/// So many of the last intervals are compared one by one, and so many of them have to be the same: some times are wrong.
+const LAST: usize = 16;
+const MOST_OF_LAST: usize = 12;
 /// How many times better than any other shift the right one must agree.
 const BETTER: u64 = 6;
 /// A fragment's time with one of these does not say when its trigger was. (That of an uncertain one does: so it is found
@@ -51,6 +54,17 @@ impl EventTimes {
     /// The number behind the last event.
     pub fn end(&self) -> u64 {
         self.first.saturating_add(SHIFT_WINDOW)
+    }
+
+    /// Whether the last intervals that both have are the same, with the events of this source moved by `shift`: nearly all
+    /// of them, where [`behind`](Self::behind) goes by most of the window's.
+    pub fn ends_like(&self, reference: &Self, shift: i32) -> bool {
+        let (reference, source) = (&reference.times[..], &self.times[..]);
+        let Some(spread) = spread(reference) else { return false };
+        let (found, count) = collected(differences(reference, source, shift));
+        let last = &found[count.saturating_sub(LAST)..count];
+        last.len() == LAST
+            && last.iter().filter(|difference| difference.unsigned_abs() <= spread / BETTER).count() >= MOST_OF_LAST
     }
 
     /// Whether the intervals between these events may repeat, so that a shift by such a pattern cannot be told from none.
@@ -152,6 +166,12 @@ fn resolution(times: &[u64]) -> Option<u64> {
 /// The median difference between the intervals of two sources, with those of `source` moved. `None` where there are too
 /// few in common.
 fn disagreement(reference: &[u64], source: &[u64], shift: i32) -> Option<u64> {
+    let (mut found, count) = collected(differences(reference, source, shift));
+    median(&mut found[..count]).map(i64::unsigned_abs)
+}
+
+/// By how much the intervals that both sources have differ, with those of `source` moved.
+fn differences<'a>(reference: &'a [u64], source: &'a [u64], shift: i32) -> impl Iterator<Item = i64> + 'a {
     let skipped = shift.unsigned_abs() as usize;
     let (reference, source) = match shift {
         0.. => (&reference[skipped..], source),
@@ -159,9 +179,7 @@ fn disagreement(reference: &[u64], source: &[u64], shift: i32) -> Option<u64> {
     };
     let pairs = reference.windows(2).zip(source.windows(2));
     let common = pairs.filter(|(ours, theirs)| ours.iter().chain(*theirs).all(|time| *time != 0));
-    let (mut found, count) =
-        collected(common.map(|(ours, theirs)| magnitude(interval(ours).wrapping_sub(interval(theirs)))));
-    median(&mut found[..count]).map(i64::unsigned_abs)
+    common.map(|(ours, theirs)| magnitude(interval(ours).wrapping_sub(interval(theirs))))
 }
 
 fn magnitude(value: i64) -> i64 {
@@ -218,8 +236,11 @@ impl Shift {
         let triggers = if count == 1 { "trigger" } else { "triggers" };
         let side = if behind > 0 { "behind" } else { "ahead of" };
         // Its event is named that has a number for the other, too.
-        let (its, others) =
-            if behind > 0 { (event, event + u64::from(count)) } else { (event + u64::from(count), event) };
+        let (its, others) = if behind > 0 {
+            (event, event.saturating_add(count.into()))
+        } else {
+            (event.saturating_add(count.into()), event)
+        };
         format!(
             "source {source} is {count} {triggers} {side} source {other}: by their times, its event {its} is event {others} of the other"
         )
@@ -297,6 +318,22 @@ mod tests {
             assert_eq!(time(status), None, "{status:?}");
         }
         assert_eq!([Status::empty(), Status::UNCERTAIN].map(time), [Some(TaiNanos(7)); 2]);
+    }
+
+    #[test]
+    fn a_source_that_misses_a_trigger_late_in_the_window_does_not_end_like_another() {
+        let triggers = triggers(5, 200, MILLISECOND, MILLISECOND);
+        for (missed, ends_like) in [(40, false), (80, false), (118, false), (u64::MAX, true)] {
+            let mut window = [0; 2].map(EventTimes::new);
+            for event in 0..SHIFT_WINDOW {
+                note(&mut window[0], event, triggers[event as usize]);
+                let trigger = event + u64::from(event >= missed);
+                // One stamp of fifty is wild.
+                let wild = if event % 50 == 49 { 12_345_678_901 } else { 0 };
+                note(&mut window[1], event, clock(triggers[trigger as usize], 777, 40, 100) + wild);
+            }
+            assert_eq!(window[1].ends_like(&window[0], 0), ends_like, "{missed}");
+        }
     }
 
     #[test]

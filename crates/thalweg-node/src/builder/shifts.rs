@@ -1,5 +1,6 @@
 //! Looks, while a run is taken, for sources whose event numbers are shifted against each other.
 
+use super::assigning::Assigning;
 use super::{BuilderNode, SourceState};
 use std::time::Duration;
 use thalweg_link::LinkError;
@@ -7,7 +8,7 @@ use thalweg_wire::{EventId, EventTimes, Message, Shift, TriggerTimes};
 
 /// How long after one window was compared the next begins.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How long other sources are waited for when one has reported a window, and how long for the first report.
+/// How long sources are waited for after the last report of one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The search for shifts of one run, by the builder that leads: sources report when the triggers of a window of events
@@ -16,19 +17,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct ShiftSearch {
     window: Vec<Reported>,
     stage: Stage,
-    /// The first event that no source had offered when a window was asked for last.
+    /// Where sources were when a window was asked for last.
     position: u64,
     /// Each source's last known shift against most others.
     known: Vec<i32>,
     /// Sources that were found to be shifted at some time.
     reported: Vec<bool>,
+    /// Sources whose guesses were found to be right at some time.
+    agreed: Vec<bool>,
 }
 
 /// A source's report of the window.
 #[derive(Debug)]
 struct Reported {
     times: EventTimes,
-    is_complete: bool,
+    /// Of the events below this one all times are here.
+    until: u64,
     /// It takes some of its numbers for a guess.
     uncertain: bool,
 }
@@ -62,7 +66,12 @@ pub(super) enum Outcome {
         is_first: bool,
     },
     /// A source takes its numbers for a guess, and they are right from an event on.
-    Agrees { source: usize, first: EventId },
+    Agrees {
+        source: usize,
+        first: EventId,
+        /// It was not found before in this run.
+        is_first: bool,
+    },
 }
 
 impl ShiftSearch {
@@ -73,13 +82,14 @@ impl ShiftSearch {
 
     /// For a run that begins with the event `first`, whose window sources report without being asked.
     pub(super) fn new(sources: usize, first: EventId, now: Duration) -> Self {
-        let reported = || Reported { times: EventTimes::new(first.0), is_complete: false, uncertain: false };
+        let reported = || Reported { times: EventTimes::new(first.0), until: first.0, uncertain: false };
         Self {
             window: (0..sources).map(|_| reported()).collect(),
             stage: if sources < 2 { Stage::Off } else { Stage::Collecting(now.saturating_add(PATIENCE)) },
             position: first.0,
             known: vec![0; sources],
             reported: vec![false; sources],
+            agreed: vec![false; sources],
         }
     }
 
@@ -96,16 +106,18 @@ impl ShiftSearch {
         if report.first.0 < first || report.first.0 >= end {
             return;
         }
-        for (event, time) in (report.first.0..).zip(report.times) {
-            reported.times.note(EventId(event), time);
+        for (place, time) in (0..).zip(report.times) {
+            reported.times.note(EventId(report.first.0.wrapping_add(place)), time);
         }
         reported.uncertain |= report.uncertain;
-        reported.is_complete |= behind >= end;
-        *until = (*until).max(now + PATIENCE);
+        // A source that says the same again holds nothing up.
+        if behind > reported.until {
+            reported.until = behind;
+            *until = (*until).max(now.saturating_add(PATIENCE));
+        }
     }
 
-    /// Does a little of the work. `reports`: whether more may come from a source; `position`: the first event that no
-    /// source has offered yet.
+    /// Does a little of the work. `reports`: whether more may come from a source; `position`: where sources are.
     pub(super) fn turn(
         &mut self,
         now: Duration,
@@ -121,16 +133,20 @@ impl ShiftSearch {
                 self.position = position;
                 for reported in &mut self.window {
                     reported.times.begin_at(first);
-                    (reported.is_complete, reported.uncertain) = (false, false);
+                    (reported.until, reported.uncertain) = (first, false);
                 }
                 self.stage = Stage::Collecting(now + PATIENCE);
                 return vec![Outcome::Ask { first: EventId(first) }];
             }
             Stage::Collecting(until) => {
-                let mut complete = self.window.iter().enumerate();
-                if now >= *until || complete.all(|(source, reported)| reported.is_complete || !reports(source)) {
+                let end = self.window.first().map_or(0, |reported| reported.times.end());
+                let mut all = self.window.iter().enumerate();
+                let is_late = now >= *until;
+                if is_late || all.all(|(source, reported)| reported.until >= end || !reports(source)) {
                     self.stage = match EventTimes::reference(self.window.iter().map(|reported| &reported.times)) {
                         Some(reference) => Stage::Comparing { reference, shifts: Vec::new() },
+                        // Triggers are rare, or have paused.
+                        None if is_late && position().0 < end => Stage::Collecting(now + PATIENCE),
                         None => Stage::Waiting(now + LOOK_AGAIN),
                     };
                 }
@@ -182,15 +198,22 @@ impl ShiftSearch {
     }
 
     /// Returns which sources take their numbers for a guess and have those of all that are sure of theirs.
-    fn agreements(&self, reference: usize, shifts: &[Option<i32>]) -> Vec<Outcome> {
+    fn agreements(&mut self, reference: usize, shifts: &[Option<i32>]) -> Vec<Outcome> {
         let uncertain = |source: usize| self.window[source].uncertain;
         let mut sure = (0..shifts.len()).filter(|source| !uncertain(*source)).filter_map(|source| shifts[source]);
         let (Some(right), true) = (sure.next(), (0..shifts.len()).any(uncertain)) else { return Vec::new() };
-        if sure.any(|shift| shift != right) || self.window[reference].times.may_repeat() {
+        let reference = &self.window[reference].times;
+        if sure.any(|shift| shift != right) || reference.may_repeat() {
             return Vec::new();
         }
-        let agree = (0..shifts.len()).filter(|source| uncertain(*source) && shifts[*source] == Some(right));
-        agree.map(|source| Outcome::Agrees { source, first: EventId(self.window[source].times.first()) }).collect()
+        let is_right =
+            |source: &usize| shifts[*source] == Some(right) && self.window[*source].times.ends_like(reference, right);
+        let agree: Vec<_> = (0..shifts.len()).filter(|source| uncertain(*source)).filter(is_right).collect();
+        let outcome = |source: usize| {
+            let is_first = !std::mem::replace(&mut self.agreed[source], true);
+            Outcome::Agrees { source, first: EventId(self.window[source].times.first()), is_first }
+        };
+        agree.into_iter().map(outcome).collect()
     }
 }
 
@@ -214,13 +237,22 @@ impl BuilderNode {
             return;
         }
         let Self { builder, shifts, sources, control, assigning, .. } = self;
+        let assigner = assigning.as_ref().and_then(Assigning::assigner);
         let reports = |source: usize| {
             let state: &SourceState = &sources[source];
             state.reports_times && state.connection.is_some() && control.is_live(source)
         };
-        let assigned = assigning.as_ref().and_then(|assigning| Some(assigning.assigner()?.until()));
-        let offered = || (0..sources.len()).map(|source| builder.offered_until(source)).max().unwrap_or_default();
-        let outcomes = shifts.turn(self.clock.now(), reports, || assigned.unwrap_or_else(offered));
+        let position = |source: usize| {
+            let offered = builder.offered_until(source);
+            assigner.map_or(offered, |assigner| assigner.position(source).max(offered))
+        };
+        // One that is far ahead of all others has nothing to compare.
+        let middle = || {
+            let mut all: Vec<_> = (0..sources.len()).filter(|source| reports(*source)).map(position).collect();
+            all.sort_unstable();
+            all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+        };
+        let outcomes = shifts.turn(self.clock.now(), reports, middle);
         self.act_on_shifts(outcomes);
     }
 
@@ -231,12 +263,14 @@ impl BuilderNode {
                     (0..self.sources.len()).for_each(|source| self.send(source, &Message::ReportTimes { first }));
                 }
                 Outcome::Found { shift, event, is_first } => self.report_shift(shift, event, is_first),
-                Outcome::Agrees { source, first } => {
+                Outcome::Agrees { source, first, is_first } => {
                     let (id, name) = &self.ids[source];
                     let event = first.0;
-                    tracing::info!(
-                        "source {id} ({name}): by their times, its events from {event} on are those of the others"
-                    );
+                    if is_first {
+                        tracing::info!(
+                            "source {id} ({name}): by their times, its events from {event} on are those of the others"
+                        );
+                    }
                     self.send(source, &Message::NumbersAgree { first });
                 }
             }
@@ -320,7 +354,7 @@ mod tests {
             let mut search = ShiftSearch::new(sources.len(), EventId(50), Duration::ZERO);
             let outcomes = window(&mut search, Duration::ZERO, sources);
             let agree = outcomes.into_iter().filter_map(|outcome| match outcome {
-                Outcome::Agrees { source, first: EventId(50) } => Some(source),
+                Outcome::Agrees { source, first: EventId(50), is_first: true } => Some(source),
                 _ => None,
             });
             Vec::<usize>::from_iter(agree)
@@ -365,12 +399,40 @@ mod tests {
     }
 
     #[test]
+    fn a_source_that_reports_the_same_again_holds_nothing_up() {
+        let mut search = ShiftSearch::new(2, EventId(0), Duration::ZERO);
+        let report = TriggerTimes { first: EventId(0), times: [TaiNanos(1); 5], uncertain: false };
+        (0..100).for_each(|second| search.came(0, &report, Duration::from_secs(second)));
+        search.turn(PATIENCE, |_| true, || EventId(1000));
+        assert!(matches!(search.stage, Stage::Waiting(_)));
+    }
+
+    #[test]
+    fn rare_triggers_are_waited_for() {
+        let mut search = ShiftSearch::new(2, EventId(0), Duration::ZERO);
+        for looks in 1..100 {
+            search.turn(PATIENCE * looks, |_| true, || EventId(looks.into()));
+            assert!(matches!(search.stage, Stage::Collecting(_)), "{looks}");
+        }
+        assert_eq!(window(&mut search, PATIENCE * 100, &[(0, false), (2, false)]).len(), 1);
+    }
+
+    #[test]
     fn a_source_alone_has_nothing_to_be_compared_with() {
         for mut search in [ShiftSearch::new(1, EventId(0), Duration::ZERO), ShiftSearch::off()] {
             assert!(!search.is_on());
             assert!(search.turn(Duration::MAX, |_| true, || EventId(0)).is_empty());
             assert!(search.finish().is_empty());
         }
+    }
+
+    #[test]
+    fn a_window_may_be_at_the_end_of_the_numbers() {
+        let mut search = ShiftSearch::new(2, EventId(u64::MAX - 3), Duration::ZERO);
+        let report = TriggerTimes { first: EventId(u64::MAX - 1), times: [TaiNanos(1); 5], uncertain: false };
+        search.came(0, &report, Duration::ZERO);
+        assert_eq!(search.window[0].until, u64::MAX);
+        assert_eq!(search.finish(), []);
     }
 
     #[test]
@@ -381,6 +443,6 @@ mod tests {
             search.came(0, &report, Duration::ZERO);
             search.came(7, &report, Duration::ZERO);
         }
-        assert!(!search.window[0].uncertain && !search.window[0].is_complete);
+        assert!(!search.window[0].uncertain && search.window[0].until == 1000);
     }
 }

@@ -58,10 +58,11 @@ impl SourceNode {
 
     /// The last fragment in the slot for a builder has just been laid there, with so many bytes of payload.
     pub(super) fn note_time(&mut self, index: usize, len: usize) {
-        let Some(times) = &mut self.times else { return };
+        let Some(times) = self.times.as_ref().filter(|times| times.message.first.0 <= self.next_event) else { return };
+        let first = times.message.first.0;
         let filling = self.builders[index].filling.as_ref();
         let Some(header) = filling.and_then(|filling| filling.last_header(len)) else { return };
-        if header.event.0 >= times.message.first.0 {
+        if header.event.0 >= first {
             self.report_times(header.event.0);
             self.times.iter_mut().for_each(|times| times.note(&header));
             self.report_times(header.event.0 + 1);
