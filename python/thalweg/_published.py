@@ -86,7 +86,7 @@ class Order:
         # The first number that is still waited for.
         self.next = 0
         self.newest: Newest | None = None
-        # So are the numbers of all that came.
+        # No number is a guess yet.
         self._is_certain = True
 
     def _count(self, count: int) -> int:
@@ -134,7 +134,7 @@ class Order:
         return self.newest is not None and number > self.newest.number + 1 and later is not None and later < 0
 
     def _add(self, number: int, count: int, time: int | None, array: np.ndarray[Any, Any]) -> None:
-        # Once a number is a guess, one before it may be, too, where it is that of an array that came later.
+        # Once a number is a guess, those of all that come later are, even where they are before it.
         self._is_certain = self._is_certain and self._counter.is_certain(number)
         self._waiting[number] = Image(number, time, array, self._is_certain)
         if self.newest is None or number > self.newest.number:
@@ -146,9 +146,7 @@ class Order:
         if first is None or not (first == self.next or idle or len(self._waiting) > REORDERED):
             return None
         self.next = first + 1
-        image = self._waiting.pop(first)
-        # By now it may be known that numbers are a guess from an earlier one on.
-        return image._replace(certain=image.certain and self._counter.is_certain(first))
+        return self._waiting.pop(first)
 
 
 def images(stream: Stream, timeout: float, over: Callable[[], bool]) -> Generator[Image, None, None]:

@@ -7,10 +7,11 @@ image that was lost on the way, `lost_in_device` in the run's ledger. Images tha
 order. Those of version 2 are dated by the detector, those of version 1 as they come. An image of several thresholds
 has an axis more, in front.
 
-The next series goes on behind the last image of the one before. How many that has, the header of a series says, where
-the detector's `header_detail` is `basic` or `all`; else what was lost at its end is not known, and the images of the
-next series are `uncertain`. Such a header also says what images will be, before the first one comes. Without it the run
-begins with the first image.
+The next series goes on behind the last image of the one before. How many that has is in the header of a series, where
+the detector's `header_detail` is `basic` or `all`. A series may be ended before its last image: where that one did not
+come, it is not known how many were taken, and the images of the next series are `uncertain`. So they are where there
+was no such header, or a whole series is missing. The header also has what images will be, before the first one comes.
+Without it the run begins with the first image.
 
 Images of another shape or type than the first one end the source. Needs pyzmq, cbor2 for version 2, and lz4 and
 bitshuffle where images are compressed: pip install thalweg[dectris].

@@ -6,11 +6,12 @@ Each array is one fragment. Events are numbered by `uniqueId`, the counter of th
 that is left out is an array that was lost on the way, `lost_in_device` in the run's ledger. Arrays are dated by their
 `dataTimeStamp`, and as they come where that is not set. Arrays that overtake each other are put in order.
 
-When the server goes away and counts anew, numbers go on where they were. What was lost meanwhile is not known: what
-follows is `uncertain`, and the run is INCOMPLETE. So it is with arrays without `uniqueId`: all that come are in the
-run, in their order.
+When the server goes away or counts anew, it is not known how many arrays it had meanwhile: numbers go on, and what
+follows is `uncertain`, and the run is INCOMPLETE; not so where the server's last array comes once more. So it is with
+arrays without `uniqueId`: all that come are in the run, in their order.
 
-What was published before the run began is not of it.
+What was published before the run began is not of it. An array that comes once more, by its number and time, is left
+out, as is one that the first of the run has overtaken: `unused` in the report counts them.
 
 Waveforms (NTScalarArray) and scalars (NTScalar), too, have no numbers: each update is a fragment.
 
