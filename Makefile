@@ -96,9 +96,10 @@ venv-demo venv-test venv-site: venv-%:
 	@scripts/setup.sh venv $*
 
 .PHONY: format
-format: setup ## Check that the code is formatted
+format: setup ## Check how the code is formatted, and count how plainly it speaks
 	@if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; \
 	else scripts/skip.sh format "cargo has no 'fmt' here and rustup is not there to add it"; fi
+	@mkdir -p $(TARGET); scripts/words.py --check > $(TARGET)/words.log || { cat $(TARGET)/words.log; exit 1; }
 
 # Cargo shows the warnings of what it has compiled before, too.
 .PHONY: lint lint-bare
