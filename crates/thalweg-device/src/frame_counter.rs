@@ -287,6 +287,8 @@ impl FrameCounter {
     pub fn begin_anew(&mut self, count: u64, next: u64, now: Duration) -> u64 {
         self.restarts += 1;
         let number = self.newest.map_or(0, |(_, newest)| newest.saturating_add(1)).max(next);
+        // A frame counted anew and overtaken may take the number of one that is still missing.
+        self.doubt_from(next.min(number));
         self.begin(count, number, false, now);
         number
     }
@@ -776,6 +778,16 @@ mod tests {
         let came: Vec<_> = (0..17).map(|count| counter.came(60_000 + count, 9989, later)).collect();
         assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(9989)]);
         assert_eq!(counter.restarts(), 2);
+    }
+
+    #[test]
+    fn a_frame_counted_anew_that_comes_late_is_none_that_was_missing_before() {
+        let mut counter = FrameCounter::new(CounterRules::new(32, Trust::DRIVER));
+        [0, 1, 2, 3, 5].into_iter().for_each(|count| _ = counter.came(count, 0, NOW));
+        // 4 is still waited for.
+        assert_eq!(counter.begin_anew(2, 4, NOW), 6);
+        assert_eq!(counter.came(0, 4, NOW), FrameNumber::At(4));
+        assert!(counter.is_certain(3) && !counter.is_certain(4));
     }
 
     #[test]
