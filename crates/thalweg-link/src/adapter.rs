@@ -1,5 +1,5 @@
-//! A network adapter that an end drives by itself, past the kernel, which therefore knows neither its address nor its
-//! network.
+//! A network adapter that one end drives itself, bypassing the kernel. The kernel therefore knows neither the adapter's
+//! address nor its network.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,39 +7,39 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use thalweg_frames::Subnet;
 
-/// Which adapter it is, and what it is called in its network.
+/// An adapter, and its settings in its network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter {
-    /// Its name, as its driver reads it: a PCI address, or a virtual device with its arguments.
+    /// Name of the device, in the form its driver takes: a PCI address, or a virtual device with its arguments.
     pub device: String,
-    /// Its own address. A builder's is where it listens.
+    /// IP address of the adapter. A builder listens at this address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<OwnAddress>,
-    /// Who takes what goes to other networks.
+    /// Gateway that takes packets to other networks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<Ipv4Addr>,
-    /// Most bytes of an IP packet. What the adapter has where nothing is said.
+    /// Maximum length of an IP packet, in bytes; by default the adapter's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
 }
 
-/// An IPv4 address, and how many leading bits it has in common with all neighbours: `10.0.0.2/24`. Without a number
-/// everybody is a neighbour.
+/// An IPv4 address, and the number of leading bits that all neighbours share with it: `10.0.0.2/24`. Without a number
+/// every host is a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct OwnAddress {
-    /// The address.
+    /// The IPv4 address of the adapter.
     pub ip: Ipv4Addr,
-    /// The bits, where they are said.
+    /// Number of shared leading bits, if given.
     pub prefix: Option<u8>,
 }
 
 impl Adapter {
-    /// Looks for what cannot be, without touching the adapter.
+    /// Checks for impossible values, without touching the adapter.
     ///
     /// # Errors
-    /// The key, and what is wrong with it.
+    /// The key, and the problem with its value.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let must = |holds, key, problem: String| if holds { Ok(()) } else { Err((key, problem)) };
         let named = !self.device.is_empty() && !self.device.contains(char::is_control);
@@ -58,14 +58,14 @@ impl Adapter {
 }
 
 impl OwnAddress {
-    /// Whether this is a neighbour's address.
+    /// True if `other` is the address of a neighbour.
     pub fn reaches(self, other: Ipv4Addr) -> bool {
         let subnet = Subnet { prefix: self.prefix.unwrap_or(0), gateway: None, answers: false };
         subnet.reaches(self.ip, other)
     }
 }
 
-/// Whether it names one host, and that not the one that says it.
+/// True if the address names one host, and not the host that uses it.
 fn is_of_one_host(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
 }

@@ -1,4 +1,4 @@
-//! Where a builder listens: the name of a kind of link, and a place.
+//! The address at which a builder listens: the name of a kind of link, and a place.
 
 use crate::LinkKind;
 use crate::kind::Locator;
@@ -18,13 +18,13 @@ pub struct Address {
 }
 
 impl Address {
-    /// The longest path of a Unix socket (`sockaddr_un`, unix(7)): 108 bytes with the terminating zero.
+    /// Maximum length of the path of a Unix socket, in bytes (`sockaddr_un`, unix(7)): 108 with the terminating zero.
     pub const LONGEST_PATH: usize = 107;
 
-    /// A place, for links of this kind.
+    /// Creates the address of a place, for links of this kind.
     ///
     /// # Errors
-    /// It is no such place, and the text says what one looks like.
+    /// The text is not such a place; the error describes the form of one.
     pub fn new(kind: LinkKind, place: &str) -> Result<Self, String> {
         let text = || format!("{}:{place}", kind.name);
         let error = || no_address(&text());
@@ -35,7 +35,7 @@ impl Address {
             Locator::HostPort => {
                 let (host, port) = place.rsplit_once(':').ok_or_else(error)?;
                 port.parse::<u16>().map_err(|_| format!("'{}': '{port}' is not a port, 0 to 65535", text()))?;
-                // A URL's two slashes, too.
+                // A URL's two slashes are refused as well.
                 if host.is_empty() || host.contains('/') {
                     return Err(error());
                 }
@@ -49,7 +49,8 @@ impl Address {
         Ok(Self { kind, place: place.to_owned() })
     }
 
-    /// One on this host that is its caller's own: a port that the system chooses, or the socket `name` in `directory`.
+    /// Returns an address on this host for the caller's own use: a port that the system chooses, or the socket `name`
+    /// in `directory`.
     ///
     /// # Errors
     /// The directory's path is too long for a socket in it.
@@ -60,23 +61,23 @@ impl Address {
         }
     }
 
-    /// Its kind of link.
+    /// Returns the kind of link.
     pub fn kind(&self) -> LinkKind {
         self.kind
     }
 
-    /// What stands behind the kind.
+    /// Returns the part that follows the kind.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// `HOST:PORT`, where it is on an IP network.
+    /// Returns `HOST:PORT`, or `None` if the address is not on an IP network.
     pub fn host_port(&self) -> Option<&str> {
         (self.kind.locator == Locator::HostPort).then_some(&*self.place)
     }
 
-    /// Returns the addresses that its host name stands for, in the resolver's order: those that its kind of link can use.
-    /// Takes as long as the resolver does.
+    /// Returns the addresses that its host name stands for, in the resolver's order: those that its kind of link can
+    /// use. Takes as long as the resolver does.
     ///
     /// # Errors
     /// The name has no such address.
@@ -92,7 +93,7 @@ impl Address {
         Ok(found)
     }
 
-    /// The path of a socket, where it is on this host.
+    /// Returns the path of a socket, or `None` if the address is on an IP network.
     pub fn path(&self) -> Option<&Path> {
         (self.kind.locator == Locator::Path).then_some(Path::new(&self.place))
     }

@@ -1,15 +1,15 @@
-//! A TCP socket's buffers, for all that may be on its way from the beginning.
+//! The buffers of a TCP socket, sized from the beginning for everything that may be in flight.
 //!
-//! Linux gives a connection more room only as it has used what it had, round trip by round trip. Where much is asked of
-//! a source suddenly, what does not fit is sent a round trip later, all at once, into a switch port that was not meant
-//! to take it.
+//! Linux gives a connection more room only after it has used what it had, round trip by round trip. If a source is
+//! suddenly asked for much, whatever does not fit is sent a round trip later, all at once, into a switch port that was
+//! not meant to take it.
 
 use socket2::Socket;
 
-/// Bytes of a buffer are no more, doubled, than an `int` tells.
+/// Maximum size of a buffer, in bytes: its double must fit in an `int`.
 const MOST: usize = (i32::MAX / 2) as usize;
 
-/// Which of a socket's two.
+/// One of a socket's two buffers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Buffer {
     Receive,
@@ -17,9 +17,9 @@ pub(crate) enum Buffer {
 }
 
 impl Buffer {
-    /// Makes it large enough for so many bytes (the kernel doubles that, for its own bookkeeping) and tells whether it
-    /// may: with CAP_NET_ADMIN, or within `net.core.rmem_max` and `net.core.wmem_max`. Otherwise it is left to grow by
-    /// itself, since what was once set does not.
+    /// Makes the buffer large enough for `bytes` (the kernel doubles that, for its own bookkeeping) and returns true if
+    /// that is permitted: with CAP_NET_ADMIN, or within `net.core.rmem_max` and `net.core.wmem_max`. Otherwise the
+    /// buffer is left to grow automatically, since a buffer whose size was once set does not grow.
     pub(crate) fn hold(self, socket: &Socket, bytes: u64) -> bool {
         use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(MOST);
@@ -34,7 +34,7 @@ impl Buffer {
         forced.is_ok() || self.most().is_some_and(|most| bytes <= most) && set().is_ok()
     }
 
-    /// What everybody may set.
+    /// Returns the size that every process may set, in bytes.
     fn most(self) -> Option<usize> {
         let path = match self {
             Self::Receive => "/proc/sys/net/core/rmem_max",

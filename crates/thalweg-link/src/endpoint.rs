@@ -1,4 +1,4 @@
-//! Endpoints: what a node speaks to its peers through.
+//! Endpoints: the ports through which a node communicates with its peers.
 
 use crate::names::Names;
 use crate::{
@@ -11,90 +11,92 @@ use std::time::Duration;
 use thalweg_arena::Arena;
 use thalweg_wire::Message;
 
-/// One port of one host: its sockets, rings or queues, its timers, and the links to all peers that are spoken to
-/// through it. Non-blocking.
+/// One port of one host: its sockets, rings or queues, its timers, and the links to all peers that are reached through
+/// it. Non-blocking.
 ///
 /// Each turn of a node is [`poll`](Self::poll), then [`receive`](Self::receive) from each peer that is ready, then
-/// verbs on links, then [`flush`](Self::flush). Between two turns it waits on its [`Poller`], behind
+/// verbs on links, then [`flush`](Self::flush). Between two turns the node waits on its [`Poller`], after
 /// [`prepare_wait`](Self::prepare_wait) and for at most [`next_timeout`](Self::next_timeout), or it does not wait at
 /// all.
 ///
-/// Peers have the numbers that the caller gives them: small ones, each for one peer at a time. Time is any clock's that
-/// does not go backwards; what is handed in may be a little old.
+/// Peers have the numbers that the caller assigns: small ones, each for one peer at a time. Time is that of any clock
+/// that does not go backwards; the time passed in may be slightly old.
 pub trait Endpoint: Debug + Send {
-    /// What is received from a peer.
+    /// A message or answer received from a peer.
     type Received;
 
-    /// Registers memory with the medium, where that needs to know it: [`Arena::registered`] notes so. Before anything
-    /// of it is offered, or fetched into it.
+    /// Registers memory with the medium, where the medium needs it: [`Arena::registered`] records this. To be called
+    /// before anything in the memory is offered, or fetched into it.
     ///
     /// # Errors
-    /// The medium does not take it.
+    /// The medium does not accept the memory.
     fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
         let _ = memory;
         Ok(())
     }
 
-    /// Does what can be done now for all peers together, and appends those that have something to be received to
-    /// `ready`: also those of which only some bytes of a slot have come. `woken` are the numbers of its [`Watch`] of which the poller told.
+    /// Drives I/O for all peers, and appends every peer with data to receive to `ready`, including those with partial
+    /// slots. `woken` are the numbers under its [`Watch`] that the poller reported.
     fn poll(&mut self, now: Duration, woken: &[u32], ready: &mut Vec<usize>);
 
-    /// Receives what has come from a peer, up to a fair share. True where more is waiting: the next
-    /// [`poll`](Self::poll) tells of it again. What came before an error is received, too.
+    /// Receives what has arrived from a peer, up to a fair share. Returns true if more is waiting: the next
+    /// [`poll`](Self::poll) reports it again. Whatever arrived before an error is received as well.
     ///
     /// # Errors
-    /// The link is over, and why.
+    /// The link has ended; the error is the reason.
     fn receive(&mut self, peer: usize, received: &mut Vec<Self::Received>) -> Result<bool, LinkError>;
 
-    /// Sends what can be sent now. Links that are over are appended to `broken`.
+    /// Sends what can be sent now. Appends links that have ended to `broken`.
     fn flush(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>);
 
-    /// To be called before waiting: from now on its descriptors tell of what comes. False where something has come
-    /// already: do not wait, the next [`poll`](Self::poll) tells of it.
+    /// Arms the descriptors before a wait: from now on they report arrivals. Returns false if something has arrived
+    /// already: the caller must not wait, and the next [`poll`](Self::poll) reports it.
     fn prepare_wait(&mut self) -> bool;
 
-    /// Whether, while nobody waits, [`poll`](Self::poll) sees all that comes, without a system call while nothing does.
+    /// True if [`poll`](Self::poll) sees every arrival while the node does not wait, without a system call while there
+    /// are none.
     fn sees(&self) -> bool;
 
-    /// When to be polled again, though nothing comes. An endpoint without a descriptor says so here.
+    /// Returns the time at which to poll again even if nothing arrives. An endpoint without a descriptor asks for
+    /// polling this way.
     fn next_timeout(&self) -> Option<Duration>;
 
-    /// Ends the link to a peer. What was to be sent is sent as far as that can be done at once, but for the bytes of
-    /// slots: those may be others' by then.
+    /// Ends the link to a peer. Pending messages are sent as far as that is possible at once, but not the bytes of
+    /// slots: the slots may have been reused by then.
     fn close(&mut self, peer: usize);
 
-    /// Returns what a port of frames has counted of the datagrams that came to it: zeros elsewhere.
+    /// Returns the counters of a port of frames for the datagrams that arrived at it; zeros for other links.
     fn arrivals(&self) -> Arrivals {
         Arrivals::default()
     }
 
-    /// To be called when nothing more will be sent. From now on the last messages are repeated until they have arrived,
-    /// where the medium loses some: go on with [`poll`](Self::poll) and [`flush`](Self::flush) until they
-    /// [have](Self::has_left), or for as long as they are worth.
+    /// Prepares to leave, when nothing more will be sent. From now on the last messages are repeated until they have
+    /// arrived, where the medium loses some: continue with [`poll`](Self::poll) and [`flush`](Self::flush) until they
+    /// [have](Self::has_left), or for as long as they are worth the wait.
     fn leave(&mut self) {}
 
-    /// Whether the last messages have arrived, as far as this end has to see to it.
+    /// True if the last messages have arrived, as far as this end is responsible for that.
     fn has_left(&self) -> bool {
         true
     }
 }
 
-/// Datagrams that came to ports of this host. What is missing of those that were sent, and is not among these, was lost
+/// Counts of datagrams that arrived at ports of this host. Datagrams that were sent and are not counted here were lost
 /// on the way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrivals {
-    /// Taken by the port.
+    /// Datagrams that the port received.
     pub received: u64,
-    /// Dropped by this host or its adapter: no room was left for them.
+    /// Datagrams dropped by this host or its adapter for lack of room.
     pub dropped: u64,
-    /// Dropped since they were damaged on their way.
+    /// Datagrams dropped because they were damaged on their way.
     pub damaged: u64,
-    /// Dropped since they were no frames of this version, or packets for others.
+    /// Datagrams dropped because they were not frames of this version, or packets for other hosts.
     pub foreign: u64,
 }
 
 impl Arrivals {
-    /// Returns what came to both ports.
+    /// Returns the sums of the counts of two ports.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -105,20 +107,20 @@ impl Arrivals {
         }
     }
 
-    /// Whether no datagram came: of a link of another kind, none ever does.
+    /// True if no datagram arrived: always so for links of other kinds.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A source's end: it connects to builders.
+/// A source's endpoint, which connects to builders.
 pub trait SourceEndpoint: Endpoint<Received = Message> {
-    /// Begins to connect to a builder. `congestion` names the congestion control of a TCP link (those there are are
-    /// listed in `/proc/sys/net/ipv4/tcp_available_congestion_control`), `system` the system's default; without it,
-    /// cubic. That there is nobody at the address may be found out only later.
+    /// Begins to connect to a builder. `congestion` names the congestion control of a TCP link (the available ones are
+    /// listed in `/proc/sys/net/ipv4/tcp_available_congestion_control`); `system` is the system's default; without it,
+    /// cubic is used. An address at which no peer listens may be detected only later.
     ///
     /// # Errors
-    /// The address, or what was asked for with it, cannot be used here; or nobody is there.
+    /// The address, or the congestion control, cannot be used here; or no peer listens there.
     fn connect(
         &mut self,
         peer: usize,
@@ -127,72 +129,74 @@ pub trait SourceEndpoint: Endpoint<Received = Message> {
         greeting: &SourceGreeting,
     ) -> Result<(), LinkError>;
 
-    /// The link to a peer, while there is one.
+    /// Returns the link to a peer, or `None` if there is none.
     fn link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)>;
 
-    /// The link to a peer, while there is one.
+    /// Returns the link to a peer, or `None` if there is none.
     fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)>;
 }
 
-/// A builder's end: sources connect to it.
+/// A builder's endpoint, to which sources connect.
 pub trait BuilderEndpoint: Endpoint<Received = crate::Received> {
-    /// Where others find it: with the port the system chose, where it was to choose one.
+    /// Returns the place at which others reach the endpoint, with the port that the system chose, if it was left to the
+    /// system.
     fn place(&self) -> String;
 
-    /// Prepares the links of sources that come from now on for credits: up to so many bytes of one source may be on
-    /// their way to here at a time. Of two things that cannot be had, the first is told.
+    /// Prepares the links of sources that connect from now on for credits: up to `bytes` of one source may be in flight
+    /// to this end at a time. If two things are unavailable, only the first is reported.
     ///
     /// # Errors
-    /// What cannot be had, and what that means.
+    /// A description of what is unavailable, and of the consequence.
     fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
         let _ = bytes;
         Ok(())
     }
 
-    /// Prepares for so many bytes that are on their way to here at a time, of all sources together, and says how many may
-    /// be: more would be lost.
+    /// Prepares for `bytes` in flight to this end at a time, over all sources, and returns the number of bytes that may
+    /// be in flight: more would be lost.
     fn holds(&mut self, bytes: u64) -> u64 {
         bytes
     }
 
-    /// Lets in the next that waits, as number `peer`, with a name of the peer for the log. Nothing where nobody waits.
+    /// Accepts the next waiting peer, as number `peer`, and returns it with a name for the log, or `None` if no peer is
+    /// waiting.
     ///
     /// # Errors
-    /// Somebody waits and cannot be let in: out of descriptors, most likely.
+    /// A peer is waiting and cannot be accepted: most likely, no descriptor is left.
     fn accept(&mut self, peer: usize) -> Result<Option<Peer>, LinkError>;
 
-    /// Whether it is told of those that wait to be let in, as it is from the beginning.
+    /// Turns the reporting of peers that wait to be accepted on or off; it is on from the beginning.
     ///
     /// # Errors
-    /// The poller takes no more descriptors.
+    /// The poller accepts no more descriptors.
     fn listen(&mut self, listens: bool) -> Result<(), LinkError>;
 
-    /// The link to a peer, while there is one.
+    /// Returns the link to a peer, or `None` if there is none.
     fn link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)>;
 
-    /// The link to a peer, while there is one.
+    /// Returns the link to a peer, or `None` if there is none.
     fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)>;
 }
 
-/// All endpoints of a node, under one poller and with one set of numbers for their peers.
+/// All endpoints of a node, under one poller and with one numbering of their peers.
 #[derive(Debug)]
 pub struct Endpoints<E: ?Sized> {
     poller: Arc<Poller>,
-    /// The number under which the poller knows the first of them.
+    /// Number under which the poller knows the first endpoint.
     first: usize,
-    /// What kinds of links lead through that drive one by themselves.
+    /// Adapter for kinds of links that drive one themselves.
     adapter: Option<Adapter>,
     endpoints: Vec<Box<E>>,
-    /// A source's: the builders' names, by peer.
+    /// Names of the builders, by peer; only for a source.
     names: Vec<Names>,
-    /// For each peer, which of them it is at.
+    /// For each peer, the index of its endpoint.
     at: Vec<Option<usize>>,
-    /// Kept to be used again.
+    /// Scratch space of `poll`, kept for reuse.
     woken: Vec<u32>,
 }
 
 impl<E: Endpoint + ?Sized> Endpoints<E> {
-    /// None yet.
+    /// Creates a set without endpoints.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -200,13 +204,13 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         Ok(Self::under(Arc::new(Poller::new()?), 0))
     }
 
-    /// None yet, under a poller that others share, for a node with ends of both kinds: tokens of theirs are not
-    /// mistaken for tokens of these.
+    /// Creates a set without endpoints under the poller of another set, for a node with ends of both kinds. The tokens
+    /// of the two sets are distinct.
     pub fn beside<O: ?Sized>(others: &Endpoints<O>) -> Self {
         Self::under(Arc::clone(&others.poller), others.first + Self::MOST)
     }
 
-    /// With an adapter, for kinds of links that [drive one by themselves](crate::Abilities::adapter).
+    /// Sets the adapter for kinds of links that [drive one themselves](crate::Abilities::adapter).
     #[must_use]
     pub fn by(self, adapter: Option<Adapter>) -> Self {
         Self { adapter, ..self }
@@ -226,20 +230,21 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         }
     }
 
-    /// What to wait on. Tokens from [`Watch::OTHERS`] on are free for other descriptors.
+    /// Returns the poller to wait on. Tokens from [`Watch::OTHERS`] on are free for other descriptors.
     pub fn poller(&self) -> &Arc<Poller> {
         &self.poller
     }
 
-    /// As [`Endpoint::register`], with each.
+    /// Calls [`Endpoint::register`] on each endpoint.
     ///
     /// # Errors
-    /// The medium of one does not take it.
+    /// The medium of one endpoint does not accept the memory.
     pub fn register(&mut self, memory: &Arc<Arena>) -> Result<(), LinkError> {
         self.endpoints.iter_mut().try_for_each(|endpoint| endpoint.register(memory))
     }
 
-    /// As [`Endpoint::poll`], of all. `tokens` are what the poller told of; those of others are skipped.
+    /// Calls [`Endpoint::poll`] on each endpoint. `tokens` are those that the poller reported; tokens of others are
+    /// skipped.
     pub fn poll(&mut self, now: Duration, tokens: &[u64], ready: &mut Vec<usize>) {
         for (index, endpoint) in self.endpoints.iter_mut().enumerate() {
             self.woken.clear();
@@ -248,20 +253,20 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         }
     }
 
-    /// As [`Endpoint::receive`]. Nothing comes from a peer that was closed.
+    /// Calls [`Endpoint::receive`] on the peer's endpoint. Nothing is received from a peer that was closed.
     ///
     /// # Errors
-    /// The link is over, and why.
+    /// The link has ended; the error is the reason.
     pub fn receive(&mut self, peer: usize, received: &mut Vec<E::Received>) -> Result<bool, LinkError> {
         self.of_mut(peer).map_or(Ok(false), |endpoint| endpoint.receive(peer, received))
     }
 
-    /// As [`Endpoint::flush`], of all.
+    /// Calls [`Endpoint::flush`] on each endpoint.
     pub fn flush(&mut self, now: Duration, broken: &mut Vec<(usize, LinkError)>) {
         self.endpoints.iter_mut().for_each(|endpoint| endpoint.flush(now, broken));
     }
 
-    /// As [`Endpoint::prepare_wait`], of all.
+    /// Calls [`Endpoint::prepare_wait`] on each endpoint. Returns true if all are ready to wait.
     pub fn prepare_wait(&mut self) -> bool {
         let mut waits = true;
         for endpoint in &mut self.endpoints {
@@ -270,34 +275,34 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         waits
     }
 
-    /// Whether each of them [sees](Endpoint::sees) all that comes.
+    /// True if each endpoint [sees](Endpoint::sees) every arrival.
     pub fn sees(&self) -> bool {
         self.endpoints.iter().all(|endpoint| endpoint.sees())
     }
 
-    /// The first time at which one of them is to be polled.
+    /// Returns the first time at which an endpoint is to be polled.
     pub fn next_timeout(&self) -> Option<Duration> {
         self.endpoints.iter().filter_map(|endpoint| endpoint.next_timeout()).min()
     }
 
-    /// As [`Endpoint::close`].
+    /// Calls [`Endpoint::close`] on the peer's endpoint.
     pub fn close(&mut self, peer: usize) {
         if let Some(endpoint) = self.of_mut(peer) {
             endpoint.close(peer);
         }
     }
 
-    /// As [`Endpoint::arrivals`], of all together.
+    /// Returns the sum of [`Endpoint::arrivals`] over all endpoints.
     pub fn arrivals(&self) -> Arrivals {
         self.endpoints.iter().fold(Arrivals::default(), |sum, endpoint| sum.and(endpoint.arrivals()))
     }
 
-    /// As [`Endpoint::leave`], with each.
+    /// Calls [`Endpoint::leave`] on each endpoint.
     pub fn leave(&mut self) {
         self.endpoints.iter_mut().for_each(|endpoint| endpoint.leave());
     }
 
-    /// As [`Endpoint::has_left`], of all.
+    /// True if [`Endpoint::has_left`] is true for all endpoints.
     pub fn has_left(&self) -> bool {
         self.endpoints.iter().all(|endpoint| endpoint.has_left())
     }
@@ -325,8 +330,8 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
 }
 
 impl Endpoints<dyn SourceEndpoint> {
-    /// With one for each kind of link that leads to these addresses. Peers are connected to by their place among them.
-    /// Names are looked up here: this takes as long as the resolver does.
+    /// Adds one endpoint for each kind of link among these addresses. The number of a peer is the index of its address.
+    /// Names are resolved here: the call takes as long as the resolver does.
     ///
     /// # Errors
     /// A kind of link cannot be used here, or a name has no address.
@@ -345,10 +350,10 @@ impl Endpoints<dyn SourceEndpoint> {
         Ok(self)
     }
 
-    /// As [`SourceEndpoint::connect`], to the next of the addresses that the peer's name stands for.
+    /// Calls [`SourceEndpoint::connect`], with the next of the addresses that the peer's name stands for.
     ///
     /// # Errors
-    /// The address, or what was asked for with it, cannot be used here; or nobody is there.
+    /// The address, or the congestion control, cannot be used here; or no peer listens there.
     pub fn connect(
         &mut self,
         peer: usize,
@@ -360,23 +365,23 @@ impl Endpoints<dyn SourceEndpoint> {
         self.of_mut(peer).map_or(Ok(()), |endpoint| endpoint.connect(peer, &to, congestion, greeting))
     }
 
-    /// The link to a peer, while there is one.
+    /// Returns the link to a peer, or `None` if there is none.
     pub fn link(&self, peer: usize) -> Option<&(dyn SourceLink + 'static)> {
         self.of(peer)?.link(peer)
     }
 
-    /// The link to a peer, while there is one.
+    /// Returns the link to a peer, or `None` if there is none.
     pub fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn SourceLink + 'static)> {
         self.of_mut(peer)?.link_mut(peer)
     }
 }
 
 impl Endpoints<dyn BuilderEndpoint> {
-    /// Listens at one more address, and says where others find it. A Unix socket that a dead process left behind is
-    /// replaced; one on which somebody listens is not.
+    /// Listens at one more address, and returns the address at which others reach it. A Unix socket that a dead process
+    /// left is replaced; one on which a process listens is not.
     ///
     /// # Errors
-    /// It cannot be listened on there: [`LinkError::Listening`] says what to do.
+    /// The address cannot be listened on: [`LinkError::Listening`] says what to do.
     pub fn add(&mut self, address: &Address, eager: Eager) -> Result<Address, LinkError> {
         let endpoint = address.kind().transport().builder(address, self.adapter.as_ref(), eager, self.watch())?;
         let found = Address::new(address.kind(), &endpoint.place()).unwrap_or_else(|_| address.clone());
@@ -384,10 +389,10 @@ impl Endpoints<dyn BuilderEndpoint> {
         Ok(found)
     }
 
-    /// As [`BuilderEndpoint::expect`], with each: the first thing that cannot be had is told.
+    /// Calls [`BuilderEndpoint::expect`] on each endpoint; only the first unavailable thing is reported.
     ///
     /// # Errors
-    /// What cannot be had, and what that means.
+    /// A description of what is unavailable, and of the consequence.
     pub fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
         let mut told = Ok(());
         for endpoint in &mut self.endpoints {
@@ -396,15 +401,15 @@ impl Endpoints<dyn BuilderEndpoint> {
         told
     }
 
-    /// As [`BuilderEndpoint::holds`], of all.
+    /// Calls [`BuilderEndpoint::holds`] on each endpoint, and returns the smallest result.
     pub fn holds(&mut self, bytes: u64) -> u64 {
         self.endpoints.iter_mut().map(|endpoint| endpoint.holds(bytes)).min().unwrap_or(bytes)
     }
 
-    /// As [`BuilderEndpoint::accept`], at one of them.
+    /// Calls [`BuilderEndpoint::accept`] on the endpoint at index `at`.
     ///
     /// # Errors
-    /// Somebody waits and cannot be let in.
+    /// A peer is waiting and cannot be accepted.
     pub fn accept(&mut self, at: usize, peer: usize) -> Result<Option<Peer>, LinkError> {
         let Some(endpoint) = self.endpoints.get_mut(at) else { return Ok(None) };
         let accepted = endpoint.accept(peer)?;
@@ -414,20 +419,20 @@ impl Endpoints<dyn BuilderEndpoint> {
         Ok(accepted)
     }
 
-    /// As [`BuilderEndpoint::listen`], at one of them.
+    /// Calls [`BuilderEndpoint::listen`] on the endpoint at index `at`.
     ///
     /// # Errors
-    /// The poller takes no more descriptors.
+    /// The poller accepts no more descriptors.
     pub fn listen(&mut self, at: usize, listens: bool) -> Result<(), LinkError> {
         self.endpoints.get_mut(at).map_or(Ok(()), |endpoint| endpoint.listen(listens))
     }
 
-    /// The link to a peer, while there is one.
+    /// Returns the link to a peer, or `None` if there is none.
     pub fn link(&self, peer: usize) -> Option<&(dyn BuilderLink + 'static)> {
         self.of(peer)?.link(peer)
     }
 
-    /// The link to a peer, while there is one.
+    /// Returns the link to a peer, or `None` if there is none.
     pub fn link_mut(&mut self, peer: usize) -> Option<&mut (dyn BuilderLink + 'static)> {
         self.of_mut(peer)?.link_mut(peer)
     }
@@ -453,7 +458,7 @@ mod tests {
             (at("file"), "which is no socket"),
             (here.to_string(), "end what listens there"),
             (port.to_string(), "end what listens there"),
-            // TEST-NET-1 (RFC 5737): nobody has it. And a name that nobody can have (RFC 6761).
+            // TEST-NET-1 (RFC 5737), an address that no host has; and a name that cannot exist (RFC 6761).
             ("tcp:192.0.2.1:7400".to_owned(), "no address of this host"),
             ("tcp:nobody.invalid:7400".to_owned(), "correct the name"),
         ] {

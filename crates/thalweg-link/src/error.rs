@@ -1,79 +1,80 @@
-//! What ends a link.
+//! Errors that end a link.
 
 use crate::Address;
 use std::io;
 use thalweg_wire::{Message, MessageError, Refusal};
 use thiserror::Error;
 
-/// Why a link is at its end.
+/// Reason why a link has ended.
 #[derive(Debug, Error)]
 pub enum LinkError {
-    /// The peer closed it, or died.
+    /// The peer closed the connection, or died.
     #[error("the peer closed the connection")]
     Closed,
-    /// The peer ended it and said why.
+    /// The peer ended the connection and sent a reason.
     #[error("refused: {text} ({reason:?})")]
     Refused {
-        /// The class of reason.
+        /// Class of the reason.
         reason: Refusal,
-        /// The peer's words.
+        /// Text from the peer.
         text: String,
     },
-    /// The peer sent what is no message.
+    /// The peer sent bytes that are not a message.
     #[error("protocol error: {0}")]
     Message(#[from] MessageError),
-    /// The peer broke a rule of the conversation.
+    /// The peer broke a rule of the protocol.
     #[error("protocol error: {0}")]
     Protocol(String),
-    /// What was asked for is not to be had here: an address, a congestion control. Trying again does not help.
+    /// A resource is not available here: an address, a congestion control. Trying again does not help.
     #[error("{doing}: {error}")]
     Unusable {
-        /// What was being done.
+        /// Action that failed.
         doing: String,
-        /// The kernel's answer.
+        /// Error from the kernel.
         error: io::Error,
     },
     /// An address that cannot be listened on.
     #[error("listening on {address}: {error}; {advice}")]
     Listening {
-        /// The address.
+        /// Address that was to be listened on.
         address: Address,
-        /// The kernel's answer, or the resolver's.
+        /// Error from the kernel or from the resolver.
         error: io::Error,
-        /// What to do.
+        /// Advice on what to do.
         advice: &'static str,
     },
-    /// The kernel's answer while something was being done.
+    /// A system call failed.
     #[error("{doing}: {error}")]
     Io {
-        /// What was being done.
+        /// Action that failed.
         doing: String,
-        /// The answer.
+        /// Error from the kernel.
         error: io::Error,
     },
 }
 
 impl LinkError {
-    /// For `map_err` on a system call that does what the configuration asks for.
+    /// Returns a function for `map_err` on a system call that does what the configuration asks for.
     pub(crate) fn unusable(doing: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         move |error| Self::Unusable { doing: doing.into(), error }
     }
 
-    /// For `map_err` on a system call.
+    /// Returns a function for `map_err` on a system call.
     pub(crate) fn io<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self::Io { doing: doing.into(), error: error.into() }
     }
 
-    /// Whether the peer broke the rules, as against just being gone.
+    /// True if the peer broke the rules, as opposed to merely being gone.
     pub fn is_violation(&self) -> bool {
         matches!(self, Self::Message(_) | Self::Protocol(_))
     }
 }
 
-/// Most bytes of messages that wait for a peer to take them. Who listens leaves some kilobytes.
+/// Maximum number of bytes of messages that wait for a peer to read them. A peer that reads leaves some kilobytes.
 pub(crate) const MOST_UNHEARD: usize = 16 << 20;
 
-/// An error where more than `most` bytes wait for the peer. One that talks and never listens would fill our memory.
+/// Returns an error if more than `most` bytes wait for the peer. A peer that sends and never reads would exhaust our
+/// memory.
 pub(crate) fn check_unheard(bytes: usize, most: usize) -> Result<(), LinkError> {
     if bytes <= most {
         return Ok(());
@@ -81,7 +82,7 @@ pub(crate) fn check_unheard(bytes: usize, most: usize) -> Result<(), LinkError> 
     Err(LinkError::Protocol(format!("the peer does not take what it is told: {bytes} bytes wait for it")))
 }
 
-/// The last message of a conversation, with as much of `text` as a peer accepts.
+/// Encodes the last message of a connection, with as much of `text` as a peer accepts.
 pub(crate) fn refusal(reason: Refusal, text: &str) -> Vec<u8> {
     const CHARACTERS: usize = Message::MAX_REFUSAL_TEXT as usize / 4;
     let text: String = text.chars().take(CHARACTERS).collect();

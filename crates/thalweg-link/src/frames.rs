@@ -1,13 +1,13 @@
-//! Endpoints of links of frames: a port for all peers, and for each peer a connection that is reliable though the port is
-//! not.
+//! Endpoints of links of frames: one port, and a reliable connection over it for each peer.
 //!
-//! What is said goes in *words*, which are heard once and in order (`channel`). What a slot holds goes in *pieces*,
-//! straight from the arena; who misses one asks for it again (`builder`). So nothing is held back behind what was lost,
-//! and nothing is kept to be sent again but the slot itself, which is kept anyway. `docs/wire.md` has the bytes.
+//! Messages are sent as *words*, which are delivered once and in order (`channel`). The content of slots is sent as
+//! *pieces*, straight from the arena; a builder that misses a piece asks for it again (`builder`). So nothing waits for
+//! what was lost, and nothing is kept for retransmission but the slot itself, which is kept anyway. `docs/wire.md`
+//! specifies the bytes.
 //!
-//! A builder knows a connection by the number that the source has drawn for it (64 bits) and by where it comes from;
-//! what says it is of another is dropped. A damaged frame is dropped as well, and so repeated as if it had
-//! been lost. The longest datagram that a path takes is found by probes (`path`).
+//! A builder identifies a connection by the number that the source has drawn for it (64 bits) and by the address it
+//! comes from; frames with the number of another connection are dropped. A damaged frame is dropped as well, and so
+//! repeated as if it had been lost. The longest datagram that a path takes is found by probes (`path`).
 
 mod builder;
 mod channel;
@@ -33,59 +33,59 @@ use thalweg_arena::Arena;
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
 use thalweg_wire::{Content, FrameError, HEAD_LEN, Head, MESSAGE_LEN, Message};
 
-/// Frames of one peer before others have their turn.
+/// Maximum number of frames sent to one peer before others have their turn.
 const FAIR_SHARE: usize = 64;
-/// Bursts received before others have their turn.
+/// Maximum number of bursts received before others have their turn.
 const BURSTS: usize = 8;
-/// The longest that a source is not asked how far it is.
+/// Maximum time between questions to a source about its progress.
 const LONGEST_PROBE: Duration = Duration::from_millis(640);
-/// From one look at a port that wakes nobody to the next, while its node sleeps.
+/// Polling interval of a port that cannot wake its node, while the node sleeps.
 const LOOK: Duration = Duration::from_micros(50);
-/// Connections that nobody has let in yet.
+/// Maximum number of connections that wait to be accepted.
 const MOST_WAITING: usize = 1024;
-/// Connections that are over, and of which frames may still be on their way.
+/// Maximum number of ended connections that are remembered, since frames of theirs may still be on their way.
 const MOST_PAST: usize = 4096;
-/// How long what was said last is said again after a connection was closed, and after the port was.
+/// Time for which the last words are repeated after a connection was closed, and (`LAST_WORDS`) after the port was.
 const LINGER: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// From one look at what the port has dropped to the next.
+/// Time between two looks at what the port has dropped.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A port, and the connections that lead through it.
+/// A port, and the connections through it.
 #[derive(Debug)]
 pub(crate) struct Frames<I: FrameIo, H: Half> {
     io: I,
     watch: Watch,
     interest: Interest,
     connections: BTreeMap<u64, Connection<H>>,
-    /// The connection to each peer.
+    /// Number of the connection to each peer.
     peers: Vec<Option<u64>>,
-    /// Where it is a builder's: who waits to be let in.
+    /// Connections that wait to be accepted; only at a builder's port.
     door: Option<Door>,
-    /// Those that were closed here, the oldest first: what comes of them late begins no new one.
+    /// Connections that were closed here, the oldest first: late frames of theirs do not begin new connections.
     past: VecDeque<u64>,
-    /// Where nobody is any more, while there may be more to be received.
+    /// Addresses at which there is no peer any more, while there may be more to receive from them.
     gone: Vec<SocketAddr>,
-    /// More may have come than was received.
+    /// True if more may have come than was received.
     more: bool,
-    /// The connection whose turn it is, where there was no room to send for all.
+    /// Number of the connection whose turn it is, if there was no room to send for all.
     turn: u64,
-    /// Kept to be used again: the connections in their turns.
+    /// Connections in the order of their turns, kept for reuse.
     order: Vec<u64>,
     now: Duration,
     random: RandomState,
     drawn: u64,
-    /// Frames that were damaged on their way, and so are lost.
+    /// Number of frames that were damaged on their way, and so are lost.
     damaged: u64,
-    /// Datagrams that were no frames.
+    /// Number of datagrams that were not frames.
     foreign: u64,
-    /// The arrivals that were warned of, and when they are looked at again.
+    /// Arrivals at the last warning, and the time at which they are checked again.
     warned: (Arrivals, Duration),
-    /// A frame of another version has come, and was warned of.
+    /// True if a frame of another version has come, and a warning was logged.
     other_version: bool,
     room: Vec<u8>,
-    /// The last messages were repeated already.
+    /// True if the last messages were repeated already.
     left: bool,
 }
 
@@ -100,35 +100,35 @@ struct Door {
 struct Connection<H: Half> {
     peer: Option<usize>,
     address: SocketAddr,
-    /// The other end has answered, from that address.
+    /// True if the other end has answered, from that address.
     is_answered: bool,
     half: H,
     received: Vec<H::Received>,
-    /// It is over, and why, until that was told.
+    /// True if the connection is over; `error` is the reason, until it was reported.
     over: bool,
     error: Option<LinkError>,
-    /// Nobody is at the other end any more.
+    /// True if there is no peer at the other end any more.
     gone: bool,
-    /// Bytes of slots have come since it was last received from.
+    /// True if bytes of slots have come since the last call of `receive`.
     stirred: bool,
-    /// It was closed here, and what was said last is said again until then.
+    /// Time until which the last words are repeated, if the connection was closed here.
     closing: Option<Duration>,
 }
 
 /// One end of a connection, without its port.
 pub(crate) trait Half: Debug + Send + Sized {
-    /// What is received.
+    /// A message or answer received from the other end.
     type Received: Debug + Send;
-    /// Whether it sends what lies in memory: then the port needs to know that.
+    /// True if it sends from registered memory: the port needs to know the memory then.
     const SENDS_PIECES: bool;
 
-    /// Its words.
+    /// Returns the channel for words.
     fn channel(&mut self) -> &mut Channel;
 
-    /// Whether the other end has all its words.
+    /// True if the other end has received all words.
     fn is_quiet(&self) -> bool;
 
-    /// A frame has come.
+    /// Processes a received frame, and appends messages to `said`.
     fn on_frame(
         &mut self,
         head: &Head,
@@ -137,36 +137,37 @@ pub(crate) trait Half: Debug + Send + Sized {
         said: &mut Vec<Self::Received>,
     ) -> Result<(), LinkError>;
 
-    /// Time passes.
+    /// Handles timeouts.
     fn time(&mut self, now: Duration) -> Result<(), LinkError>;
 
-    /// Only datagrams of so many bytes get there.
+    /// Limits datagrams to `longest` bytes: longer ones do not reach the other end.
     fn too_long(&mut self, longest: usize);
 
-    /// When [`time`](Self::time) has something to do.
+    /// Returns the time at which [`time`](Self::time) has something to do.
     fn deadline(&self) -> Duration;
 
-    /// Puts one frame into the port's burst, which has room for it. False where there is nothing to be sent.
+    /// Puts one frame into the port's burst, which has room for it. Returns false if there is nothing to send.
     fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError>;
 
-    /// Whoever is on the other end hears the last words, and nothing else.
+    /// Stops everything except the delivery of the last words.
     fn close(&mut self);
 
-    /// The other end answers from this address, and is sent to there.
+    /// Redirects frames to `address`, from which the other end answers.
     fn moves_to(&mut self, address: SocketAddr);
 
-    /// One for a connection that a source begins, at a builder's port that copies what comes so many times.
+    /// Creates an end for a connection that a source begins, at a builder's port that copies received bytes `copies`
+    /// times. `None` at a source's port.
     fn begun(connection: u64, from: SocketAddr, copies: u64, now: Duration) -> Option<Self>;
 }
 
-/// A message, and the text behind it that has not come as a whole.
+/// A message whose text has not arrived completely.
 #[derive(Debug, Default)]
 struct Texts {
     begun: Option<(Message, Vec<u8>)>,
 }
 
 impl Texts {
-    /// A word was heard: with it, a message may be whole.
+    /// Processes a received word. Returns a message with its text when the word completes one.
     fn on_word(&mut self, word: &Word) -> Result<Option<(Message, Vec<u8>)>, LinkError> {
         let (message, mut text) = match self.begun.take() {
             Some((message, mut text)) => {
@@ -175,7 +176,7 @@ impl Texts {
             }
             None => (Message::decode(word)?, Vec::new()),
         };
-        // A piece's bytes are no text: it says so itself, and is told so by whoever hears it.
+        // The length of `Data` counts bytes of a piece, not text: here its receiver rejects the message.
         let length = if matches!(message, Message::Data { .. }) { 0 } else { message.body_len() };
         if text.len() < length {
             self.begun = Some((message, text));
@@ -186,12 +187,12 @@ impl Texts {
     }
 }
 
-/// A message with its text, in words.
+/// Encodes a message with its text as words.
 fn words_of(message: &Message, text: &[u8]) -> impl Iterator<Item = Word> {
     std::iter::once(message.encode()).chain(words(text))
 }
 
-/// Bytes in words, the last of them filled up with zeros.
+/// Splits bytes into words, the last of them padded with zeros.
 fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
     bytes.chunks(MESSAGE_LEN).map(|part| {
         let mut word = [0; MESSAGE_LEN];
@@ -200,7 +201,7 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = Word> {
     })
 }
 
-/// Puts the next words into the burst, in a datagram of at most so many bytes, and padded to at least so many.
+/// Puts the next words into the burst, in a datagram of at most `longest` and at least `padded` bytes.
 fn put_words(
     channel: &mut Channel,
     served: u32,
@@ -221,7 +222,7 @@ fn put_words(
     io.send(to, room, None);
 }
 
-/// Puts a frame without words or a piece into the burst, in a datagram of at least so many bytes.
+/// Puts a frame without words and without a piece into the burst, in a datagram of at least `padded` bytes.
 #[expect(clippy::too_many_arguments, reason = "as put_words")]
 fn put_bare(
     channel: &mut Channel,
@@ -269,7 +270,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         })
     }
 
-    /// Whether the port wakes nobody, and is looked at instead.
+    /// True if the port cannot wake the node, and is polled instead.
     fn is_polled(&self) -> bool {
         self.io.fd().is_none() && self.io.sees()
     }
@@ -289,13 +290,13 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         self.connections.get_mut(&(*self.peers.get(peer)?)?)
     }
 
-    /// A number that nobody guesses.
+    /// Returns a number that no one can guess.
     fn draw(&mut self) -> u64 {
         self.drawn += 1;
         self.io.draw().unwrap_or_else(|| self.random.hash_one(self.drawn))
     }
 
-    /// Hears what has come: as many bursts as are fair. True where more may be waiting.
+    /// Receives as many bursts as are fair. Returns true if more may be waiting.
     fn hear(&mut self, now: Duration) -> Result<bool, FramesError> {
         let Self { io, connections, door, past, gone, random, damaged, foreign, other_version, .. } = self;
         let (mut answers, mut long, copies) = (Vec::new(), Vec::new(), io.copies().1);
@@ -323,8 +324,8 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
                 }
                 let Some(door) = door.as_mut().filter(|_| is_hello(&head, content)) else {
                     if head.content != Content::Over && head.heard > 0 {
-                        // Its sender has heard words of ours. Otherwise it may have overtaken the hello of a new
-                        // connection.
+                        // The sender has received words of ours. Otherwise the frame may have overtaken the hello of a
+                        // new connection.
                         answers.push((from, channel::over(connection)));
                     }
                     return;
@@ -332,7 +333,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
                 let expected = random.hash_one((from, connection));
                 let Content::Words { token, .. } = head.content else { return };
                 if token != expected {
-                    // A sender with a false address does not receive this, and so takes no place here.
+                    // A sender with a false address does not receive this, and so occupies no place here.
                     answers.push((from, channel::bare(connection, Content::Challenge { token: expected })));
                 } else if door.waiting.len() < MOST_WAITING
                     && !past.contains(&connection)
@@ -356,13 +357,13 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
                 break;
             }
         }
-        // What somebody said before they went may still be waiting.
+        // Messages that a peer sent before it went may still be waiting.
         let heard_out = if more { 0 } else { gone.len() };
         for address in gone.drain(..heard_out) {
             let there = connections.values_mut().filter(|known| known.address == address && !known.over);
             there.for_each(|known| known.ends(Err(LinkError::Closed)));
         }
-        // One for each frame, and no longer than that.
+        // One answer for each frame, and no longer than the frame.
         for (to, head) in &answers {
             io.send(*to, &head.encode(&[]), None);
         }
@@ -377,7 +378,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         Ok(more)
     }
 
-    /// Sends as much as goes, in turn. False where there was no room for all of it.
+    /// Sends as much as possible, in turn. Returns false if there was no room for all of it.
     fn send(&mut self, now: Duration) -> Result<bool, FramesError> {
         let Self { io, connections, turn, order, room, .. } = self;
         loop {
@@ -410,7 +411,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         }
     }
 
-    /// Warns of datagrams that this host has dropped: they look like the network's losses otherwise.
+    /// Warns of datagrams that this host has dropped: they would look like losses of the network otherwise.
     fn warn_of_drops(&mut self, now: Duration) {
         let (before, at) = self.warned;
         if now < at {
@@ -430,7 +431,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         self.warned = (all, now + WARNING_INTERVAL);
     }
 
-    /// Forgets what was closed here, and has been heard to the end, or not in time.
+    /// Removes connections that were closed here and have delivered everything, or have timed out.
     fn forget(&mut self, now: Duration) {
         let Self { io, connections, past, .. } = self;
         connections.retain(|number, connection| {
@@ -446,7 +447,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
     }
 }
 
-/// Whether a frame begins with a hello, as the first of a connection does.
+/// True if a frame begins with a hello, as the first of a connection does.
 fn is_hello(head: &Head, content: &[u8]) -> bool {
     let first = content.first_chunk::<MESSAGE_LEN>();
     matches!(head.content, Content::Words { first: 0, .. })
@@ -470,8 +471,8 @@ impl<H: Half> Connection<H> {
         }
     }
 
-    /// Whether the other end may be there. A builder with several addresses may answer from another than it was called
-    /// at: no other end knows the number of the connection.
+    /// True if a frame may come from the other end. A builder with several addresses may answer from another than the
+    /// one called: no other host knows the number of the connection.
     fn comes_from(&mut self, from: SocketAddr) -> bool {
         if self.address != from && self.is_answered {
             return false;
@@ -484,7 +485,7 @@ impl<H: Half> Connection<H> {
         true
     }
 
-    /// It is over where something has failed.
+    /// Ends the connection if `outcome` is an error.
     fn ends(&mut self, outcome: Result<(), LinkError>) {
         if let Err(error) = outcome {
             self.over = true;
@@ -495,12 +496,12 @@ impl<H: Half> Connection<H> {
 
     fn hear(&mut self, head: &Head, content: &[u8], now: Duration) -> Result<(), LinkError> {
         if head.content == Content::Over {
-            // Not before a word was heard: a hello may come twice, and late.
+            // Ignored until a word was received: a hello may come twice, and late.
             return if self.half.channel().has_heard() { Err(LinkError::Closed) } else { Ok(()) };
         }
         if self.closing.is_some() {
-            // The last words are still to be heard; nothing is done any more that the other end says. Slots that it asks
-            // for here may have been given to others.
+            // The last words are still to be delivered; requests of the other end are ignored. The slots that it asks
+            // for may have been given to others.
             self.half.channel().on_frame(head, content, now, &mut Vec::new());
             return Ok(());
         }
@@ -631,11 +632,11 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
             connection.peer = None;
             connection.received.clear();
             connection.closing = Some(now + LINGER);
-            // Who broke a rule is there, and is told why this ends.
+            // A peer that broke a rule is still there, and is sent the reason.
             connection.over &= connection.gone;
             connection.half.close();
         }
-        // Nobody may listen any more: it is worth trying.
+        // An attempt only: the peer may be gone already.
         let _ = self.send(now);
         self.forget(now);
         let _ = self.io.flush();
@@ -643,7 +644,7 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
 }
 
 impl<I: FrameIo, H: Half> Frames<I, H> {
-    /// Says again what was said last, for a moment, where it was not heard: after that nobody says it.
+    /// Repeats the last words for a moment, if they were not received: after that no one repeats them.
     fn linger(&mut self) {
         self.leave();
         let (begun, then) = (Instant::now(), self.now);
@@ -665,7 +666,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
                 }
                 // A port that is polled.
                 None if self.io.sees() => std::thread::sleep(LOOK),
-                // One with a time of its own, which does not go on here.
+                // A port with a time of its own, which does not advance here.
                 None => return,
             }
         }
@@ -684,18 +685,18 @@ impl<I: FrameIo, H: Half> Drop for Frames<I, H> {
     }
 }
 
-/// A source's end over any port for datagrams.
+/// Creates a source's endpoint over any port for datagrams.
 ///
 /// # Errors
-/// The poller takes no more descriptors.
+/// The poller accepts no more descriptors.
 pub fn source_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError> {
     Ok(Box::new(Frames::source(io, watch)?))
 }
 
-/// A builder's end over any port for datagrams. Others find it where the port is.
+/// Creates a builder's endpoint over any port for datagrams. Its place is the local address of the port.
 ///
 /// # Errors
-/// The poller takes no more descriptors.
+/// The poller accepts no more descriptors.
 pub fn builder_over(io: impl FrameIo + 'static, watch: Watch) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
     let place = io.local().to_string();
     Ok(Box::new(Frames::builder(io, place, watch)?))
@@ -706,14 +707,14 @@ fn failed(FramesError { doing, error }: FramesError) -> LinkError {
 }
 
 impl<I: FrameIo> Frames<I, FrameSource> {
-    /// A source's.
+    /// Creates a source's endpoint.
     pub(crate) fn source(io: I, watch: Watch) -> Result<Self, LinkError> {
         Self::new(io, None, watch)
     }
 }
 
 impl<I: FrameIo> Frames<I, FrameBuilder> {
-    /// A builder's. `place` is what others call it.
+    /// Creates a builder's endpoint. `place` is the place at which others reach it.
     pub(crate) fn builder(io: I, place: String, watch: Watch) -> Result<Self, LinkError> {
         Self::new(io, Some(Door { place, waiting: VecDeque::new(), listens: true }), watch)
     }
@@ -766,7 +767,7 @@ impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
             connection.half.too_long(longest);
         }
         self.put(peer, number);
-        // What it said before is to be received.
+        // Messages that it sent before are to be received.
         self.more = true;
         Ok(Some(Peer::new(address.to_string(), Origin::Host(Some(address.ip())))))
     }

@@ -1,4 +1,4 @@
-//! The kinds of links: one table of what each can do, that the whole program asks.
+//! The kinds of links, and one table of what each can do, which the whole program consults.
 
 use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, SourceEndpoint, Watch, shm, tcp, udp};
 use serde::{Deserialize, Serialize};
@@ -10,23 +10,23 @@ use std::str::FromStr;
 use std::sync::{PoisonError, RwLock};
 use thalweg_wire::RECORD_ALIGN;
 
-/// A kind of link: what it can do, and how its endpoints come to be.
+/// A kind of link: its abilities, and the constructors of its endpoints.
 pub trait Transport: Debug + Send + Sync {
-    /// What it can do.
+    /// Returns the abilities of this kind of link.
     fn abilities(&self) -> &'static Abilities;
 
-    /// An endpoint that sources connect through, to builders of which one is at `to`: by an adapter of its own, where
-    /// [it needs one](Abilities::adapter). Its descriptors are put under `watch`.
+    /// Creates an endpoint through which sources connect to builders, one of which is at `to`; with an adapter of its
+    /// own, where [it needs one](Abilities::adapter). Its descriptors are registered under `watch`.
     ///
     /// # Errors
     /// This kind of link cannot be used here.
     fn source(&self, to: &Address, by: Option<&Adapter>, watch: Watch) -> Result<Box<dyn SourceEndpoint>, LinkError>;
 
-    /// An endpoint that sources connect to, at `at`: by an adapter of its own, where [it needs one](Abilities::adapter).
-    /// Its descriptors are put under `watch`.
+    /// Creates an endpoint to which sources connect, at `at`; with an adapter of its own, where [it needs
+    /// one](Abilities::adapter). Its descriptors are registered under `watch`.
     ///
     /// # Errors
-    /// It cannot be listened on there, and [`LinkError::Listening`] says what to do.
+    /// The address cannot be listened on, and [`LinkError::Listening`] says what to do.
     fn builder(
         &self,
         at: &Address,
@@ -36,50 +36,50 @@ pub trait Transport: Debug + Send + Sync {
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError>;
 }
 
-/// What a kind of link can do: a row of the table.
+/// Abilities of a kind of link: one row of the table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Abilities {
-    /// As addresses begin, and as a topology names it.
+    /// Prefix of its addresses, and its name in a topology.
     pub name: &'static str,
-    /// For people.
+    /// Name for people to read.
     pub title: &'static str,
-    /// What an address of it looks like.
+    /// Form of its addresses, as shown to users.
     pub form: &'static str,
-    /// What stands behind the name in an address.
+    /// Type of the part that follows the name in an address.
     pub locator: Locator,
-    /// The builder reads fragments in the source's own memory, without a copy: see
+    /// True if the builder reads fragments in the source's own memory, without a copy: see
     /// [`BuilderLink::maps`](crate::BuilderLink::maps).
     pub maps: bool,
-    /// A slot is fetched in pieces, so that credit can be finer than a slot.
+    /// True if a slot is fetched in pieces, so that credit can be finer than a slot.
     pub pieces: bool,
-    /// A source may send small slots unasked.
+    /// True if a source may send small slots without waiting for a fetch.
     pub eager: bool,
-    /// One end reads or writes the other's memory without its processor.
+    /// True if one end reads or writes the other's memory without its processor.
     pub one_sided: bool,
-    /// It sends frames of its own making, any of which may be lost: what has arrived of it is known here, and no kernel
-    /// delivers it after the sender's death.
+    /// True if it sends frames of its own making, any of which may be lost: what has arrived is known to this process,
+    /// and no kernel delivers data after the sender's death.
     pub frames: bool,
-    /// Bytes of headers in a full IP packet, its own among them; 0 where it sends none.
+    /// Bytes of headers in a full IP packet, including the link's own; 0 for a link that sends no packets.
     pub headers: u32,
-    /// It is a connection of the kernel's TCP, whose congestion control can be chosen.
+    /// True if it is a connection of the kernel's TCP, whose congestion control can be chosen.
     pub congestion: bool,
-    /// Files that each end has open for one connection.
+    /// Number of files that each end has open for one connection.
     pub files: u64,
-    /// A node has an interface of its host to itself, and does not hear the others on its host.
+    /// True if a node has an interface of its host to itself, and does not hear the other nodes on its host.
     pub interface: bool,
-    /// An end drives an [`Adapter`] by itself, and has to be told which.
+    /// True if an end drives an [`Adapter`] itself, which has to be specified.
     pub adapter: bool,
 }
 
 impl Abilities {
-    /// Bytes of a slot in a full IP packet of so many bytes.
+    /// Returns the number of bytes of a slot in a full IP packet of `mtu` bytes.
     pub fn payload(&self, mtu: u32) -> u32 {
         let payload = mtu.saturating_sub(self.headers);
         if self.frames { payload / RECORD_ALIGN as u32 * RECORD_ALIGN as u32 } else { payload }
     }
 }
 
-/// What stands behind the name of a kind in an address.
+/// Type of the part that follows the name of a kind in an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Locator {
     /// `HOST:PORT`, over IP.
@@ -88,7 +88,7 @@ pub enum Locator {
     Path,
 }
 
-/// Kinds that are there without being asked for.
+/// Kinds that are available without registration.
 static BUILT_IN: &[LinkKind] = &[
     LinkKind::TCP,
     LinkKind::UDP,
@@ -98,7 +98,7 @@ static BUILT_IN: &[LinkKind] = &[
 ];
 static REGISTERED: RwLock<Vec<LinkKind>> = RwLock::new(Vec::new());
 
-/// One of the kinds that are registered.
+/// A registered kind of link.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct LinkKind(&'static dyn Transport);
@@ -108,13 +108,13 @@ impl LinkKind {
     pub const TCP: Self = Self(&tcp::Tcp);
     /// Datagrams of the kernel's UDP.
     pub const UDP: Self = Self(&udp::Udp);
-    /// The same datagrams past the kernel's network.
+    /// The datagrams of UDP, sent and received past the kernel's network stack.
     #[cfg(feature = "af-xdp")]
     pub const AF_XDP: Self = Self(&udp::AfXdp);
     /// Shared memory on one host.
     pub const SHM: Self = Self(&shm::Shm);
 
-    /// Makes a kind of link known to this process: from now on its addresses can be read. A kind of this name that was
+    /// Registers a kind of link in this process: from now on its addresses can be parsed. A kind of this name that was
     /// registered before stays.
     pub fn register(transport: &'static dyn Transport) -> Self {
         let kind = Self(transport);
@@ -124,18 +124,18 @@ impl LinkKind {
         kind
     }
 
-    /// One that is known to its caller alone: its addresses cannot be read from text.
+    /// Creates a kind that only its caller knows: its addresses cannot be parsed.
     pub(crate) const fn of(transport: &'static dyn Transport) -> Self {
         Self(transport)
     }
 
-    /// All that are known.
+    /// Returns all kinds that are built in or registered.
     pub fn all() -> Vec<Self> {
         let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
         BUILT_IN.iter().chain(registered.iter()).copied().collect()
     }
 
-    /// How its endpoints come to be.
+    /// Returns the constructors of its endpoints.
     pub fn transport(self) -> &'static dyn Transport {
         self.0
     }

@@ -1,76 +1,76 @@
-//! The three verbs, *offer*, *fetch* and *release*, over whatever connects a source to a builder.
+//! The three verbs, *offer*, *fetch* and *release*, over every medium that connects a source to a builder.
 //!
-//! A link has two ends, a [`SourceLink`] and a [`BuilderLink`]. They are verbs only: they lie in [endpoints](Endpoint),
-//! each of which is a port of its host and does all that is to be done for the peers that are spoken to through it. A
-//! node [polls](Endpoint::poll) its endpoints, [receives](Endpoint::receive) what was said, calls verbs, and
-//! [flushes](Endpoint::flush). Reliability, where a medium has none, is the link's affair; what a lost connection means
-//! is the node's.
+//! A link has two ends, a [`SourceLink`] and a [`BuilderLink`], which consist of the verbs only. Links belong to
+//! [endpoints](Endpoint). An endpoint is a port of its host, and drives the I/O of all peers that are reached through
+//! it. A node [polls](Endpoint::poll) its endpoints, [receives](Endpoint::receive) messages, calls verbs, and
+//! [flushes](Endpoint::flush). The link provides reliability where the medium does not; the node decides what a lost
+//! connection means.
 //!
 //! # The links
 //!
 //! | | shm | tcp | udp, af-xdp, dpdk, [`memory`] for tests |
 //! | --- | --- | --- | --- |
 //! | address | `shm:/path/to/socket` | `tcp:host:port` | `udp:host:port`, `af-xdp:host:port`, `dpdk:host:port` (`thalweg-dpdk`), `memory:NAME` |
-//! | how a fetch moves bytes | it does not: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | datagrams out of the arena, which may be lost; copied to their place |
+//! | how a fetch moves bytes | none are moved: the source's arena is mapped | `sendfile` from the source's memfd, received into the block | datagrams out of the arena, which may be lost; copied to their place |
 //! | copies: source, builder | 0, 0 (1 when taken into a block to be recorded) | 0, 1 | udp: 1, 2; af-xdp: 0, 1, and 1 each where the kernel copies; dpdk: 0, 1 |
-//! | eager offers | become held ones: seeing is faster than sending | sent unasked, within the credit | become held ones |
-//! | last words of a peer that dies | heard | heard, as far as they had arrived | may be lost |
-//! | a process that dies is noticed | at once | at once | udp: when something is sent to it; otherwise after 10 s |
-//! | a host or a cable that dies is noticed | | after some 10 s | after 10 s |
+//! | eager offers | become held ones: reading in place is faster than sending | sent without a fetch, within the credit | become held ones |
+//! | last messages of a peer that dies | received | received, as far as they had arrived | may be lost |
+//! | a process that dies is detected | at once | at once | udp: when something is sent to it; otherwise after 10 s |
+//! | a host or a cable that dies is detected | | after some 10 s | after 10 s |
 //!
-//! # What each of them promises
+//! # Guarantees of every link
 //!
-//! - What one end says the other hears once and in that order: offers by their tickets, `End` behind the offers it
-//!   counts.
-//! - A fetch arrives whole, in its own place and with the length that was asked for, unless its offer is dropped or the
-//!   link ends. That the bytes are the right ones is for the CRC in each fragment's header to say.
-//! - Over a stream and over a ring fetches are answered in the order they were made in; over frames some may come later,
-//!   which were asked for again.
-//! - A place that went into a fetch comes back with what arrived. Otherwise it is [dropped](Span), and so returns by
-//!   itself: when the fetch is [called off](BuilderLink::cancel), or with the link.
-//! - A slot's bytes are read until its ticket is released and no longer, and an offer that was asked for cannot be
+//! - Messages of one end are received by the other once and in order: offers in the order of their tickets, `End` after
+//!   the offers it counts.
+//! - A fetch arrives whole, in its own place and with the requested length, unless its offer is dropped or the link
+//!   ends. The CRC in each fragment's header verifies that the bytes are the right ones.
+//! - Over a stream and over a ring, fetches are answered in the order they were made in; over frames, fetches that had
+//!   to be repeated may arrive later.
+//! - A place that went into a fetch is returned with the bytes that arrived. Otherwise it is [dropped](Span), and so
+//!   returns automatically: when the fetch is [called off](BuilderLink::cancel), or with the link.
+//! - A slot's bytes are read until its ticket is released and no longer, and an offer that was fetched cannot be
 //!   [withdrawn](SourceLink::withdraw).
-//! - A source that comes back over a new link offers again what was not released. The builder may ask for it before it
-//!   has heard that.
+//! - A source that reconnects over a new link repeats the offers that were not released. The builder may fetch them
+//!   before it has received the repeated offers.
 //!
-//! # What a peer can do
+//! # Powers of a peer
 //!
-//! A peer that breaks the rules ends its link with an error that [says so](LinkError::is_violation) and names what it
-//! did. It cannot make the other end panic, and can make it keep no more than this: a description of 16 KiB, the eager
-//! credit, four fetches for each slot and one for each 4 KiB of it, and 16 MiB (or 256 bytes for each slot) of messages
-//! that it was told and does not take.
+//! A peer that breaks the rules ends its link with an error that [reports a violation](LinkError::is_violation) and
+//! names the action. It cannot make the other end panic, and can make it store no more than this: a description of 16
+//! KiB, the eager credit, four fetches for each slot and one for each 4 KiB of it, and 16 MiB (or 256 bytes for each
+//! slot) of messages that were sent to the peer and that it does not read.
 //!
-//! Over shm it can do one thing more: change bytes while they are read, that is what they say, not where anything is read
-//! or written. Who may connect at all is decided by the permissions of the socket
-//! (shm) and by the network (the others): nothing here is encrypted. Over frames, who cannot see a connection's number
-//! cannot speak for it. A builder keeps nothing of a greeting before its sender has shown that it receives what is sent to
-//! its address; then it has one of 4096 places until it is let in or given up.
+//! Over shm a peer can do one thing more: change bytes while they are read. That changes their values, not the
+//! addresses that are read or written. Permission to connect is decided by the permissions of the socket (shm) and by
+//! the network (the others): nothing here is encrypted. Over frames, a host that cannot see a connection's number
+//! cannot send on its behalf. A builder keeps nothing of a greeting before its sender has shown that it receives what
+//! is sent to its address; then the sender has one of 4096 places until it is accepted or given up.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `kind` | The kinds of links: one table of what each can do, that the whole program asks |
-//! | `adapter` | A network adapter that an end drives by itself, past the kernel |
-//! | `address` | Where a builder listens: the name of a kind of link, and a place |
-//! | `names` | The addresses that a builder's name stands for: looked up before the run, and again on a thread of their own |
-//! | `endpoint` | Endpoints: what a node speaks to its peers through |
-//! | `sockets` | Endpoints of links that have a descriptor each: one socket for a peer |
+//! | `kind` | The kinds of links, and one table of what each can do, which the whole program consults |
+//! | `adapter` | A network adapter that one end drives itself, bypassing the kernel |
+//! | `address` | The address at which a builder listens: the name of a kind of link, and a place |
+//! | `names` | The addresses that a builder's name stands for: resolved before the run, and again on a separate thread |
+//! | `endpoint` | Endpoints: the ports through which a node communicates with its peers |
+//! | `sockets` | Endpoints of links that have one descriptor each: one socket per peer |
 //! | `poller` | Waiting: one epoll for sockets, doorbells, timers and the recorder's ring |
-//! | `peer` | Who connects |
-//! | `offered` | What a source has offered over one connection, and what the builder has asked for of it |
-//! | `outstanding` | A source's book of tickets: what it has offered to one builder and may not forget yet |
-//! | `rules` | What a builder checks of a source's words over every link |
+//! | `peer` | The peer at the other end of a connection |
+//! | `offered` | The offers that a source has made over one connection, and the builder's fetches of them |
+//! | `outstanding` | A source's book of tickets: the offers to one builder that are not released yet |
+//! | `rules` | Rules for a source's messages that a builder checks over every link |
 //! | `tcp` | The three verbs over TCP |
 //! | `shm` | The three verbs over shared memory, between two processes of one host |
-//! | `frames` | Endpoints of links of frames: a port for all peers, and for each peer a connection that is reliable though the port is not |
+//! | `frames` | Endpoints of links of frames: one port, and a reliable connection over it for each peer |
 //! | `udp` | The three verbs over UDP: frames through a socket |
-//! | `memory` | A link inside one process, for tests: datagrams that get lost or damaged, come twice, late and out of order, over paths that shrink, under a clock that only moves when told to |
-//! | `buffer` | A TCP socket's buffers, for all that may be on its way from the beginning |
-//! | `copy` | Copies are counted where they are made |
-//! | `error` | What ends a link |
+//! | `memory` | A link inside one process, for tests: datagrams that are lost, damaged, duplicated, delayed and reordered, over paths that shrink, under a clock that the test advances |
+//! | `buffer` | The buffers of a TCP socket, sized from the beginning for everything that may be in flight |
+//! | `copy` | Copies, counted where they are made |
+//! | `error` | Errors that end a link |
 //!
-//! What every link must do is told in `thalweg-link-conformance`, as tests.
+//! The requirements on every link are tests in `thalweg-link-conformance`.
 #![forbid(unsafe_code)]
 
 mod adapter;
@@ -103,7 +103,7 @@ pub use outstanding::Outstanding;
 pub use peer::{Origin, Peer};
 
 pub mod parts {
-    //! What kinds of links are made of, here and in other crates.
+    //! Building blocks of kinds of links, here and in other crates.
     pub use crate::frames::{builder_over, source_over};
     pub use crate::offered::{Asked, Novelty, Offered};
     pub use crate::sockets::{Connects, Door, SocketLink, Sockets};
@@ -116,93 +116,97 @@ use std::sync::Arc;
 use thalweg_arena::{Arena, Span, View};
 use thalweg_wire::{Announcement, Hello, Losses, Message, RecordBytes, Refusal};
 
-/// The source's end of a link: the verbs.
+/// The source's end of a link.
 pub trait SourceLink: Debug + Send {
-    /// Says that fragments are to be had, or were dropped. Their bytes stay as they are until released. Tickets are
-    /// counted without gaps, from the first that is offered over this link; a ticket that was offered before may be
-    /// offered again when it has been dropped. Goes out with the next [`flush`](Endpoint::flush).
+    /// Announces fragments that can be fetched, or that were dropped. Their bytes stay unchanged until released.
+    /// Tickets are counted without gaps, from the first that is offered over this link; a ticket that was offered
+    /// before may be offered again when it has been dropped. Sent with the next [`flush`](Endpoint::flush).
     fn offer(&mut self, offer: &Announcement);
 
-    /// Takes an offer back. False where the builder has asked for it already: then it must be served.
+    /// Takes an offer back. Returns false if the builder has fetched it already: then it must be served.
     fn withdraw(&mut self, ticket: u64) -> bool;
 
-    /// Says anything else. Goes out with the next [`flush`](Endpoint::flush).
+    /// Sends any other message, with the next [`flush`](Endpoint::flush).
     fn send(&mut self, message: &Message);
 
-    /// Payload bytes copied on the way out so far, by this process or by the kernel on its behalf.
+    /// Returns the number of payload bytes copied on the way out so far, by this process or by the kernel on its
+    /// behalf.
     fn copied(&self) -> u64;
 }
 
-/// The builder's end of a link to one source: the verbs.
+/// The builder's end of a link to one source.
 pub trait BuilderLink: Debug + Send {
-    /// Whether it can show the bytes of an offer where they lie, so that a fetch needs no place of its own.
+    /// True if the link can show the bytes of an offer in the source's memory, so that a fetch needs no place of its
+    /// own.
     fn maps(&self) -> bool;
 
-    /// Asks for all bytes of `offer`, as [`begin_fetch`](Self::begin_fetch) does.
+    /// Fetches all bytes of `offer`, as [`begin_fetch`](Self::begin_fetch) does.
     ///
     /// # Errors
-    /// As [`begin_fetch`](Self::begin_fetch).
+    /// The same as for [`begin_fetch`](Self::begin_fetch).
     fn fetch(&mut self, offer: &Announcement, into: Option<Span>) -> Result<Option<Bytes>, LinkError> {
         self.begin_fetch(offer, into, offer.bytes)
     }
 
-    /// Asks for the first `upto` bytes of `offer`, with the next [`flush`](Endpoint::flush). `into` has room for all of
-    /// them; only a link that [maps](Self::maps) does without. When all have come, and all have been asked for, they
-    /// come back with [`Received::Arrived`]; at once where they are here already.
+    /// Fetches the first `upto` bytes of `offer`, with the next [`flush`](Endpoint::flush). `into` has room for all of
+    /// them; only a link that [maps](Self::maps) needs no place. When all bytes have been requested and have come, they
+    /// are returned with [`Received::Arrived`]; if they are here already, by this call.
     ///
     /// # Errors
-    /// The offer is none that this source can have made. The link is over.
+    /// The source cannot have made this offer. The link is over.
     fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError>;
 
-    /// Asks for the bytes of a ticket that is being fetched up to `upto`, with the next [`flush`](Endpoint::flush). A
+    /// Extends a fetch in progress to the first `upto` bytes of its ticket, with the next [`flush`](Endpoint::flush). A
     /// link that [maps](Self::maps) has them already.
     fn extend_fetch(&mut self, ticket: u64, upto: u32);
 
-    /// Bytes that were asked for and have come, since the link was made, whether or not the rest of their offer has.
-    /// Those of eager offers, which come unasked, and those that a link [maps](Self::maps) do not count.
+    /// Returns the number of requested bytes that have come since the link was made, including those of offers that are
+    /// incomplete. Bytes of eager offers, which come without a request, and bytes that a link [maps](Self::maps) do not
+    /// count.
     fn received(&self) -> u64;
 
-    /// What is known of losses on the way here.
+    /// Returns the known losses on the way here.
     fn losses(&self) -> Losses;
 
     /// Calls a fetch off, because the source has withdrawn the offer, and drops its place.
     fn cancel(&mut self, ticket: u64);
 
-    /// Lets the source reuse the slots of all tickets below `below`. Goes out with the next [`flush`](Endpoint::flush).
+    /// Permits the source to reuse the slots of all tickets below `below`. Sent with the next
+    /// [`flush`](Endpoint::flush).
     fn release(&mut self, below: u64);
 
-    /// Says anything else. Goes out with the next [`flush`](Endpoint::flush).
+    /// Sends any other message, with the next [`flush`](Endpoint::flush).
     fn send(&mut self, message: &Message);
 
-    /// Says why the conversation ends, as far as the peer still listens: [`close`](Endpoint::close) follows.
+    /// Sends the reason why the connection ends, if the peer still reads: [`close`](Endpoint::close) follows.
     fn refuse(&mut self, reason: Refusal, text: &str);
 
-    /// Payload bytes copied so far, by the kernel into this process or by this process.
+    /// Returns the number of payload bytes copied so far, by the kernel into this process or by this process.
     fn copied(&self) -> u64;
 }
 
-/// What a builder hears from a source.
+/// A message or answer that a builder receives from a source.
 #[derive(Debug)]
 pub enum Received {
-    /// Who it is, with its description (JSON).
+    /// Identity and capabilities of the source, with its description (JSON).
     Hello(Hello, String),
     /// A fetch has been answered in full.
     Arrived {
-        /// Which.
+        /// Ticket of the offer.
         ticket: u64,
-        /// Where they are.
+        /// Bytes of the offer.
         bytes: Bytes,
     },
-    /// Anything else.
+    /// Any other message.
     Message(Message),
 }
 
-/// The bytes of an offer, where the builder can read them.
+/// The bytes of an offer, readable by the builder.
 #[derive(Debug)]
 pub enum Bytes {
-    /// In the place that was set aside for them.
+    /// Bytes in the place that was set aside for them.
     Place(Span),
-    /// In the source's own memory, until released.
+    /// Bytes in the source's own memory, until released.
     View(View),
 }
 
@@ -223,22 +227,22 @@ impl RecordBytes for Bytes {
     }
 }
 
-/// What a source says of itself to both ends on when a source connects.
+/// Self-description of a source, for both ends, when it connects.
 #[derive(Debug, Clone)]
 pub struct SourceGreeting {
-    /// Who it is.
+    /// Identity and capabilities of the source.
     pub hello: Hello,
-    /// What it has to say of itself: JSON.
+    /// Description of the source: JSON.
     pub description: String,
-    /// Where its slots lie.
+    /// Arena that holds its slots.
     pub arena: Arc<Arena>,
 }
 
-/// Bounds that a builder sets.
+/// Bounds for eager offers, set by a builder.
 #[derive(Debug, Clone, Copy)]
 pub struct Eager {
-    /// Bytes a source may have sent unasked and unreleased.
+    /// Maximum number of bytes that a source may have sent eagerly and unreleased.
     pub credit: u32,
-    /// The longest slot it may send so.
+    /// Maximum length of a slot that it may send eagerly, in bytes.
     pub limit: u32,
 }

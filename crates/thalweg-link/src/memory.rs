@@ -1,7 +1,7 @@
-//! A link inside one process, for tests: datagrams that get lost or damaged, come twice, late and out of order, over paths
-//! that shrink, under a clock that only moves when told to. The same seed gives the same impairments.
+//! A link inside one process, for tests: datagrams that are lost, damaged, duplicated, delayed and reordered, over
+//! paths that shrink, under a clock that the test advances. The same seed gives the same impairments.
 //!
-//! It stands for every medium of frames, under the same connections.
+//! The link stands for every medium of frames, under the same connections.
 
 use crate::frames::Frames;
 use crate::kind::{Abilities, Locator, Transport};
@@ -17,24 +17,24 @@ use thalweg_arena::Piece;
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
 use thalweg_wire::{Content, GAMMA, HEAD_LEN, Head, mix};
 
-/// Bytes in the longest datagram: fits an Ethernet frame with room for what tunnels add.
+/// Length of the longest datagram, in bytes: fits an Ethernet frame with room for the headers that tunnels add.
 const DATAGRAM: usize = 1408;
-/// Datagrams heard at one end before others have their turn.
+/// Maximum number of datagrams received at one end before others have their turn.
 const FAIR_SHARE: usize = 512;
 
-/// What happens to datagrams on their way.
+/// Impairments of datagrams on their way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Impairments {
-    /// Of a thousand datagrams, how many are lost.
+    /// Number of datagrams out of a thousand that are lost.
     pub lost: u32,
-    /// Of a thousand datagrams, how many come twice.
+    /// Number of datagrams out of a thousand that come twice.
     pub doubled: u32,
-    /// How long they take, at least.
+    /// Minimum delay of a datagram.
     pub delay: Duration,
-    /// How much longer they take at most, each for itself: those that take longer are overtaken.
+    /// Maximum additional delay, drawn for each datagram: slower ones are overtaken.
     pub jitter: Duration,
-    /// Of a million datagrams, in how many a bit flips: in the head, or in words. The content of pieces stays as it is:
-    /// the checksums of the records in them guard it, not the link.
+    /// Number of datagrams out of a million in which a bit flips: in the head, or in words. The content of pieces stays
+    /// intact: it is protected by the checksums of the records in it, not by the link.
     pub damaged_ppm: u32,
 }
 
@@ -64,22 +64,23 @@ struct Inner {
     random: u64,
     now: Duration,
     datagrams: u64,
-    /// Most bytes of a datagram that arrives.
+    /// Maximum length of a datagram that arrives, in bytes.
     mtu: usize,
-    /// How many ports there have been: each has an address of its own.
+    /// Number of ports opened so far: each has an address of its own.
     ports: u32,
     coming: BTreeMap<SocketAddr, Coming>,
-    /// Where builders are found.
+    /// Addresses of builders, by name.
     doors: BTreeMap<String, SocketAddr>,
-    /// Ports between which nothing goes, and until when.
+    /// Pairs of ports between which nothing passes, with the time at which that ends.
     parted: BTreeMap<(SocketAddr, SocketAddr), Duration>,
 }
 
-/// What is on its way to a port, by the time it arrives: who sent it, and a datagram, or word that nobody is there.
+/// Datagrams on their way to a port, by arrival time: the sender and a datagram, or `None` for the report that no one
+/// is there.
 type Coming = BTreeMap<(Duration, u64), (SocketAddr, Option<Vec<u8>>)>;
 
 impl Network {
-    /// A network without links. The clock stands at zero.
+    /// Creates a network without links. The clock starts at zero.
     pub fn new(impairments: Impairments, seed: u64) -> Self {
         let inner = Inner {
             impairments,
@@ -95,49 +96,50 @@ impl Network {
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// The kind of link that leads over this network. Each call keeps a little memory for ever, as kinds of links do.
+    /// Returns a kind of link over this network. Each call leaks a little memory, as kinds of links do.
     pub fn kind(&self) -> LinkKind {
         LinkKind::of(Box::leak(Box::new(self.clone())))
     }
 
-    /// What time it is.
+    /// Returns the time of the network.
     pub fn now(&self) -> Duration {
         self.lock().now
     }
 
-    /// From now on it does this to what is sent.
+    /// Applies these impairments to datagrams sent from now on.
     pub fn impair(&self, impairments: Impairments) {
         self.lock().impairments = impairments;
     }
 
-    /// From now on longer datagrams are lost, and the ports learn nothing of it.
+    /// Limits datagrams to `bytes` from now on: longer ones are lost, without a report to the ports.
     pub fn set_mtu(&self, bytes: usize) {
         self.lock().mtu = bytes;
     }
 
-    /// Datagrams on their way so far: those that were lost do not count, those that were doubled count twice.
+    /// Returns the number of datagrams transported so far: those that were lost do not count, those that were doubled
+    /// count twice.
     pub fn datagrams(&self) -> u64 {
         self.lock().datagrams
     }
 
-    /// The address of the port that was opened last.
+    /// Returns the address of the port that was opened last.
     ///
     /// # Panics
-    /// None was.
+    /// No port was opened.
     pub fn last_port(&self) -> SocketAddr {
         let ports = self.lock().ports;
         assert!(ports > 0, "no port was opened");
         port_address(ports)
     }
 
-    /// Nothing goes from one of these ports to the other, or back, before that time.
+    /// Separates two ports, in both directions, until that time.
     pub fn part(&self, one: SocketAddr, other: SocketAddr, until: Duration) {
         let mut inner = self.lock();
         let known = inner.parted.entry((one.min(other), one.max(other))).or_default();
         *known = until.max(*known);
     }
 
-    /// Lets time pass until then.
+    /// Advances the clock to that time.
     pub fn advance_to(&self, at: Duration) {
         let mut inner = self.lock();
         inner.now = inner.now.max(at);
@@ -223,7 +225,7 @@ impl Inner {
             if damaged_ppm > 0 && self.next_random() % 1_000_000 < u64::from(damaged_ppm) {
                 self.damage(&mut datagram);
             }
-            // Nobody there: a host says so (ICMP).
+            // A host without a receiver reports that (ICMP).
             let (to, coming) = match self.coming.contains_key(&to) {
                 true => (to, (from, Some(datagram))),
                 false => (from, (to, None)),
@@ -315,7 +317,7 @@ impl FrameIo for MemoryPort {
         self.counters
     }
 
-    /// Time is the network's, whatever the caller's clock says.
+    /// Returns the time of the network, independent of the caller's clock.
     fn time(&self, _now: Duration) -> Duration {
         self.network.now()
     }

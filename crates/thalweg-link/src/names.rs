@@ -1,4 +1,4 @@
-//! The addresses that a builder's name stands for: looked up before the run, and again on a thread of their own, since a
+//! The addresses that a builder's name stands for: resolved before the run, and again on a separate thread, since a
 //! resolver may take seconds to answer.
 
 use crate::kind::Locator;
@@ -9,17 +9,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 
-/// A builder's address, and the addresses to try for it in turn.
+/// A builder's address, and the resolved addresses to try in turn.
 #[derive(Debug)]
 pub(crate) struct Names {
     address: Address,
     found: Vec<SocketAddr>,
     next: usize,
-    /// A look-up that goes on.
+    /// A look-up in progress.
     lookup: Option<Receiver<Vec<SocketAddr>>>,
 }
 
 impl Names {
+    /// Resolves the name of an address.
+    ///
     /// # Errors
     /// The name has no address.
     pub(crate) fn look_up(address: &Address) -> Result<Self, LinkError> {
@@ -32,8 +34,8 @@ impl Names {
         Ok(Self { address: address.clone(), found, next: 0, lookup: None })
     }
 
-    /// Returns the address to connect to next. After the last one the name is looked up again: the first ones are tried
-    /// anew meanwhile.
+    /// Returns the address to connect to next. After the last one the name is resolved again, while the first ones are
+    /// tried anew.
     pub(crate) fn next(&mut self) -> Address {
         if let Some(found) = self.lookup.as_ref().and_then(|lookup| lookup.try_recv().ok()) {
             (self.found, self.next, self.lookup) = (found, 0, None);
@@ -57,7 +59,8 @@ impl Names {
         Address::new(self.address.kind(), &found.to_string()).unwrap_or_else(|_| self.address.clone())
     }
 
-    /// Where an earlier look-up still goes on, or failed, nothing changes.
+    /// Begins another look-up. Does nothing while an earlier one is in progress; if the look-up fails, the addresses
+    /// stay as they are.
     fn look_up_again(&mut self) {
         let is_busy =
             self.lookup.as_ref().is_some_and(|lookup| lookup.try_recv() != Err(mpsc::TryRecvError::Disconnected));
@@ -74,19 +77,19 @@ impl Names {
     }
 }
 
-/// The addresses that a builder may listen at.
+/// Returns the addresses at which a builder may listen.
 ///
 /// # Errors
-/// The name has none.
+/// The name has no address.
 pub(crate) fn resolve(at: &Address) -> Result<Vec<SocketAddr>, LinkError> {
     let advice = "correct the name in `listen`, or write a number";
     at.resolve().map_err(|error| LinkError::Listening { address: at.clone(), error, advice })
 }
 
-/// Opens the first of the addresses that can be listened at.
+/// Opens the first of the addresses that can be listened on.
 ///
 /// # Errors
-/// None can: the error is that of the last one.
+/// None of them can; the error is that of the last one.
 pub(crate) fn listen<T>(at: &Address, open: impl Fn(SocketAddr) -> io::Result<T>) -> Result<T, LinkError> {
     let (mut found, mut outcome) = (resolve(at)?.into_iter(), Err(io::ErrorKind::NotFound.into()));
     while let (Err(_), Some(address)) = (&outcome, found.next()) {

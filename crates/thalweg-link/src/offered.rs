@@ -1,63 +1,64 @@
-//! What a source has offered over one connection, and what the builder has asked for of it.
+//! The offers that a source has made over one connection, and the builder's fetches of them.
 
 use crate::error::{MOST_UNHEARD, check_unheard};
 use crate::{LinkError, Outstanding};
 use thalweg_wire::{Announcement, Disposition, MESSAGE_LEN};
 
-/// The book of one connection. A source that comes back begins a new one, at the first ticket it offers again.
+/// The book of one connection. A source that reconnects begins a new one, at the first ticket it offers again.
 #[derive(Debug)]
 pub struct Offered {
-    /// Each offer, and whether it has been asked for. Nothing before the first offer.
+    /// Each offer, and true if it has been fetched. `None` before the first offer.
     book: Option<Outstanding<bool>>,
-    /// Asked for before it was offered: after a reconnection the builder knows tickets that are still to be offered
-    /// again.
+    /// Fetches that came before their offer: after a reconnection the builder knows tickets that are still to be
+    /// offered again.
     early: Vec<Asked>,
-    /// Most fetches that may wait for an answer.
+    /// Maximum number of fetches that may wait for an answer.
     most: usize,
 }
 
 /// A fetch, as the builder made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Asked {
-    /// Which.
+    /// Ticket of the offer.
     pub ticket: u64,
-    /// First byte.
+    /// Offset of the first byte in the offer.
     pub offset: u32,
-    /// How many.
+    /// Number of bytes.
     pub length: u32,
 }
 
-/// What an offer is to this connection.
+/// Relation of an offer to the earlier ones of this connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Novelty {
-    /// Not offered before.
+    /// The ticket was not offered before.
     New,
-    /// Offered before: what became of it has changed.
+    /// The ticket was offered before: its disposition has changed.
     Again,
-    /// Released: there is nothing more to say of it.
+    /// The ticket was released: nothing more needs to be sent about it.
     Released,
 }
 
-/// How many fetches may wait for an answer. An honest builder never has more open than there are slots with data, or
-/// pieces of them; one that has many times more only wants to fill our memory.
+/// Returns the maximum number of fetches that may wait for an answer. An honest builder never has more open than there
+/// are slots with data, or pieces of them; one that has many times more only tries to exhaust our memory.
 pub(crate) fn most_fetches(slots: u32, slot_bytes: u32) -> usize {
     (slots as usize).saturating_mul(4 + slot_bytes as usize / 4096).saturating_add(64)
 }
 
 impl Offered {
-    /// An empty book of a source with so many slots of so many bytes; 0 where they are not asked for in pieces.
+    /// Creates an empty book for a source with `slots` slots of `slot_bytes` bytes each; `slot_bytes` is 0 if they are
+    /// not fetched in pieces.
     pub fn new(slots: u32, slot_bytes: u32) -> Self {
         Self { book: None, early: Vec::new(), most: most_fetches(slots, slot_bytes) }
     }
 
-    /// Enters an offer.
+    /// Enters an offer, and returns its relation to the earlier ones.
     ///
     /// # Panics
-    /// It leaves a gap behind the one before.
+    /// The ticket leaves a gap after the previous one.
     pub fn offer(&mut self, offer: &Announcement) -> Novelty {
         let book = self.book.get_or_insert_with(|| Outstanding::starting_at(offer.ticket));
         if offer.ticket >= book.next_ticket() {
-            // What goes out eagerly has no need to be asked for.
+            // Eager offers are sent without a fetch.
             book.push(*offer, offer.disposition == Disposition::Eager);
             return Novelty::New;
         }
@@ -70,34 +71,34 @@ impl Offered {
         }
     }
 
-    /// Whether an offer may be taken back: it has not been asked for.
+    /// True if an offer may be taken back: it has not been fetched.
     pub fn may_withdraw(&self, ticket: u64) -> bool {
         self.book.as_ref().and_then(|book| book.get(ticket)).is_none_or(|(_, asked)| !asked)
     }
 
-    /// Whether the bytes of an offer may still be on their way: it was asked for, and is not released.
+    /// True if the bytes of an offer may still be on their way: it was fetched, and is not released.
     pub fn is_read(&self) -> bool {
         self.book.as_ref().is_some_and(|book| book.iter().any(|(_, asked)| *asked))
     }
 
-    /// Forgets the offers below `below`.
+    /// Removes the offers below `below`.
     pub fn release(&mut self, below: u64) {
         if let Some(book) = &mut self.book {
             book.release(below).for_each(drop);
         }
     }
 
-    /// Whether this ticket was offered: then a fetch of it need not wait.
+    /// True if this ticket was offered: a fetch of it need not wait then.
     pub fn has_heard_of(&self, ticket: u64) -> bool {
         self.book.as_ref().is_some_and(|book| ticket < book.next_ticket())
     }
 
-    /// A fetch has come: the offer it is to be served from, and whether it is the first fetch of it. Nothing where the
-    /// offer was released, dropped or sent already (the builder knows, or will in a moment), or where it is still to be
-    /// made: then the fetch comes back from [`early`](Self::early).
+    /// Enters a fetch. Returns the offer to serve it from, and true if it is the first fetch of that offer. Returns
+    /// `None` if the offer was released, dropped or sent already (the builder knows, or will in a moment), or is still
+    /// to be made: then [`early`](Self::early) returns the fetch later.
     ///
     /// # Errors
-    /// What was asked for is not there, or more was asked for than an honest builder asks.
+    /// The bytes of the fetch do not exist, or there are more fetches than an honest builder makes.
     pub fn ask(&mut self, asked: Asked) -> Result<Option<(Announcement, bool)>, LinkError> {
         let Asked { ticket, offset, length } = asked;
         let next = self.book.as_ref().map_or(0, Outstanding::next_ticket);
@@ -124,23 +125,23 @@ impl Offered {
         Ok(Some((*offer, first)))
     }
 
-    /// The fetches that came too early, to be [asked](Self::ask) again now that more has been offered.
+    /// Returns the fetches that came too early, to be [entered](Self::ask) again now that more has been offered.
     pub fn early(&mut self) -> Vec<Asked> {
         std::mem::take(&mut self.early)
     }
 
-    /// Whether so many unanswered fetches are more than an honest builder makes.
+    /// Checks that the number of unanswered fetches is not more than an honest builder makes.
     ///
     /// # Errors
-    /// They are.
+    /// There are more.
     pub fn check_queue(&self, waiting: usize) -> Result<(), LinkError> {
         if waiting > self.most { Err(self.too_many()) } else { Ok(()) }
     }
 
-    /// Whether so many bytes of messages that wait for the builder are more than an honest one leaves.
+    /// Checks that the messages that wait for the builder, in bytes, are not more than an honest builder leaves unread.
     ///
     /// # Errors
-    /// They are.
+    /// There are more.
     pub fn check_unheard(&self, bytes: usize) -> Result<(), LinkError> {
         // After a reconnection everything is offered again, at once.
         check_unheard(bytes, MOST_UNHEARD.max(self.most.saturating_mul(MESSAGE_LEN)))

@@ -1,4 +1,4 @@
-//! A source's book of tickets: what it has offered to one builder and may not forget yet.
+//! A source's book of tickets: the offers to one builder that are not released yet.
 
 use std::collections::VecDeque;
 use thalweg_wire::Announcement;
@@ -17,17 +17,17 @@ impl<T> Default for Outstanding<T> {
 }
 
 impl<T> Outstanding<T> {
-    /// An empty book whose first offer will have the number `first`.
+    /// Creates an empty book whose first offer will have ticket `first`.
     pub fn starting_at(first: u64) -> Self {
         Self { first, offers: VecDeque::new() }
     }
 
-    /// The number of the first offer that is not released.
+    /// Returns the ticket of the first offer that is not released.
     pub fn first_ticket(&self) -> u64 {
         self.first
     }
 
-    /// The number the next offer will have.
+    /// Returns the ticket that the next offer will have.
     pub fn next_ticket(&self) -> u64 {
         self.first + self.offers.len() as u64
     }
@@ -35,48 +35,48 @@ impl<T> Outstanding<T> {
     /// Adds an offer.
     ///
     /// # Panics
-    /// Its ticket is not [`next_ticket`](Self::next_ticket).
+    /// The ticket of the offer is not [`next_ticket`](Self::next_ticket).
     pub fn push(&mut self, offer: Announcement, kept: T) {
         assert_eq!(offer.ticket, self.next_ticket(), "tickets are counted without gaps");
         self.offers.push_back((offer, kept));
     }
 
-    /// The offer with this ticket, unless it was released.
+    /// Returns the offer with this ticket, or `None` if it was released or never made.
     pub fn get_mut(&mut self, ticket: u64) -> Option<&mut (Announcement, T)> {
         let at = usize::try_from(ticket.checked_sub(self.first)?).ok()?;
         self.offers.get_mut(at)
     }
 
-    /// As [`get_mut`](Self::get_mut), for reading.
+    /// Returns the offer for reading, as [`get_mut`](Self::get_mut) does.
     pub fn get(&self, ticket: u64) -> Option<&(Announcement, T)> {
         let at = usize::try_from(ticket.checked_sub(self.first)?).ok()?;
         self.offers.get(at)
     }
 
-    /// Forgets the offers below `below`, and gives back what was kept for them. Asked again, it gives nothing. A
-    /// builder cannot release what was never offered.
+    /// Removes the offers below `below`, and returns them with what was kept for each. A repeated release returns
+    /// nothing. A builder cannot release what was never offered.
     pub fn release(&mut self, below: u64) -> impl Iterator<Item = (Announcement, T)> {
         let count = below.saturating_sub(self.first).min(self.offers.len() as u64);
         self.first += count;
         self.offers.drain(..usize::try_from(count).unwrap_or(0))
     }
 
-    /// All offers, oldest first: what is offered again after a reconnection.
+    /// Returns all offers, oldest first: those that are offered again after a reconnection.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &(Announcement, T)> {
         self.offers.iter()
     }
 
-    /// As [`iter`](Self::iter), for changing.
+    /// Returns all offers for modification, as [`iter`](Self::iter) does.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut (Announcement, T)> {
         self.offers.iter_mut()
     }
 
-    /// How many there are.
+    /// Returns the number of offers.
     pub fn len(&self) -> usize {
         self.offers.len()
     }
 
-    /// Whether there is none.
+    /// True if there is no offer.
     pub fn is_empty(&self) -> bool {
         self.offers.is_empty()
     }

@@ -1,11 +1,11 @@
-//! Who connects.
+//! The peer at the other end of a connection.
 
 use crate::LinkError;
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::IpAddr;
 
-/// What `accept` returned: nothing where nobody waits, or the peer was gone before we looked.
+/// Interprets the result of `accept`: `None` if no peer is waiting, or if the peer was gone before the call.
 pub(crate) fn accepted<S>(result: io::Result<S>) -> Result<Option<S>, LinkError> {
     use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
     match result {
@@ -15,7 +15,7 @@ pub(crate) fn accepted<S>(result: io::Result<S>) -> Result<Option<S>, LinkError>
     }
 }
 
-/// What to do where an address cannot be listened on for that reason.
+/// Returns what a user can do if an address cannot be listened on for this reason.
 pub(crate) fn advice(reason: ErrorKind) -> &'static str {
     match reason {
         ErrorKind::AddrInUse => "end what listens there, or choose another address for `listen`",
@@ -25,29 +25,29 @@ pub(crate) fn advice(reason: ErrorKind) -> &'static str {
     }
 }
 
-/// Who is at the other end, as far as the link can tell.
+/// The peer at the other end, as far as the link can identify it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
     name: String,
     origin: Origin,
 }
 
-/// Where a peer comes from, which it cannot choose for each connection.
+/// Origin of a peer, which the peer cannot choose for each connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// A host, by its address.
+    /// A host, by its IP address.
     Host(Option<IpAddr>),
-    /// A user of this host, by the number.
+    /// A user of this host, by user number.
     User(Option<u32>),
 }
 
 impl Peer {
-    /// With a name for the log.
+    /// Creates a peer with a name for the log.
     pub fn new(name: String, origin: Origin) -> Self {
         Self { name, origin }
     }
 
-    /// Where it comes from.
+    /// Returns the origin of the peer.
     pub fn origin(&self) -> Origin {
         self.origin
     }

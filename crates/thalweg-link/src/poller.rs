@@ -7,17 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What to wait for.
+/// The events to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interest {
-    /// Something to receive.
+    /// There is something to receive.
     pub read: bool,
-    /// Room to send.
+    /// There is room to send.
     pub write: bool,
 }
 
 impl Interest {
-    /// Something to receive.
+    /// Waits for something to receive.
     pub const READ: Self = Self { read: true, write: false };
 
     fn flags(self) -> epoll::EventFlags {
@@ -28,14 +28,14 @@ impl Interest {
     }
 }
 
-/// A level-triggered epoll. Each descriptor has a token of the caller's choosing.
+/// A level-triggered epoll. Each descriptor has a token that the caller chooses.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
 }
 
 impl Poller {
-    /// An empty one.
+    /// Creates an empty poller.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -47,32 +47,32 @@ impl Poller {
     /// Begins to wait on a descriptor.
     ///
     /// # Errors
-    /// The kernel takes no more.
+    /// The kernel accepts no more descriptors.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())
             .map_err(LinkError::io("epoll_ctl"))
     }
 
-    /// Waits for something else on it.
+    /// Changes the events that are waited for on a descriptor.
     ///
     /// # Errors
-    /// The descriptor is none that is waited on.
+    /// The descriptor is not one that is waited on.
     pub fn change(&self, fd: BorrowedFd<'_>, token: u64, interest: Interest) -> Result<(), LinkError> {
         epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(token), interest.flags())
             .map_err(LinkError::io("epoll_ctl"))
     }
 
-    /// Waits no longer on it. A descriptor that is closed anyway need not be removed.
+    /// Stops waiting on a descriptor. A descriptor that is about to be closed need not be removed.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits until something is ready, at most so long (`None`: for ever). Calls `ready` with the tokens.
+    /// Waits until a descriptor is ready, at most for `timeout` (`None`: for ever). Calls `ready` with each token.
     ///
     /// # Errors
-    /// The kernel does not wait: the epoll is none.
+    /// The kernel does not wait: the descriptor is not an epoll.
     pub fn wait(&self, timeout: Option<Duration>, mut ready: impl FnMut(u64)) -> Result<(), LinkError> {
-        // epoll_pwait2 has nanoseconds: a deadline of 0.3 ms neither spins nor oversleeps by a millisecond.
+        // epoll_pwait2 has nanosecond resolution: a deadline of 0.3 ms neither spins nor oversleeps by a millisecond.
         let timeout = timeout.map(|timeout| rustix::time::Timespec {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: timeout.subsec_nanos().into(),
@@ -93,7 +93,7 @@ impl AsFd for Poller {
     }
 }
 
-/// One endpoint's part of a [`Poller`]: its descriptors, under numbers of its own choosing.
+/// One endpoint's part of a [`Poller`]: its descriptors, under numbers that the endpoint chooses.
 #[derive(Debug, Clone)]
 pub struct Watch {
     poller: Arc<Poller>,
@@ -101,16 +101,16 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Tokens from here on are nobody's part.
+    /// First token that does not belong to any endpoint.
     pub const OTHERS: u64 = 1 << 63;
 
-    /// The part of endpoint number `endpoint`.
+    /// Creates the part of endpoint number `endpoint`.
     #[expect(clippy::cast_possible_truncation, reason = "an endpoint for each address of a node")]
     pub(crate) fn new(poller: &Arc<Poller>, endpoint: usize) -> Self {
         Self { poller: Arc::clone(poller), endpoint: endpoint as u32 }
     }
 
-    /// The number that a token stands for, where it is of that endpoint.
+    /// Returns the number that a token stands for, or `None` if the token is not of that endpoint.
     #[expect(clippy::cast_possible_truncation, reason = "its lower half is meant")]
     pub(crate) fn number_at(endpoint: usize, token: u64) -> Option<u32> {
         (token >> 32 == endpoint as u64).then_some(token as u32)
@@ -119,20 +119,20 @@ impl Watch {
     /// Begins to wait on a descriptor.
     ///
     /// # Errors
-    /// The kernel takes no more.
+    /// The kernel accepts no more descriptors.
     pub fn add(&self, fd: BorrowedFd<'_>, number: u32, interest: Interest) -> Result<(), LinkError> {
         self.poller.add(fd, self.token(number), interest)
     }
 
-    /// Waits for something else on it.
+    /// Changes the events that are waited for on a descriptor.
     ///
     /// # Errors
-    /// The descriptor is none that is waited on.
+    /// The descriptor is not one that is waited on.
     pub fn change(&self, fd: BorrowedFd<'_>, number: u32, interest: Interest) -> Result<(), LinkError> {
         self.poller.change(fd, self.token(number), interest)
     }
 
-    /// Waits no longer on it.
+    /// Stops waiting on a descriptor.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
         self.poller.remove(fd);
     }

@@ -1,10 +1,11 @@
-//! What a builder checks of a source's words over every link. The texts go to the source's author, with the refusal.
+//! Rules for a source's messages that a builder checks over every link. The texts go to the source's author, with the
+//! refusal.
 
 use crate::LinkError;
 use crate::offered::Asked;
 use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, RECORD_ALIGN};
 
-/// A source needs a slot, and a slot has room for a fragment.
+/// Checks that a source has a slot, and that a slot has room for a fragment.
 pub(crate) fn check_hello(hello: &Hello) -> Result<(), LinkError> {
     let Hello { slots, slot_bytes, .. } = *hello;
     if slots == 0 || (slot_bytes as usize) < HEADER_LEN {
@@ -16,7 +17,7 @@ pub(crate) fn check_hello(hello: &Hello) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// An offer is of whole records, and taken back only by a source that said it would do that.
+/// Checks that an offer consists of whole records, and is taken back only by a source that announced that it may do so.
 pub(crate) fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), LinkError> {
     let Announcement { ticket, bytes, disposition, .. } = *offer;
     if !(bytes as usize).is_multiple_of(RECORD_ALIGN) {
@@ -34,7 +35,7 @@ pub(crate) fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), L
     Ok(())
 }
 
-/// Data come in the order of the fetches, each fetch answered as a whole.
+/// Checks that data come in the order of the fetches, each fetch answered as a whole.
 pub(crate) fn check_order(sent: Asked, asked: Asked) -> Result<(), LinkError> {
     if sent == asked {
         return Ok(());

@@ -1,11 +1,11 @@
 //! The three verbs over shared memory, between two processes of one host.
 //!
 //! The source hands its arena over by file descriptor, with two rings of 64-byte cells for the messages. The builder
-//! reads fragments where the device wrote them. The Unix socket stays open: a byte over it wakes a peer that sleeps, and
-//! when a process dies the other sees it closed.
+//! reads fragments where the device wrote them. The Unix socket stays open: a byte over it wakes a sleeping peer, and
+//! when a process dies, its peer sees the socket closed.
 //!
-//! A source that may withdraw what it offered (policy `drop-oldest`) must be asked before its bytes are read: then a
-//! fetch is a message and the grant comes back as `Data`, as on any other link. From other sources an offer is enough.
+//! A source that may withdraw offers (policy `drop-oldest`) must be asked before its bytes are read: a fetch is then a
+//! message and the grant is returned as `Data`, as on any other link. From other sources an offer is enough.
 
 use crate::error::{MOST_UNHEARD, check_unheard, refusal};
 use crate::kind::{Abilities, Locator, Transport};
@@ -31,17 +31,18 @@ use thalweg_arena::{
 };
 use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal, Sender};
 
-/// Arenas are made of whole huge pages.
+/// Granularity of arenas, in bytes: they consist of whole huge pages.
 const ARENA_ROUNDING: u64 = 2 << 20;
-/// Arena, ring to the builder, ring to the source.
+/// Number of descriptors handed over: arena, ring to the builder, ring to the source.
 const HANDED_OVER: usize = 3;
-/// Messages taken from one link before others have their turn.
+/// Maximum number of messages taken from one link before others have their turn.
 const FAIR_SHARE: usize = 1024;
-/// How often nothing comes, while nobody waits, before a peer's socket is looked at: a system call, which takes as long
-/// as some ten looks into a ring, so that of a thousand messages few see one.
+/// Number of times that nothing comes, while the node does not wait, before a peer's socket is checked. That is a
+/// system call, which takes as long as some ten looks into a ring, so that few of a thousand messages are delayed by
+/// one.
 const QUIET: u32 = 1 << 14;
 
-/// Bytes that wake, read at once: about as many as a socket's buffer holds of them.
+/// Maximum number of wake-up bytes read at once: about as many as a socket's buffer holds.
 const MOST_WAKES: usize = 1024;
 
 /// Messages in both directions.
@@ -52,9 +53,9 @@ struct Wires {
     /// Messages for which the ring had no room.
     backlog: VecDeque<Message>,
     unpublished: bool,
-    /// The peer was told that we wait, and wakes us.
+    /// True if the peer was informed that this end waits, and wakes it.
     waits: bool,
-    /// How often nothing has come since the socket was looked at.
+    /// Number of times that nothing has come since the socket was checked.
     quiet: u32,
 }
 
@@ -68,11 +69,11 @@ impl Wires {
             self.unpublished = true;
             return;
         }
-        // The ring is full, or broken: the next flush pushes again, and says so.
+        // The ring is full, or broken: the next flush pushes again, and reports it.
         self.backlog.push_back(*message);
     }
 
-    /// Sends what there is room for. Says how many bytes of messages wait.
+    /// Sends the messages for which there is room. Returns the number of bytes of messages that wait.
     fn flush(&mut self, socket: &UnixStream) -> Result<usize, LinkError> {
         loop {
             while let Some(message) = self.backlog.front() {
@@ -88,23 +89,23 @@ impl Wires {
             if std::mem::take(&mut self.unpublished) && self.sender.publish() {
                 wake(socket)?;
             }
-            // Another thread may be waiting already, and has to be told of room from now on.
+            // If another thread waits already, it has to be woken for room from now on.
             if self.backlog.is_empty() || !self.waits || self.sender.prepare_wait() {
                 return Ok(self.backlog.len() * MESSAGE_LEN);
             }
         }
     }
 
-    /// Has the peer wake us for what comes, and for room where we have more to say. False where there is something or
-    /// some already.
+    /// Asks the peer to wake this end for messages, and for room if more are to be sent. Returns false if there are
+    /// messages or there is room already.
     fn prepare_wait(&mut self) -> bool {
         let wakes_for_room = |wires: &mut Self| wires.backlog.is_empty() || wires.sender.prepare_wait();
-        // Who waits already is woken already.
+        // An end that waits already is woken already.
         self.waits = self.waits || self.receiver.prepare_wait() && wakes_for_room(self);
         self.waits
     }
 
-    /// Whether this end has waited, and does not any more.
+    /// Ends a wait. Returns true if this end has waited.
     fn wakes_up(&mut self) -> bool {
         if !std::mem::take(&mut self.waits) {
             return false;
@@ -114,7 +115,7 @@ impl Wires {
         true
     }
 
-    /// Takes what has come, up to a fair share. True where there is more.
+    /// Takes received messages, up to a fair share. Returns true if there are more.
     fn receive(
         &mut self,
         socket: &UnixStream,
@@ -133,19 +134,20 @@ impl Wires {
         Ok(left == 0)
     }
 
-    /// Nothing has come. Whether it is time to see if the peer is still there: now and then while nobody waits.
+    /// Counts a poll at which nothing has come. Returns true if the presence of the peer is to be checked: now and then
+    /// while the node does not wait.
     fn is_quiet(&mut self) -> bool {
         self.quiet += 1;
         self.quiet > QUIET && std::mem::take(&mut self.quiet) > 0
     }
 }
 
-/// For `map_err` where something of our own failed, and the peer is not to blame.
+/// Returns a function for `map_err` on a failure of this end, for which the peer is not to blame.
 fn own<E: std::error::Error + Send + Sync + 'static>(doing: &'static str) -> impl FnOnce(E) -> LinkError {
     move |error| LinkError::io(doing)(std::io::Error::other(error))
 }
 
-/// For `map_err` where what the peer handed over, or made of it since, is not what was agreed.
+/// Returns a function for `map_err` if what the peer handed over, or has since made of it, violates the agreement.
 fn theirs<E: std::error::Error>(error: E) -> LinkError {
     LinkError::Protocol(error.to_string())
 }
@@ -154,7 +156,8 @@ fn wake(peer: &UnixStream) -> Result<(), LinkError> {
     wake_over(peer).map_err(own("waking the peer"))
 }
 
-/// Reads the socket: an error where the peer is gone. Over it come bytes that wake and, at most, why the peer leaves.
+/// Reads the socket: an error if the peer is gone. The bytes on it are wake-ups and, at most, the reason why the peer
+/// leaves.
 fn read_wakes(mut socket: &UnixStream) -> Result<(), LinkError> {
     let mut bytes = [0; MOST_WAKES + MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
     let read = match socket.read(&mut bytes) {
@@ -177,8 +180,9 @@ fn read_wakes(mut socket: &UnixStream) -> Result<(), LinkError> {
     }
 }
 
-/// Takes what has come. The socket is read after each wait, before the ring is looked at, and now and then while nothing
-/// comes. Where the peer is gone, `left` then says so, and what it said before it left is heard too.
+/// Takes received messages. The socket is read after each wait, before the ring is checked, and now and then while
+/// nothing comes. If the peer is gone, `left` is set to the reason, and messages that the peer sent before are received
+/// as well.
 fn receive_all(
     socket: &UnixStream,
     wires: &mut Wires,
@@ -200,7 +204,7 @@ fn receive_all(
     if left.is_some() { wires.receive(socket, take) } else { Ok(more) }
 }
 
-/// What ended the link, once all that was said has been heard.
+/// Returns the error that ended the link, once all messages have been received.
 fn gone_unless(more: bool, left: &mut Option<LinkError>) -> Result<bool, LinkError> {
     match left.take_if(|_| !more) {
         Some(error) => Err(error),
@@ -256,7 +260,7 @@ impl Transport for Shm {
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let path = Path::new(at.place());
         let open = || -> std::io::Result<UnixListener> {
-            // Connecting to any other kind of file is refused in the same way: leave those alone.
+            // Connecting to any other kind of file is refused in the same way: those are left alone.
             if is_socket(path) && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
                 std::fs::remove_file(path)?;
             }
@@ -272,12 +276,12 @@ impl Transport for Shm {
     }
 }
 
-/// Whether a path is that of a socket.
+/// True if a path is that of a socket.
 fn is_socket(path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// What to do where a path cannot be listened on for that reason.
+/// Returns what a user can do if a path cannot be listened on for this reason.
 fn advice(path: &Path, reason: ErrorKind) -> &'static str {
     match reason {
         ErrorKind::AddrInUse if !is_socket(path) => {
@@ -321,8 +325,8 @@ impl Drop for ShmDoor {
     }
 }
 
-/// Connects to a builder on this host and hands the arena over. Nothing here waits: a builder that is too busy to
-/// accept is an error (`WouldBlock`), to be tried again later.
+/// Connects to a builder on this host and hands the arena over. Never blocks: a builder that is too busy to accept is
+/// an error (`WouldBlock`), to be tried again later.
 fn connect(path: &Path, greeting: &SourceGreeting) -> Result<ShmSource, LinkError> {
     let doing = || format!("connecting to shm:{}", path.display());
     let open = || {
@@ -331,7 +335,7 @@ fn connect(path: &Path, greeting: &SourceGreeting) -> Result<ShmSource, LinkErro
         Ok(UnixStream::from(OwnedFd::from(socket)))
     };
     let socket: UnixStream = open().map_err(LinkError::io::<std::io::Error>(doing()))?;
-    // Room for every ticket that can be open, and for the few messages beside them. More waits in the backlog.
+    // Room for every ticket that can be open, and for the few messages besides. More wait in the backlog.
     let cells = greeting.hello.slots.saturating_mul(4).saturating_add(64).min(MAX_CELLS).next_power_of_two();
     let ring = |name| Ring::create(name, cells).map_err(own("setting up a link"));
     let (to_builder, to_source) = (ring("to-builder")?, ring("to-source")?);
@@ -351,12 +355,12 @@ struct ShmSource {
     socket: UnixStream,
     wires: Wires,
     offered: Offered,
-    /// Why the builder is gone, while there is something left to hear of it.
+    /// Reason why the builder is gone, while there are messages of it to receive.
     left: Option<LinkError>,
 }
 
 impl ShmSource {
-    /// Grants what was asked for, once: the builder asks for a ticket once.
+    /// Grants a fetch, once: the builder fetches a ticket once.
     fn grant(&mut self, asked: Asked) -> Result<(), LinkError> {
         if let Some((_, true)) = self.offered.ask(asked)? {
             let Asked { ticket, offset, length } = asked;
@@ -400,7 +404,7 @@ impl SocketLink for ShmSource {
 
     fn receive(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
         let Self { socket, wires, offered, left, .. } = self;
-        // In their order: those that came before their offers were repeated, and then those that come now.
+        // In order: first the fetches that came before their offers were repeated, then those that come now.
         let mut fetches = offered.early();
         let more = receive_all(socket, wires, left, |message| {
             match message {
@@ -427,7 +431,7 @@ impl SocketLink for ShmSource {
 
 impl SourceLink for ShmSource {
     fn offer(&mut self, offer: &Announcement) {
-        // Nothing is faster than reading in place, so nothing is ever sent ahead.
+        // Reading in place is the fastest way, so nothing is ever sent ahead.
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
         if self.offered.offer(&offer) != Novelty::Released {
@@ -459,7 +463,7 @@ fn accepted(socket: UnixStream) -> Result<ShmBuilder, LinkError> {
 struct ShmBuilder {
     socket: UnixStream,
     state: State,
-    /// Why the source is gone, while there is something left to hear of it.
+    /// Reason why the source is gone, while there are messages of it to receive.
     left: Option<LinkError>,
 }
 
@@ -467,19 +471,19 @@ struct ShmBuilder {
 enum State {
     /// The hello and the descriptors are on their way.
     Greeting { bytes: Vec<u8>, fds: Vec<OwnedFd> },
-    /// Everything is handed over.
+    /// Everything was handed over.
     Open(Box<Open>),
 }
 
 #[derive(Debug)]
 struct Open {
     wires: Wires,
-    /// Whether the source must be asked before its bytes are read.
+    /// True if the source must be asked before its bytes are read.
     withdraws: bool,
     fetches: Fetches,
 }
 
-/// The source's arena as the builder sees it, and what it is about to take from there.
+/// The source's arena as the builder sees it, and the fetches from it.
 #[derive(Debug)]
 struct Fetches {
     arena: Arc<Arena>,
@@ -492,12 +496,12 @@ struct Fetches {
 struct Pending {
     offer: Announcement,
     place: Option<Span>,
-    /// The source has dropped it: the fetch is about to be called off.
+    /// True if the source has dropped the offer: the fetch is about to be called off.
     dropped: bool,
 }
 
 impl Fetches {
-    /// The bytes of an offer: copied into their place, or without one as they lie.
+    /// Returns the bytes of an offer: copied into their place, or without a place as a view of the arena.
     fn bytes(&mut self, pending: Pending) -> Result<Bytes, LinkError> {
         let Announcement { arena_offset, bytes, .. } = pending.offer;
         let Some(view) = self.arena.view(arena_offset, bytes as usize) else {
@@ -514,7 +518,7 @@ impl Fetches {
         })
     }
 
-    /// A grant has come.
+    /// Processes a grant.
     fn granted(&mut self, ticket: u64, offset: u32, length: u32) -> Result<Received, LinkError> {
         let next = self.pending.iter().position(|pending| !pending.dropped);
         let Some(pending) = next.and_then(|at| self.pending.remove(at)) else {
@@ -525,7 +529,7 @@ impl Fetches {
         Ok(Received::Arrived { ticket, bytes: self.bytes(pending)? })
     }
 
-    /// The source has dropped an offer.
+    /// Records that the source has dropped an offer.
     fn dropped(&mut self, ticket: u64) {
         let fetches = self.pending.iter_mut().filter(|pending| pending.offer.ticket == ticket);
         fetches.for_each(|pending| pending.dropped = true);
@@ -572,7 +576,7 @@ fn open(fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
     let [arena, to_builder, to_source] = <[OwnedFd; HANDED_OVER]>::try_from(fds)
         .map_err(|fds| LinkError::Protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
     let arena = Arena::import(arena).map_err(theirs)?;
-    // A larger one would let the source make us touch, and the kernel allocate, memory that holds no slot.
+    // A larger one would let the source make this process touch, and the kernel allocate, memory that holds no slot.
     let slot = u64::from(hello.slot_bytes).next_multiple_of(PAGE as u64) + 2 * PAGE as u64;
     let most = (u64::from(hello.slots) * slot).next_multiple_of(ARENA_ROUNDING);
     if arena.size() as u64 > most {
@@ -696,7 +700,7 @@ impl BuilderLink for ShmBuilder {
     }
 
     fn refuse(&mut self, reason: Refusal, text: &str) {
-        // The peer may be gone, or may not listen: it was worth trying.
+        // An attempt only: the peer may be gone, or may not read.
         let _ = self.flush();
         let _ = self.socket.write_all(&refusal(reason, text));
     }

@@ -1,4 +1,4 @@
-//! Endpoints of links that have a descriptor each: one socket for a peer.
+//! Endpoints of links that have one descriptor each: one socket per peer.
 
 use crate::{
     Address, BuilderEndpoint, BuilderLink, Endpoint, Interest, LinkError, Peer, Received, SourceEndpoint,
@@ -9,26 +9,26 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use thalweg_wire::Message;
 
-/// The number of the descriptor at which peers come in.
+/// Number of the descriptor at which peers connect.
 const DOOR: u32 = u32::MAX;
 
 /// A link with a descriptor of its own.
 pub trait SocketLink: Debug + Send {
-    /// What is received.
+    /// A message or answer received over the link.
     type Received;
 
-    /// What to wait on.
+    /// Returns the descriptor to wait on.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// What to wait for.
+    /// Returns the events to wait for.
     fn interest(&self) -> Interest;
 
-    /// As [`Endpoint::prepare_wait`].
+    /// Prepares a wait, as [`Endpoint::prepare_wait`] does.
     fn prepare_wait(&mut self) -> bool {
         true
     }
 
-    /// As [`Endpoint::sees`].
+    /// True if polling sees every arrival, as for [`Endpoint::sees`].
     fn sees(&self) -> bool {
         false
     }
@@ -36,67 +36,67 @@ pub trait SocketLink: Debug + Send {
     /// Sends what can be sent now.
     ///
     /// # Errors
-    /// The link is over, and why.
+    /// The link has ended; the error is the reason.
     fn flush(&mut self) -> Result<(), LinkError>;
 
-    /// As [`Endpoint::receive`].
+    /// Receives what has arrived, as [`Endpoint::receive`] does.
     ///
     /// # Errors
-    /// The link is over, and why.
+    /// The link has ended; the error is the reason.
     fn receive(&mut self, received: &mut Vec<Self::Received>) -> Result<bool, LinkError>;
 
-    /// As [`Endpoint::close`]: the link is dropped after that.
+    /// Sends what is pending, as [`Endpoint::close`] does; the link is dropped after that.
     fn close(&mut self) {
-        // Nobody may listen any more: it is worth trying.
+        // An attempt only: the peer may be gone already.
         let _ = self.flush();
     }
 }
 
-/// A source's link that can be made.
+/// A source's link that can be established.
 pub trait Connects: SocketLink<Received = Message> + SourceLink + Sized + 'static {
-    /// As [`SourceEndpoint::connect`].
+    /// Begins to connect, as [`SourceEndpoint::connect`] does.
     ///
     /// # Errors
-    /// The address, or what was asked for with it, cannot be used here; or nobody is there.
+    /// The address, or the congestion control, cannot be used here; or no peer listens there.
     fn connect(to: &Address, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError>;
 }
 
-/// Where sources come in.
+/// The listener of a builder, at which sources connect.
 pub trait Door: Debug + Send {
-    /// What they are connected by.
+    /// The link to each source.
     type Link: SocketLink<Received = Received> + BuilderLink + 'static;
 
-    /// What to wait on until somebody comes.
+    /// Returns the descriptor to wait on until a source connects.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// As [`BuilderEndpoint::place`].
+    /// Returns the place of the listener, as [`BuilderEndpoint::place`] does.
     fn place(&self) -> String;
 
-    /// As [`BuilderEndpoint::accept`].
+    /// Accepts the next waiting peer, as [`BuilderEndpoint::accept`] does.
     ///
     /// # Errors
-    /// Somebody waits and cannot be let in.
+    /// A peer is waiting and cannot be accepted.
     fn accept(&mut self) -> Result<Option<(Self::Link, Peer)>, LinkError>;
 
-    /// As [`BuilderEndpoint::expect`].
+    /// Prepares for credits, as [`BuilderEndpoint::expect`] does.
     ///
     /// # Errors
-    /// What cannot be had, and what that means.
+    /// A description of what is unavailable, and of the consequence.
     fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
         let _ = bytes;
         Ok(())
     }
 }
 
-/// An endpoint of such links, with a door where it is a builder's.
+/// An endpoint of links with a descriptor each, with a listener if it is a builder's.
 #[derive(Debug)]
 pub struct Sockets<L, D = ()> {
     watch: Watch,
     door: D,
-    /// Somebody waits to be let in.
+    /// True if a peer waits to be accepted.
     knocked: bool,
     peers: Vec<Option<Socket<L>>>,
-    /// They were prepared for a wait, and nobody has looked at them since.
+    /// True if the links were prepared for a wait and have not been polled since.
     waits: bool,
 }
 
@@ -104,24 +104,24 @@ pub struct Sockets<L, D = ()> {
 struct Socket<L> {
     link: L,
     interest: Interest,
-    /// It has something to receive, as far as is known.
+    /// True if there is something to receive, as far as is known.
     ready: bool,
-    /// It is over, and that was told.
+    /// True if the link has ended and that was reported.
     broken: bool,
 }
 
 impl<L: SocketLink> Sockets<L> {
-    /// A source's.
+    /// Creates a source's endpoint.
     pub fn new(watch: Watch) -> Self {
         Self { watch, door: (), knocked: false, peers: Vec::new(), waits: false }
     }
 }
 
 impl<D: Door> Sockets<D::Link, D> {
-    /// A builder's.
+    /// Creates a builder's endpoint.
     ///
     /// # Errors
-    /// The poller takes no more descriptors.
+    /// The poller accepts no more descriptors.
     pub fn behind(door: D, watch: Watch) -> Result<Self, LinkError> {
         watch.add(door.fd(), DOOR, Interest::READ)?;
         Ok(Self { watch, door, knocked: false, peers: Vec::new(), waits: false })
@@ -148,14 +148,14 @@ impl<L: SocketLink, D> Sockets<L, D> {
     }
 }
 
-/// Peers are few: their numbers fit.
+/// Converts a peer's number. Peers are few: their numbers fit.
 #[expect(clippy::cast_possible_truncation, reason = "a descriptor for each")]
 fn number(peer: usize) -> u32 {
     peer as u32
 }
 
 impl<L: SocketLink> Socket<L> {
-    /// What to wait for may have changed.
+    /// Updates the events that are waited for, which may have changed.
     fn update(&mut self, peer: usize, watch: &Watch) -> Result<(), LinkError> {
         let interest = self.link.interest();
         if interest != self.interest {
@@ -195,8 +195,9 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
     fn flush(&mut self, _now: Duration, broken: &mut Vec<(usize, LinkError)>) {
         for (peer, socket) in self.peers.iter_mut().enumerate() {
             let Some(socket) = socket.as_mut().filter(|socket| !socket.broken) else { continue };
-            // What is waited for is told before a wait; another thread may be waiting already, and room that nobody needs
-            // any more would be told of in every turn.
+            // The events to wait for are set before a wait. If another thread is waiting already, they are set here;
+            // and so they are where room to send was waited for, since room that is no longer needed would be reported
+            // in every turn.
             let update = |socket: &mut Socket<L>| match self.waits || socket.interest.write {
                 true => socket.update(peer, &self.watch),
                 false => Ok(()),
@@ -213,7 +214,8 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
         let mut waits = true;
         for (peer, socket) in self.peers.iter_mut().enumerate() {
             let Some(socket) = socket else { continue };
-            // Where the poller does not take it now, it is tried again: nobody would tell of what comes.
+            // If the poller does not accept the change now, it is tried again: arrivals would not be reported
+            // otherwise.
             let prepared = !socket.ready && socket.link.prepare_wait() && socket.update(peer, &self.watch).is_ok();
             socket.ready = !prepared;
             waits &= !socket.ready;

@@ -2,8 +2,8 @@
 //!
 //! The payload leaves the source by `sendfile` from the arena's memfd: the pages themselves go into the socket, so the
 //! source's processor never touches them, and since a slot is reused only after its release, they do not change while
-//! the kernel may still have to retransmit them. The builder receives straight into the place in the block. One
-//! `readv` takes the rest of a payload and the messages behind it, so that a large fragment costs few system calls.
+//! the kernel may still have to retransmit them. The builder receives straight into the place in the block. One `readv`
+//! takes the rest of a payload and the messages after it, so that a large fragment costs few system calls.
 
 mod builder;
 mod source;
@@ -24,16 +24,16 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// Congestion control of the sending side where nothing else is asked for (RFC 9438). The builder's window bounds what
-/// is in flight already, so a control that paces, as bbr does, spends timers on a burst that cannot happen (`make
-/// bench` compares).
+/// Congestion control of the sending side if none is requested (RFC 9438). The builder's window bounds the bytes in
+/// flight already, so a control that paces, such as bbr, spends timers on a burst that cannot happen (`make bench`
+/// compares).
 const DEFAULT_CONGESTION: &str = "cubic";
-/// A peer that does not answer for so long is gone (`TCP_USER_TIMEOUT`, RFC 5482, and keep-alive).
+/// Time after which a peer that does not answer is considered gone (`TCP_USER_TIMEOUT`, RFC 5482, and keep-alive).
 const USER_TIMEOUT: Duration = Duration::from_secs(10);
-/// The congestion control whose window is what is in the socket: all that may be asked for has to fit.
+/// Congestion control whose window is the bytes in the socket: everything that may be asked for has to fit there.
 const FOLLOWS_CREDIT: &str = "thalweg";
-/// Connections that the kernel keeps until they are accepted, or fewer where `net.core.somaxconn` is less: over TCP,
-/// who finds no room waits a second or more before it tries again.
+/// Maximum number of connections that the kernel keeps until they are accepted; fewer if `net.core.somaxconn` is less.
+/// Over TCP, a peer that finds no room waits a second or more before it tries again.
 const BACKLOG: i32 = 4096;
 
 /// Kernel TCP.
@@ -101,10 +101,12 @@ impl Door for TcpDoor {
         local.map(|address| address.to_string()).unwrap_or_default()
     }
 
-    /// - Buffers for all of it from the beginning: for data, and for the fetches, which are few bytes each, but for the
+    /// Prepares sockets that are accepted from now on.
+    ///
+    /// - Buffers for all bytes from the beginning: for data, and for the fetches, which are few bytes each, but for the
     ///   kernel a packet each.
-    /// - The congestion control `thalweg` (`docs/congestion.md`) for what we say. Fetches are few bytes in many
-    ///   packets, of which others send only ten at first, and then wait a round trip.
+    /// - The congestion control `thalweg` (`docs/congestion.md`) for the messages of this end. Fetches are few bytes in
+    ///   many packets, of which other controls send only ten at first, and then wait a round trip.
     fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
         let room = Buffer::Receive.hold(&self.socket, bytes) & Buffer::Send.hold(&self.socket, bytes);
         let follows = rustix::net::sockopt::set_tcp_congestion(&self.socket, FOLLOWS_CREDIT).is_ok();
@@ -131,10 +133,10 @@ impl Door for TcpDoor {
     }
 }
 
-/// Begins to connect; the greeting goes out as soon as the connection stands.
+/// Begins to connect. The greeting is sent as soon as the connection is established.
 fn connect(host: &str, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<TcpSource, LinkError> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    // The first that is not refused at once: no route leads to some, and at others nothing listens on this host.
+    // The first address that is not refused at once: some have no route, and on this host some have no listener.
     for address in host.to_socket_addrs().map_err(LinkError::unusable(format!("resolving '{host}'")))? {
         match connect_to(address, host, congestion, greeting)? {
             Ok(socket) => return Ok(TcpSource::new(socket, host, greeting)),
@@ -179,16 +181,16 @@ fn connect_to(
     }
 }
 
-/// What the kernel offers, for people who asked for something else.
+/// Returns the congestion controls that the kernel offers, for an error message.
 fn congestion_controls() -> String {
     let list = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control");
     list.map_or_else(|_| "unknown".to_owned(), |list| list.trim().replace(' ', ", "))
 }
 
-/// Has the kernel send what it was given. As long as anything of this socket waits in a network device, and be it an
+/// Makes the kernel send what it was given. As long as anything of this socket waits in a network device, even an
 /// acknowledgement, Linux keeps a small packet back to make it longer ("autocorking", tcp_should_autocork() in
-/// net/ipv4/tcp.c): fetches would wait for the answers to other fetches. Setting this option sends what waits, also
-/// where it was set before (tcp(7)).
+/// net/ipv4/tcp.c): fetches would wait for the answers to other fetches. Setting this option sends what waits, even if
+/// it was set before (tcp(7)).
 fn send_now(socket: &Socket) -> Result<(), LinkError> {
     match socket.set_tcp_nodelay(true) {
         Err(error) if is_gone(Errno::from_io_error(&error).unwrap_or(Errno::INVAL)) => Ok(()),
@@ -205,7 +207,7 @@ fn settle(socket: &Socket) -> std::io::Result<()> {
     )
 }
 
-/// Whether an error of a socket says that nobody is at the other end any more.
+/// True if an error of a socket means that the other end is gone.
 fn is_gone(error: Errno) -> bool {
     matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::TIMEDOUT)
 }

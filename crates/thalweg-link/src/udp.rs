@@ -1,5 +1,5 @@
-//! The three verbs over UDP: frames through a socket. Credits keep them from being lost on their way, and what the
-//! socket cannot hold is not asked for.
+//! The three verbs over UDP: frames through a socket. Credits keep frames from being lost on their way, and bytes that
+//! the socket cannot hold are not asked for.
 
 use crate::frames::{builder_over, source_over};
 use crate::kind::{Abilities, Locator, Transport};
@@ -12,7 +12,7 @@ use thalweg_frames::UdpPort;
 use thalweg_frames::{AfXdpPort, FramesError};
 use thalweg_wire::HEAD_LEN;
 
-/// What frames in datagrams of UDP can do, whoever sends them: a kind of link has its own names.
+/// Abilities of frames in UDP datagrams, for every kind of link that sends them; each such kind has its own names.
 pub const DATAGRAMS: Abilities = Abilities {
     name: "udp",
     title: "UDP",
@@ -31,7 +31,7 @@ pub const DATAGRAMS: Abilities = Abilities {
     adapter: false,
 };
 
-/// UDP, by the kernel's sockets.
+/// UDP, over the kernel's sockets.
 #[derive(Debug)]
 pub(crate) struct Udp;
 
@@ -57,8 +57,8 @@ impl Transport for Udp {
     }
 }
 
-/// The same datagrams, past the kernel's network: AF_XDP. Either end may be of this kind and the other an ordinary
-/// socket.
+/// The datagrams of UDP past the kernel's network stack: AF_XDP. Either end may be of this kind and the other an
+/// ordinary socket.
 #[cfg(feature = "af-xdp")]
 #[derive(Debug)]
 pub(crate) struct AfXdp;

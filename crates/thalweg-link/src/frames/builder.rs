@@ -1,9 +1,9 @@
-//! The builder's end: says words, puts pieces in their places, and asks again for what did not come.
+//! The builder's end: sends words, puts pieces in their places, and asks again for those that did not come.
 //!
-//! Every frame of a source's says how many fetches it has answered in full. What is missing then of one of those, and
-//! has not come a moment later either (a frame may overtake another), is lost, and asked for again. Nothing is asked for
-//! again before: a source that is slow, or busy with another builder, is left in peace. Where nothing more comes, the
-//! source is asked how far it is.
+//! Every frame of a source carries the number of fetches that it has answered in full. Bytes of those that are missing
+//! then, and have not come a moment later either (a frame may overtake another), are lost, and asked for again. They
+//! are not asked for again before: a source that is slow, or busy with another builder, is left alone. If nothing more
+//! comes, the source is asked for its progress.
 
 use super::channel::{Channel, Word};
 use super::path::BASE_BYTES;
@@ -24,30 +24,31 @@ use thalweg_wire::{Announcement, Capabilities, Content, Head, Hello, IntervalMap
 pub(crate) struct FrameBuilder {
     channel: Channel,
     to: SocketAddr,
-    /// Most bytes of a datagram to there.
+    /// Maximum length of a datagram to the source, in bytes.
     longest: usize,
     hello: Option<Hello>,
     texts: Texts,
     words: Vec<Word>,
     fetches: BTreeMap<u64, Fetch>,
-    /// Tickets of which more is asked for than was said.
+    /// Tickets for which more was requested than was sent to the source.
     unsaid: Vec<u64>,
-    /// What was said, and not answered in full as far as is known.
+    /// Fetches that were sent, and not answered in full as far as is known.
     asked: VecDeque<Asked>,
-    /// How many of those that were said the source has answered.
+    /// Number of the sent fetches that the source has answered.
     served: u32,
-    /// What is to be looked at, and when: it was answered, and not all of it is here.
+    /// Fetches to check, and the time to do so: they were answered, and some of their bytes are missing.
     late: VecDeque<(Duration, Asked)>,
-    /// When the source is asked how far it is, and how long is waited after that.
+    /// Time at which the source is asked for its progress, and the wait that led to it.
     probe: Option<(Duration, Duration)>,
     copied: u64,
-    /// How often a byte of a datagram was copied before it is put in its place.
+    /// Number of times that a byte of a datagram was copied before it is put in its place.
     copies: u64,
     received: u64,
     losses: Losses,
 }
 
-/// A fetch: its place, what of it has come, how much was asked for, and how much of that the source was told.
+/// A fetch: its place, the ranges that have come, the number of bytes requested, and the number of those that the
+/// source was asked for.
 #[derive(Debug)]
 struct Fetch {
     place: Span,
@@ -61,7 +62,7 @@ impl Fetch {
         self.got.contains(&(0..self.place.len() as u64))
     }
 
-    /// What is missing of a range.
+    /// Returns the missing parts of a range.
     fn gaps(&self, of: Asked) -> impl Iterator<Item = Asked> {
         let (start, end) = (u64::from(of.offset), u64::from(of.offset) + u64::from(of.length));
         let gaps = self.got.gaps(end).map(move |gap| gap.start.max(start)..gap.end).filter(|gap| !gap.is_empty());
@@ -112,7 +113,7 @@ impl FrameBuilder {
                 check_offer(&offer, hello.capabilities.contains(Capabilities::WITHDRAWS))?;
                 said.push(Received::Message(message));
             }
-            // Pieces are not messages; and what is lost on the way is known here.
+            // Pieces are not messages; and losses on the way are measured at this end.
             (Message::Data { .. } | Message::Losses(_), _) => {
                 return protocol(format!("a message that datagrams have no use for: {message:?}"));
             }
@@ -130,7 +131,7 @@ impl FrameBuilder {
         now: Duration,
         said: &mut Vec<Received>,
     ) -> Result<(), LinkError> {
-        // It came before, or was called off.
+        // The piece came before, or the fetch was called off.
         let Some(fetch) = self.fetches.get_mut(&ticket) else { return Ok(()) };
         let (start, end) = (offset as usize, offset as usize + piece.len());
         if end > fetch.said as usize {
@@ -155,13 +156,13 @@ impl FrameBuilder {
         Ok(())
     }
 
-    /// Something has come of what was asked for, or more was asked for: there is time for what is left.
+    /// Renews the wait: bytes that were requested have come, or more were requested.
     fn expect(&mut self, now: Duration) {
         let wait = self.channel.wait();
         self.probe = Some((now + wait, wait));
     }
 
-    /// The source has answered so many fetches.
+    /// Processes the number of fetches that the source has answered.
     fn on_served(&mut self, served: u32, now: Duration) {
         let more = served.wrapping_sub(self.served) as usize;
         // An old frame that comes late, or nonsense.
@@ -180,7 +181,7 @@ impl FrameBuilder {
         }
     }
 
-    /// Asks again for what is missing of what was answered long enough ago.
+    /// Repeats the requests for missing bytes of fetches that were answered long enough ago.
     fn ask_again(&mut self, now: Duration) {
         while let Some((_, asked)) = self.late.front().copied().filter(|(at, _)| *at <= now) {
             self.late.pop_front();
@@ -197,14 +198,14 @@ impl FrameBuilder {
         }
     }
 
-    /// Puts what was asked for into words: one message for each offer, however many pieces of it were asked for since.
+    /// Encodes the requested fetches: one message for each offer, regardless of the number of pieces requested since.
     fn say_fetches(&mut self, now: Duration) {
         if self.unsaid.is_empty() {
             return;
         }
         let Self { unsaid, fetches, channel, asked, losses, .. } = self;
         for ticket in unsaid.drain(..) {
-            // Called off since, otherwise.
+            // Otherwise it was called off in the meantime.
             if let Some(fetch) = fetches.get_mut(&ticket).filter(|fetch| fetch.upto > fetch.said) {
                 let (offset, length) = (fetch.said, fetch.upto - fetch.said);
                 channel.push(Message::Fetch { ticket, offset, length }.encode());

@@ -1,12 +1,13 @@
-//! Words that are heard once and in order, over frames that get lost, come twice and overtake each other. No socket and
-//! no clock: who has those hands in what came and what time it is.
+//! Words delivered once and in order, over frames that are lost, duplicated and reordered. No socket and no clock: the
+//! caller passes in received frames and the time.
 //!
-//! Each word has a number and is sent again until the other end has heard it. Every frame says what its sender has
-//! heard: all words below a number, and which of the 64 behind it. From that follows what was lost: a word is sent again
-//! when three frames sent behind it have been heard, or one that was sent a good round trip later (RFC 9002, section
-//! 6.1). Where nothing at all is heard, the oldest words go again after a while, ever later.
+//! Each word has a number and is repeated until the other end has acknowledged it. Every frame acknowledges what its
+//! sender has received: all words below a number, and a subset of the 64 after it. Losses follow from that: a word is
+//! sent again when three frames sent after it have been acknowledged, or one that was sent a good round trip later (RFC
+//! 9002, section 6.1). If nothing at all is received, the oldest words are sent again after a while, at growing
+//! intervals.
 //!
-//! The round trip is measured by stamps that come back (RFC 7323, section 4).
+//! The round trip is measured by stamps that are echoed (RFC 7323, section 4).
 
 use crate::LinkError;
 use crate::error::{MOST_UNHEARD, check_unheard};
@@ -14,51 +15,51 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_wire::{Content, Head, MESSAGE_LEN};
 
-/// A message, or 64 bytes of the text behind one.
+/// A message, or 64 bytes of the text after one.
 pub(super) type Word = [u8; MESSAGE_LEN];
 
-/// Words on their way at a time, and words kept here that came ahead of one that is missing.
+/// Maximum number of words on their way at a time, and of words kept here that arrived ahead of a missing one.
 const AHEAD: u32 = 1024;
-/// Probes whose answers wait to be sent: more are lost.
+/// Maximum number of probes whose answers wait to be sent: more are lost.
 const MAX_PROBES: usize = 16;
-/// So many frames heard that were sent behind one: it is lost.
+/// Number of later frames that must be acknowledged before an earlier one counts as lost.
 const OVERTAKEN: u64 = 3;
-/// A round trip where none was measured, and the least and the most to wait for an answer.
+/// Round trip that is assumed until one is measured; `WAIT` is the least and the most time to wait for an answer.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(640));
-/// What overtakes is at most so far ahead, where the round trip is shorter than that.
+/// Least time by which one frame is assumed to overtake another, however short the round trip.
 const OVERTAKES: Duration = Duration::from_millis(1);
-/// Who said nothing for so long asks for an answer.
+/// Time without sending after which an end asks for an answer.
 const SILENCE: Duration = Duration::from_secs(1);
-/// A peer that was not heard for so long is gone.
+/// Time without receiving after which the peer is considered gone.
 const GONE: Duration = Duration::from_secs(10);
 
 /// One end of a connection.
 #[derive(Debug)]
 pub(crate) struct Channel {
     connection: u64,
-    /// Words that the other end has not heard, from number `first` on.
+    /// Words that the other end has not acknowledged, from number `first` on.
     out: VecDeque<Out>,
     first: u32,
-    /// Those in front of this place have been sent, or are to be sent again.
+    /// Index before which all words have been sent, or are to be sent again.
     sent: usize,
-    /// Some in front of that place are to be sent again.
+    /// True if some words before that index are to be sent again.
     again: bool,
-    /// Frames with words that were sent, and the latest of them that was heard.
+    /// Number of frames with words that were sent, and number of the latest of them that was acknowledged.
     frames: (u64, u64),
-    /// Words below this number were heard here.
+    /// Number below which all words of the other end were received.
     heard: u32,
     early: BTreeMap<u32, Word>,
-    /// The other end is to be told what was heard.
+    /// True if an acknowledgement is to be sent.
     owes: bool,
-    /// It is to answer.
+    /// True if the other end is to be asked for an answer.
     asks: bool,
-    /// What the builder has sent to this address, to be shown to it.
+    /// Token that the builder has sent to this address, to be returned to it.
     token: u64,
     /// Probes of the path that have arrived, and are to be answered.
     probes: VecDeque<u32>,
     round_trip: Option<RoundTrip>,
-    /// The latest stamp of the other end's, and when it came.
+    /// Latest stamp of the other end, and the time at which it came.
     stamp: Option<(u32, Duration)>,
     retry: Option<Retry>,
     heard_at: Duration,
@@ -68,19 +69,19 @@ pub(crate) struct Channel {
 #[derive(Debug)]
 struct Out {
     word: Word,
-    /// In which frame it was sent last, and when; nothing where it is to be sent.
+    /// Number of the frame in which the word was last sent, and the time; `None` while it is to be sent.
     sent: Option<(u64, Duration)>,
     heard: bool,
 }
 
-/// RFC 6298, section 2.
+/// Estimate of the round trip (RFC 6298, section 2).
 #[derive(Debug, Clone, Copy)]
 struct RoundTrip {
     smoothed: Duration,
     variation: Duration,
 }
 
-/// When the other end is asked again, and how long is waited after that.
+/// Time at which the other end is asked again, and the wait that led to it.
 #[derive(Debug, Clone, Copy)]
 struct Retry {
     at: Duration,
@@ -110,32 +111,32 @@ impl Channel {
         }
     }
 
-    /// Whether the other end has heard anything.
+    /// True if the other end has acknowledged a word.
     pub(super) fn is_heard(&self) -> bool {
         self.first > 0
     }
 
-    /// Whether anything was heard of the other end.
+    /// True if a word of the other end was received.
     pub(super) fn has_heard(&self) -> bool {
         self.heard > 0
     }
 
-    /// Whether the other end has heard everything.
+    /// True if the other end has acknowledged every word.
     pub(super) fn is_quiet(&self) -> bool {
         self.out.is_empty()
     }
 
-    /// Has it hear one more word.
+    /// Queues one more word.
     pub(super) fn push(&mut self, word: Word) {
         self.out.push_back(Out { word, sent: None, heard: false });
     }
 
-    /// An error where so many words wait that the other end cannot be listening.
+    /// Returns an error if more words wait than an end that reads would leave.
     pub(super) fn check(&self) -> Result<(), LinkError> {
         check_unheard(self.out.len() * MESSAGE_LEN, MOST_UNHEARD)
     }
 
-    /// A frame has come. Words that are heard with it are appended to `words`.
+    /// Processes a received frame. Appends the words that it makes deliverable to `words`.
     pub(super) fn on_frame(&mut self, head: &Head, content: &[u8], now: Duration, words: &mut Vec<Word>) {
         self.heard_at = now;
         self.owes |= head.answer;
@@ -157,7 +158,8 @@ impl Channel {
         }
     }
 
-    /// The builder knows of no connection before it has its token back: what was sent so far is sent again with it.
+    /// Stores the token of a challenge. The builder knows of no connection before it has its token back: everything
+    /// sent so far is sent again with the token.
     fn on_challenge(&mut self, token: u64) {
         if self.is_heard() || token == self.token {
             return;
@@ -181,15 +183,15 @@ impl Channel {
                 }
             }
             1..AHEAD => drop(self.early.insert(number, *word)),
-            // Heard before; or further ahead than anybody sends.
+            // Received before; or further ahead than any peer sends.
             _ => {}
         }
     }
 
-    /// What the other end has heard.
+    /// Processes the acknowledgements in a frame.
     fn on_heard(&mut self, head: &Head, now: Duration) {
         let below = head.heard.wrapping_sub(self.first) as usize;
-        // An old frame that comes late, or nonsense: what was not sent was not heard.
+        // An old frame that comes late, or nonsense: words that were not sent cannot be acknowledged.
         if below > self.sent {
             return;
         }
@@ -229,7 +231,7 @@ impl Channel {
         known.smoothed = (known.smoothed * 7 + took) / 8;
     }
 
-    /// Marks words to be sent again that others have overtaken by too much.
+    /// Marks words that later ones have overtaken by too much, to be sent again.
     fn find_lost(&mut self, now: Duration) {
         let (latest, patience) = (self.frames.1, self.patience());
         for out in self.out.iter_mut().take(self.sent).filter(|out| !out.heard) {
@@ -242,12 +244,12 @@ impl Channel {
         }
     }
 
-    /// How much later than another what was sent with it can come.
+    /// Returns the time by which a frame may arrive later than another that was sent with it.
     pub(super) fn patience(&self) -> Duration {
         self.round_trip.map_or(FIRST_WAIT, |known| known.smoothed + (known.smoothed / 8).max(OVERTAKES))
     }
 
-    /// How long an answer is waited for.
+    /// Returns the time to wait for an answer.
     pub(super) fn wait(&self) -> Duration {
         self.round_trip
             .map_or(FIRST_WAIT, |known| known.smoothed + (known.variation * 4).max(OVERTAKES))
@@ -261,15 +263,15 @@ impl Channel {
         }
     }
 
-    /// Has the other end answer.
+    /// Asks the other end for an answer, with the next frame.
     pub(super) fn ask(&mut self) {
         self.asks = true;
     }
 
-    /// Time passes.
+    /// Handles timeouts.
     ///
     /// # Errors
-    /// Nothing was heard for too long.
+    /// Nothing was received for too long.
     pub(super) fn time(&mut self, now: Duration) -> Result<(), LinkError> {
         if now >= self.heard_at + GONE {
             return Err(LinkError::Closed);
@@ -283,7 +285,7 @@ impl Channel {
             retry.wait = (retry.wait * 2).min(WAIT.1);
             retry.at = now + retry.wait;
             self.asks = true;
-            // As many as go into a frame: the answer tells which of the others were lost.
+            // As many as go into a frame: the answer shows which of the others were lost.
             for out in self.out.iter_mut().take(self.sent).filter(|out| !out.heard).take(16) {
                 out.sent = None;
                 self.again = true;
@@ -292,33 +294,33 @@ impl Channel {
         Ok(())
     }
 
-    /// When [`time`](Self::time) has something to do.
+    /// Returns the time at which [`time`](Self::time) has something to do.
     pub(super) fn deadline(&self) -> Duration {
         let deadline = (self.heard_at + GONE).min(self.spoke_at + SILENCE);
         self.retry.map_or(deadline, |retry| retry.at.min(deadline))
     }
 
-    /// A frame of words, the first of which has this number.
+    /// Returns the content of a frame of words, the first of which has number `first`.
     pub(super) fn words(&self, first: u32) -> Content {
         Content::Words { first, token: if self.is_heard() { 0 } else { self.token } }
     }
 
-    /// The next answer to a probe.
+    /// Returns the next answer to a probe.
     pub(super) fn next_probed(&mut self) -> Option<Content> {
         self.probes.pop_front().map(|number| Content::Probed { number })
     }
 
-    /// Whether there is something to be sent.
+    /// True if there is something to send.
     pub(super) fn has_words(&self) -> bool {
         self.owes || self.asks_or_has_words()
     }
 
-    /// Whether there is more to be sent than an acknowledgement, which any frame carries.
+    /// True if there is more to send than an acknowledgement, which any frame carries.
     pub(super) fn asks_or_has_words(&self) -> bool {
         self.asks || self.again || self.sent < self.out.len().min(AHEAD as usize)
     }
 
-    /// Puts words into `content`, at most so many, and says which number the first has.
+    /// Appends at most `most` words to `content`, and returns the number of the first.
     pub(super) fn next_words(&mut self, most: usize, now: Duration, content: &mut Vec<u8>) -> u32 {
         let start = match self.again {
             true => self.out.iter().take(self.sent).position(|out| !out.heard && out.sent.is_none()),
@@ -340,7 +342,7 @@ impl Channel {
         self.first.wrapping_add(start as u32)
     }
 
-    /// The head of a frame that is sent now.
+    /// Returns the head of a frame that is sent now.
     pub(super) fn head(&mut self, content: Content, length: usize, served: u32, now: Duration) -> Head {
         self.spoke_at = now;
         self.owes = false;
@@ -364,12 +366,12 @@ impl Channel {
     }
 }
 
-/// The head that tells a peer that there is no connection of that name.
+/// Returns the head that informs a peer that there is no connection of this number.
 pub(super) fn over(connection: u64) -> Head {
     bare(connection, Content::Over)
 }
 
-/// A head from an end that has no connection of that name.
+/// Returns the head of a frame from an end that has no connection of this number.
 pub(super) fn bare(connection: u64, content: Content) -> Head {
     Head { content, length: 0, connection, answer: false, heard: 0, also: 0, served: 0, stamp: 0, echo: None }
 }
@@ -398,7 +400,7 @@ mod tests {
     }
 
     impl Way {
-        /// Of a hundred frames, some are lost and some come twice; each takes its own time.
+        /// Carries a frame. Of a hundred frames, `lost` are lost and some come twice; each takes its own time.
         fn carry(&mut self, head: Head, content: &[u8], now: Duration, lost: u64, jitter: u64) {
             let mut draw = || {
                 self.random = self.random.wrapping_add(GAMMA);
@@ -432,8 +434,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever the network does to them, words of both ends are heard once and in order, and not much later than
-        /// that takes.
+        /// Words of both ends are delivered once and in order under any impairment, and with no more delay than that
+        /// requires.
         #[test]
         fn words_are_heard_once_and_in_order(
             seed: u64,
@@ -480,7 +482,7 @@ mod tests {
             }
         }
 
-        /// A peer that says anything at all about what it heard, or says.
+        /// A peer that acknowledges and sends arbitrary words.
         #[test]
         fn nonsense_neither_panics_nor_makes_room(
             heads in proptest::collection::vec(
@@ -498,7 +500,7 @@ mod tests {
                     frames += 1;
                     prop_assert!(frames <= 2 + channel.out.len(), "there is no end of what is to be said");
                 }
-                // Near what is so, and far from it.
+                // Near the true values, and far from them.
                 for (heard, first) in [(heard, first), (heard % 64, first % 4096)] {
                     let content = Content::Words { first, token: 0 };
                     let head = Head { content, length: 0, connection: 7, answer: false, heard, also, served, stamp, echo };

@@ -1,39 +1,39 @@
-//! The longest datagram that a path takes, found by asking (RFC 8899). No socket and no clock.
+//! The longest datagram that a path takes, found by probes (RFC 8899). No socket and no clock.
 //!
 //! A probe is a pair of datagrams that the other end answers: one of the length in question, and a short one. A length
-//! counts as failed only where the short one was answered and the long one was not, several times: silence says nothing
+//! counts as failed only if the short one was answered and the long one was not, several times: silence proves nothing
 //! about lengths. The length in use is probed again while pieces are sent, so that a path that shrinks is noticed; and
-//! where a shorter one is in use than the port allows, longer ones are tried again from time to time.
+//! if the length in use is shorter than the port allows, longer ones are tried again from time to time.
 
 use std::time::Duration;
 use thalweg_wire::HEAD_LEN;
 
-/// Bytes in a datagram that every path takes, until its first link or a router says otherwise: what is left of the 1280
-/// bytes that IPv6 asks of every link (RFC 8200, section 5).
+/// Bytes in a datagram that every path takes, until its first link or a router reports otherwise: the remainder of the
+/// 1280 bytes that IPv6 requires of every link (RFC 8200, section 5).
 pub(super) const BASE_BYTES: usize = 1232;
-/// Pairs of which only the short datagram was answered, until a length has failed (`MAX_PROBES`; RFC 8899 has 3, for
-/// paths that lose less).
+/// Number of pairs of which only the short datagram was answered before a length has failed (`MAX_PROBES`; RFC 8899 has
+/// 3, for paths that lose less).
 const MAX_PROBES: u32 = 6;
-/// From one probe of the length in use to the next, while pieces are sent.
+/// Time between two probes of the length in use, while pieces are sent.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// From one search to the next, where a shorter length is in use than the port allows (`PMTU_RAISE_TIMER`; RFC 8899 has
-/// 10 minutes, for paths through other people's networks).
+/// Time between two searches, if the length in use is shorter than the port allows (`PMTU_RAISE_TIMER`; RFC 8899 has 10
+/// minutes, for paths through other people's networks).
 const RAISE_INTERVAL: Duration = Duration::from_secs(10);
-/// The longest wait for an answer to a pair.
+/// Maximum time to wait for an answer to a pair.
 const LONGEST_WAIT: Duration = Duration::from_millis(640);
-/// Lengths are looked for in steps of this: pieces have no others.
+/// Step of the lengths that are searched, in bytes: pieces have no others.
 const STEP: usize = HEAD_LEN;
 
 #[derive(Debug)]
 pub(super) struct Path {
-    /// Most bytes that the port sends there.
+    /// Maximum length that the port sends on this path, in bytes.
     limit: usize,
-    /// The length in use.
+    /// Length in use, in bytes.
     longest: usize,
-    /// The shortest length that has failed, or one more than the limit.
+    /// Shortest length that has failed, or one more than the limit.
     failed: usize,
     probe: Option<Probe>,
-    /// The number of the next datagram of a probe.
+    /// Number of the next datagram of a probe.
     number: u32,
     check_at: Duration,
     raise_at: Duration,
@@ -42,15 +42,15 @@ pub(super) struct Path {
 #[derive(Debug)]
 struct Probe {
     bytes: usize,
-    /// The number of its first datagram; those of a pair follow each other.
+    /// Number of its first datagram; those of a pair are consecutive.
     first: u32,
     pairs: u32,
-    /// Datagrams of the last pair that are still to be sent.
+    /// Number of datagrams of the last pair that are still to be sent.
     unsent: u32,
     misses: u32,
-    /// The short one of the last pair was answered.
+    /// True if the short datagram of the last pair was answered.
     is_alive: bool,
-    /// When the next pair is sent, and how long after the one before.
+    /// Time at which the next pair is sent, and the time between it and the previous pair.
     at: Duration,
     wait: Duration,
 }
@@ -68,18 +68,19 @@ impl Path {
         }
     }
 
-    /// Most bytes in a datagram.
+    /// Returns the maximum length of a datagram, in bytes.
     pub(super) fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Begins to search: the other end has answered. `wait` is how long an answer takes, at most.
+    /// Begins a search, once the other end has answered. `wait` is the maximum time that an answer takes.
     pub(super) fn start(&mut self, now: Duration, wait: Duration) {
         self.raise_at = now + RAISE_INTERVAL;
         self.search(now, wait);
     }
 
-    /// The port, or a router, takes no longer datagrams than this. The length in use is probed with the next piece.
+    /// Limits datagrams to `limit` bytes, because the port or a router takes no longer ones. The length in use is
+    /// probed with the next piece.
     pub(super) fn limit_to(&mut self, limit: usize) {
         self.limit = self.limit.min(limit);
         self.longest = self.longest.min(self.limit);
@@ -88,12 +89,12 @@ impl Path {
         self.check_at = Duration::ZERO;
     }
 
-    /// Whether longer datagrams are to be tried again, with [`raise`](Self::raise).
+    /// True if longer datagrams are to be tried again, with [`raise`](Self::raise).
     pub(super) fn may_raise(&self, now: Duration) -> bool {
         self.probe.is_none() && now >= self.raise_at
     }
 
-    /// Searches again, up to what the port allows now, where that is known.
+    /// Searches again, up to the limit that the port allows now, if it is known.
     pub(super) fn raise(&mut self, limit: Option<usize>, now: Duration, wait: Duration) {
         self.raise_at = now + RAISE_INTERVAL;
         self.limit = limit.unwrap_or(self.limit);
@@ -102,14 +103,15 @@ impl Path {
         self.search(now, wait);
     }
 
-    /// A piece is sent: the length in use is probed from time to time.
+    /// Probes the length in use from time to time; called when a piece is sent.
     pub(super) fn on_piece(&mut self, now: Duration, wait: Duration) {
         if self.probe.is_none() && self.longest > BASE_BYTES && now >= self.check_at {
             self.begin(self.longest, now, wait);
         }
     }
 
-    /// The other end has answered a datagram of a probe. It may be `patience` later than another.
+    /// Processes the answer of the other end to a datagram of a probe. The answer may come `patience` later than
+    /// another.
     pub(super) fn on_probed(&mut self, number: u32, now: Duration, patience: Duration, wait: Duration) {
         let Some(probe) = &mut self.probe else { return };
         let at = number.wrapping_sub(probe.first);
@@ -127,7 +129,7 @@ impl Path {
         }
     }
 
-    /// Time passes.
+    /// Handles timeouts.
     pub(super) fn time(&mut self, now: Duration, wait: Duration) {
         let Some(probe) = self.probe.as_mut().filter(|probe| probe.at <= now) else { return };
         probe.misses += u32::from(probe.is_alive);
@@ -147,17 +149,17 @@ impl Path {
         self.search(now, wait);
     }
 
-    /// When [`time`](Self::time) has something to do.
+    /// Returns the time at which [`time`](Self::time) has something to do.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.probe.as_ref().map(|probe| probe.at)
     }
 
-    /// The length in use, where longer ones that the port allows were searched for in vain.
+    /// Returns the length in use if longer ones that the port allows were searched for in vain.
     pub(super) fn narrow(&self) -> Option<usize> {
         (self.probe.is_none() && self.failed <= self.limit).then_some(self.longest)
     }
 
-    /// The next datagram to be sent for a probe: its number, and its length.
+    /// Returns the next datagram to send for a probe: its number, and its length.
     pub(super) fn next_probe(&mut self) -> Option<(u32, usize)> {
         let probe = self.probe.as_mut().filter(|probe| probe.unsent > 0)?;
         probe.unsent -= 1;
@@ -196,7 +198,7 @@ mod tests {
     struct World {
         path: Path,
         now: Duration,
-        /// Bytes that pass; `None` where the other end does not answer at all.
+        /// Number of bytes that pass; `None` if the other end does not answer at all.
         takes: Option<usize>,
         lost_percent: u64,
         random: u64,
@@ -217,7 +219,7 @@ mod tests {
             mix(self.random)
         }
 
-        /// Runs for as long, with pieces being sent every millisecond.
+        /// Runs for this time, with pieces being sent every millisecond.
         fn run(&mut self, how_long: Duration) {
             let end = self.now + how_long;
             while self.now < end {
@@ -246,7 +248,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// What is found passes, and is the longest in steps of 64 bytes; also after the path has changed.
+        /// The length found passes, and is the longest in steps of 64 bytes; also after the path has changed.
         #[test]
         fn the_longest_that_passes_is_found_and_found_again(
             limit in 1232usize..65_507,
@@ -262,7 +264,7 @@ mod tests {
             }
         }
 
-        /// Loss that strikes all lengths alike shortens nothing for long.
+        /// Loss of all lengths alike shortens nothing for long.
         #[test]
         fn loss_is_no_narrow_path(seed: u64, lost_percent in 0u64..20) {
             let mut world = World::new(8972, Some(9000), lost_percent, seed);

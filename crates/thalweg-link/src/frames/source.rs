@@ -1,4 +1,4 @@
-//! The source's end: says words, and answers fetches with pieces.
+//! The source's end: sends words, and answers fetches with pieces.
 
 use super::channel::{Channel, Word};
 use super::path::{BASE_BYTES, Path};
@@ -18,33 +18,33 @@ pub(crate) struct FrameSource {
     channel: Channel,
     arena: Arc<Arena>,
     offered: Offered,
-    /// Fetches that were not answered in full, in their order: where the front one is, how far it is.
+    /// Fetches that were not answered in full, in their order, each with its progress.
     asked: VecDeque<Answer>,
-    /// How many were.
+    /// Number of fetches that were answered in full.
     served: u32,
-    /// Where the builder is, and the datagrams that get there.
+    /// Address of the builder, and the path to it.
     to: SocketAddr,
     path: Path,
-    /// The path is searched for longer datagrams: the builder has answered.
+    /// True if the path is searched for longer datagrams: the builder has answered.
     searches: bool,
-    /// The length of datagrams that was warned of.
+    /// Length of datagrams for which a warning was logged.
     warned_bytes: usize,
     texts: Texts,
     words: Vec<Word>,
-    /// How often a byte is copied on its way out.
+    /// Number of times that a byte is copied on its way out.
     copies: u64,
-    /// Bytes of offers that were not dropped, and bytes that were sent.
+    /// Bytes of offers that were not dropped, and (`sent_bytes`) bytes that were sent.
     offered_bytes: u64,
     sent_bytes: u64,
 }
 
 #[derive(Debug)]
 enum Answer {
-    /// What is still to be sent of it lies there in the arena.
+    /// The remaining bytes lie at `arena_offset` in the arena.
     Ready { asked: Asked, arena_offset: u64 },
     /// The offer is still to be made over this connection.
     Early(Asked),
-    /// There is nothing to be sent: the offer was dropped, or released.
+    /// There is nothing to send: the offer was dropped, or released.
     Moot,
 }
 
@@ -77,7 +77,7 @@ impl FrameSource {
         }
     }
 
-    /// Bytes of a slot that go into a datagram: whole cache lines.
+    /// Returns the number of bytes of a slot that go into a datagram: whole cache lines.
     fn piece(&self) -> u32 {
         let room = self.path.longest().saturating_sub(HEAD_LEN) / RECORD_ALIGN * RECORD_ALIGN;
         #[expect(clippy::cast_possible_truncation, reason = "a datagram has less than 64 KiB")]
@@ -107,7 +107,7 @@ impl FrameSource {
         }))
     }
 
-    /// The fetch that is answered next, or further.
+    /// Returns the fetch that is answered next, with the position of its next byte in the arena.
     fn front(&mut self) -> Result<Option<(&mut Asked, &mut u64)>, LinkError> {
         while let Some(front) = self.asked.front() {
             match front {
@@ -128,7 +128,7 @@ impl FrameSource {
         })
     }
 
-    /// The next piece.
+    /// Sends the next piece. Returns false if there is none.
     fn put_piece(&mut self, now: Duration, io: &mut dyn FrameIo) -> Result<bool, LinkError> {
         let most = self.piece();
         let Some((asked, arena_offset)) = self.front()? else { return Ok(false) };
@@ -238,7 +238,7 @@ impl Half for FrameSource {
         self.path.deadline().into_iter().fold(self.channel.deadline(), Duration::min)
     }
 
-    /// Words first: they are few, and somebody waits for them.
+    /// Puts one frame into the burst. Words go first: they are few, and the other end waits for them.
     fn put_frame(&mut self, now: Duration, io: &mut dyn FrameIo, room: &mut Vec<u8>) -> Result<bool, LinkError> {
         let has_pieces = self.front()?.is_some();
         let (to, longest) = (self.to, self.path.longest().min(BASE_BYTES));
@@ -273,7 +273,7 @@ impl Half for FrameSource {
 
 impl SourceLink for FrameSource {
     fn offer(&mut self, offer: &Announcement) {
-        // Nothing is sent unasked here.
+        // Frames are never sent without a fetch.
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
         let novelty = self.offered.offer(&offer);
@@ -293,7 +293,8 @@ impl SourceLink for FrameSource {
         self.channel.push(message.encode());
     }
 
-    /// With what is still to be sent: a source says how much it has copied when it has offered all, and not sent all.
+    /// Returns the bytes copied, including those still to be sent: a source reports its copies when it has offered
+    /// everything, and not yet sent everything.
     fn copied(&self) -> u64 {
         self.copies * self.sent_bytes.max(self.offered_bytes)
     }

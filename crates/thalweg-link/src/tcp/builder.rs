@@ -1,4 +1,4 @@
-//! The builder's end: payloads are received where they belong, messages behind them into the stash.
+//! The builder's end: payloads are received in their final place, messages after them into the stash.
 
 use super::stash::Stash;
 use super::{is_gone, send_now};
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use thalweg_arena::Span;
 use thalweg_wire::{Announcement, Capabilities, Disposition, Losses, Message, Refusal, Sender};
 
-/// Bytes received from one link before others have their turn.
+/// Bytes received from one link before other links have their turn.
 const FAIR_SHARE: usize = 4 << 20;
 
 #[derive(Debug)]
@@ -28,20 +28,20 @@ pub(super) struct TcpBuilder {
     withdraws: bool,
     /// Fetches that were made and not answered in full.
     pending: VecDeque<Pending>,
-    /// Tickets of which more is asked for than was said.
+    /// Tickets for which more was requested than was sent to the source.
     unsaid: Vec<u64>,
-    /// What was said and not answered: data come in this order.
+    /// Fetches that were sent and not answered: data come in this order.
     asked: VecDeque<Asked>,
     /// Eager offers that are not released, by ticket.
     ahead: BTreeMap<u64, Ahead>,
-    /// Bytes of these.
+    /// Bytes of the offers in `ahead`.
     unasked: u64,
-    /// An eager offer was the last thing heard: ticket and length of the bytes that must follow.
+    /// Ticket and length of the bytes that must follow, if the last message was an eager offer.
     following: Option<(u64, u32)>,
     phase: Phase,
     stash: Stash,
     out: Vec<u8>,
-    /// Sending found nobody. What the source said before it left is still to be heard.
+    /// True if sending failed because the source is gone. Messages that it sent before are still to be received.
     gone: bool,
     copied: u64,
     received: u64,
@@ -52,11 +52,12 @@ pub(super) struct TcpBuilder {
 struct Pending {
     ticket: u64,
     place: Span,
-    /// Bytes of it that have come, that were asked for, and that the source was told of.
+    /// Number of bytes that have come, of bytes that were requested, and of requested bytes that were sent to the
+    /// source.
     at: usize,
     upto: u32,
     said: u32,
-    /// Its bytes come unasked.
+    /// True if the bytes come without a fetch.
     eager: bool,
 }
 
@@ -67,7 +68,7 @@ struct Ahead {
     landed: Option<Vec<u8>>,
 }
 
-/// What the next bytes of the stream are.
+/// Type of the next bytes of the stream.
 #[derive(Debug)]
 enum Phase {
     Message,
@@ -75,7 +76,7 @@ enum Phase {
         message: Message,
         text: Vec<u8>,
     },
-    /// Bytes of an offer, of which the last that come now end at `end`. While some are missing the stash is empty.
+    /// Bytes of an offer; those that come now end at `end`. While some are missing the stash is empty.
     Payload {
         place: Destination,
         end: usize,
@@ -84,14 +85,15 @@ enum Phase {
 
 #[derive(Debug)]
 enum Destination {
-    /// One that was set aside.
+    /// A place that was set aside.
     Set(Pending),
-    /// Of an eager offer that there was no place for yet: its ticket, its bytes, and how many have come.
+    /// The bytes of an eager offer that had no place yet: its ticket, its bytes, and the number of bytes that have
+    /// come.
     Landing(u64, Vec<u8>, usize),
 }
 
 impl Destination {
-    /// Where the next bytes go, up to `end`.
+    /// Returns the room for the next bytes, up to `end`.
     fn rest(&mut self, end: usize) -> &mut [u8] {
         match self {
             Self::Set(Pending { place, at, .. }) => &mut place[*at..end],
@@ -99,7 +101,7 @@ impl Destination {
         }
     }
 
-    /// So many have come.
+    /// Records that `bytes` have come.
     fn came(&mut self, bytes: usize) {
         match self {
             Self::Set(Pending { at, .. }) | Self::Landing(_, _, at) => *at += bytes,
@@ -112,7 +114,7 @@ impl Destination {
         }
     }
 
-    /// The ticket, where there was no place for it yet.
+    /// Returns the ticket if there was no place for its bytes yet.
     fn lands(&self) -> Option<u64> {
         match self {
             Self::Set(_) => None,
@@ -120,7 +122,7 @@ impl Destination {
         }
     }
 
-    /// Whether its bytes were asked for.
+    /// True if the bytes were requested by a fetch.
     fn was_asked(&self) -> bool {
         matches!(self, Self::Set(Pending { eager: false, .. }))
     }
@@ -156,8 +158,8 @@ impl TcpBuilder {
         }
     }
 
-    /// Works through what is in the stash. Stops behind an eager offer, true then: the caller now has the chance to
-    /// fetch it, so that its bytes need not land elsewhere first.
+    /// Processes what is in the stash. Stops after an eager offer and returns true then: the caller now has the chance
+    /// to fetch it, so that its bytes need not land elsewhere first.
     fn parse(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
         while !self.stash.is_empty() {
             match &mut self.phase {
@@ -223,7 +225,7 @@ impl TcpBuilder {
         Ok(())
     }
 
-    /// An eager offer: its bytes follow at once, if it is within the bounds.
+    /// Enters an eager offer: its bytes follow at once, if it is within the bounds.
     fn expect(&mut self, offer: &Announcement) -> Result<(), LinkError> {
         let total = self.unasked + u64::from(offer.bytes);
         if offer.bytes > self.eager.limit || total > self.eager.credit.into() {
@@ -251,7 +253,7 @@ impl TcpBuilder {
                      {bytes} bytes"
                 )));
             }
-            // Where it was asked for as well, that is answered.
+            // If it was requested as well, that request is answered.
             Some(_) => self.asked.retain(|asked| asked.ticket != ticket),
             None => {
                 let asked = self.asked.pop_front().ok_or_else(unasked)?;
@@ -263,7 +265,7 @@ impl TcpBuilder {
             Some(pending) if pending.at == offset as usize && pending.at + length as usize <= pending.place.len() => {
                 Destination::Set(pending)
             }
-            // Within the limit for eager offers.
+            // The length is within the limit for eager offers.
             None if eager.is_some() => Destination::Landing(ticket, vec![0; length as usize], 0),
             _ => return Err(unasked()),
         };
@@ -294,7 +296,7 @@ impl TcpBuilder {
                 said.push(Received::Arrived { ticket, bytes: Bytes::Place(place) });
             }
             Phase::Payload { place: Destination::Landing(ticket, bytes, _), .. } => {
-                // Released while it was on the way: nobody wants it.
+                // An offer that was released while it was on the way is not needed.
                 if let Some(ahead) = self.ahead.get_mut(&ticket) {
                     ahead.landed = Some(bytes);
                 }
@@ -304,7 +306,7 @@ impl TcpBuilder {
         Ok(())
     }
 
-    /// Puts what was asked for into words: one message for each offer, however many pieces of it were asked for since.
+    /// Encodes the requested fetches: one message for each offer, regardless of the number of pieces requested since.
     fn send_fetches(&mut self) {
         let Self { unsaid, pending, phase, asked, out, .. } = self;
         let mut arriving = match phase {
@@ -313,7 +315,7 @@ impl TcpBuilder {
         };
         for ticket in unsaid.drain(..) {
             let fetch = pending.iter_mut().chain(arriving.as_deref_mut()).find(|pending| pending.ticket == ticket);
-            // Called off since, otherwise.
+            // Otherwise it was called off in the meantime.
             if let Some(Pending { said, upto, .. }) = fetch.filter(|pending| pending.upto > pending.said) {
                 let (offset, length) = (*said, *upto - *said);
                 out.extend_from_slice(&Message::Fetch { ticket, offset, length }.encode());
@@ -349,7 +351,7 @@ impl SocketLink for TcpBuilder {
                 Err(error) => return Err(LinkError::io("sending to a source")(error)),
             }
         }
-        // Only left behind by a peer that is gone.
+        // Only left if the peer is gone.
         self.out.clear();
         Ok(())
     }
@@ -397,7 +399,7 @@ impl SocketLink for TcpBuilder {
                 return Ok(true);
             }
             if received < wanted && !self.gone {
-                // Everything that was there: asking again would only be told so.
+                // Everything that was there was received: another call would return nothing.
                 return Ok(false);
             }
             share = share.saturating_sub(received);
@@ -434,7 +436,7 @@ impl BuilderLink for TcpBuilder {
         }
         match &mut self.phase {
             Phase::Payload { place, .. } if place.lands() == Some(ticket) => {
-                // Half of it is here: the rest goes straight to its place.
+                // Part of it is here: the rest goes straight to its place.
                 if let Destination::Landing(_, bytes, at) = place {
                     self.copied += copy_counted(&mut pending.place[..*at], &bytes[..*at]);
                     pending.at = *at;

@@ -1,4 +1,4 @@
-//! The source's end: messages and slots go out in one queue, slots by `sendfile`.
+//! The source's end: messages and slots are sent in one queue, slots by `sendfile`.
 
 use super::{connect, is_gone};
 use crate::offered::{Asked, Novelty, Offered};
@@ -15,13 +15,14 @@ use thalweg_arena::Arena;
 use thalweg_tcp::sent_again;
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Sender};
 
-/// Room for messages from a builder: more than the longest, a refusal with its text.
+/// Room for messages from a builder, in bytes: more than the longest, a refusal with its text.
 const INBOX: usize = 4096;
-/// Times the inbox is emptied before others have their turn.
+/// Maximum number of times the inbox is emptied before other links have their turn.
 const INBOXES: usize = 16;
-/// Bytes after which a source looks for losses. It says what it finds, so that the builder asks for less at a time.
+/// Bytes after which a source looks for losses. The source reports what it finds, so that the builder asks for less at
+/// a time.
 const LOOK_FOR_LOSSES: u64 = 64 << 10;
-/// Bytes sent at a time where they have to be copied.
+/// Maximum number of bytes sent at a time if they have to be copied.
 const COPIED_AT_ONCE: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -35,12 +36,13 @@ pub(super) struct TcpSource {
     unheard: usize,
     inbox: Vec<u8>,
     connected: bool,
-    /// Sending found nobody. What the peer said before it left can still be heard: it may say why.
+    /// True if sending failed because the peer is gone. Messages that the peer sent before can still be received: they
+    /// may contain the reason.
     gone: bool,
-    /// Room for a copy, where the kernel does not send the arena's pages as they are.
+    /// Buffer for copies, if the kernel does not send the arena's pages as they are.
     copying: Option<Vec<u8>>,
     copied: u64,
-    /// What is known of losses, and what had been sent when they were last looked for.
+    /// Known losses, and (`looked`) the number of bytes sent when they were last looked for.
     losses: Losses,
     looked: u64,
 }
@@ -52,7 +54,7 @@ enum Out {
 }
 
 impl TcpSource {
-    /// The greeting goes out as soon as the connection stands.
+    /// Creates the link. The greeting is sent as soon as the connection is established.
     pub(super) fn new(socket: Socket, peer: &str, greeting: &SourceGreeting) -> Self {
         let mut link = Self {
             socket,
@@ -97,7 +99,7 @@ impl TcpSource {
         Ok(())
     }
 
-    /// Works through the inbox.
+    /// Processes the messages in the inbox.
     fn on_message(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
         let mut at = 0;
         while let Some(cell) = self.inbox[at..].first_chunk::<MESSAGE_LEN>() {
@@ -125,7 +127,7 @@ impl TcpSource {
         Ok(())
     }
 
-    /// Sends what the socket takes of the piece in front. True when all of it went.
+    /// Sends what the socket accepts of the first entry of the queue. Returns true if all of it was sent.
     fn send_front(&mut self) -> Result<bool, Errno> {
         let more = if self.out.len() > 1 { SendFlags::MORE } else { SendFlags::empty() };
         let flags = more | SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -140,7 +142,8 @@ impl TcpSource {
             }
             Some(Out::Slot { offset, left }) => {
                 let n = if let Some(copy) = &mut self.copying {
-                    // The last fallback. The arena is ours, and ours to read only slot by slot: so read it as a file.
+                    // The last fallback. The arena is ours, but ours to read only slot by slot: so it is read as a
+                    // file.
                     copy.resize((*left).min(COPIED_AT_ONCE), 0);
                     let read = rustix::io::pread(self.arena.fd(), &mut copy[..], *offset)?;
                     let n = rustix::net::send(&self.socket, &copy[..read], flags)?;
@@ -158,7 +161,7 @@ impl TcpSource {
                     }
                 };
                 if n == 0 {
-                    // The arena ends before what was offered of it.
+                    // The arena ends before the end of the offer.
                     return Err(Errno::FAULT);
                 }
                 *offset += n as u64;
@@ -169,7 +172,7 @@ impl TcpSource {
         }
     }
 
-    /// Says what was lost, if that is anything new.
+    /// Looks for losses, and reports them if there are new ones.
     fn look_for_losses(&mut self) {
         self.looked = self.losses.sent;
         let Some(again) = sent_again(&self.socket) else { return };
@@ -225,7 +228,7 @@ impl SocketLink for TcpSource {
                 Err(error) => return Err(LinkError::io(format!("sending to tcp:{}", self.peer))(error)),
             }
         }
-        // Only left behind by a peer that is gone.
+        // Only left if the peer is gone.
         self.out.clear();
         Ok(())
     }
@@ -252,13 +255,13 @@ impl SocketLink for TcpSource {
                 return Ok(false);
             }
         }
-        // Not flushed: what the caller has to say next rides in the last packet of the answers.
+        // Not flushed: what the caller sends next shares the last packet of the answers.
         Ok(true)
     }
 
     fn close(&mut self) {
         if self.offered.is_read() {
-            // What the kernel has not sent yet it would send from the slots as they are then: so it sends nothing more,
+            // The kernel would send the remaining bytes from the slots as they are by then: so it sends nothing more,
             // and the connection is reset.
             let _ = self.socket.set_linger(Some(Duration::ZERO));
         } else {

@@ -1,11 +1,11 @@
-//! What came behind a payload, in the same `readv`.
+//! Bytes that came after a payload, in the same `readv`.
 
 use thalweg_wire::MESSAGE_LEN;
 
-/// Room for messages behind a payload.
+/// Room for messages after a payload, in bytes.
 const ROOM: usize = 512;
 
-/// Bytes that were received and not looked at: `bytes[from..to]`.
+/// Bytes that were received and not processed: `bytes[from..to]`.
 #[derive(Debug)]
 pub(super) struct Stash {
     bytes: Vec<u8>,
@@ -20,7 +20,7 @@ impl Default for Stash {
 }
 
 impl Stash {
-    /// Where more can be received. What is left from before, part of a message, moves to the front.
+    /// Returns the room in which more can be received. The remaining bytes, part of a message, move to the front.
     pub(super) fn room(&mut self) -> &mut [u8] {
         self.bytes.copy_within(self.from..self.to, 0);
         self.to -= self.from;
@@ -28,7 +28,7 @@ impl Stash {
         &mut self.bytes[self.to..]
     }
 
-    /// So many bytes were received into its room.
+    /// Records that `bytes` were received into the room.
     pub(super) fn came(&mut self, bytes: usize) {
         self.to += bytes;
     }
@@ -39,7 +39,7 @@ impl Stash {
         Some(cell)
     }
 
-    /// At most `most` bytes.
+    /// Takes at most `most` bytes.
     pub(super) fn take(&mut self, most: usize) -> &[u8] {
         let from = self.from;
         self.from = self.to.min(from + most);

@@ -1,4 +1,4 @@
-//! The stories of [`thalweg_link_conformance`], on each kind of link here, and on one that exists to be tried.
+//! The stories of [`thalweg_link_conformance`], on each kind of link here, and on one that exists only for tests.
 
 use crate::packets;
 use std::path::Path;
@@ -9,7 +9,7 @@ use thalweg_link_conformance::{BuilderEnd, Medium, Over, SourceEnd, link_conform
 
 struct Memory {
     network: Network,
-    /// Waits in a row in which no time passed.
+    /// Number of consecutive waits in which no time passed.
     stalls: u32,
 }
 
@@ -42,7 +42,7 @@ impl Medium for Memory {
     }
 }
 
-/// Each story under a few kinds of impairments.
+/// Runs each story under a few kinds of impairments.
 macro_rules! with_impairments {
     ($($story:ident)*) => {
         proptest::proptest! {

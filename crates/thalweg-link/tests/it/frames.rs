@@ -1,4 +1,4 @@
-//! What frames can do to a builder and to a source that listen on UDP: written by hand, from an ordinary socket.
+//! Hostile frames to a builder and to a source that listen on UDP: written by hand, from an ordinary socket.
 
 use proptest::prelude::*;
 use std::net::{SocketAddr, UdpSocket};
@@ -44,12 +44,12 @@ impl Builder {
         Self { all, begun: Instant::now(), socket, said: Vec::new() }
     }
 
-    /// What comes is heard, and answered.
+    /// Receives and answers what comes.
     fn hear(&mut self) -> Result<(), LinkError> {
         self.turn(Duration::from_secs(60))
     }
 
-    /// The same, where nothing need come.
+    /// Does the same within `patience`, even if nothing comes.
     fn turn(&mut self, patience: Duration) -> Result<(), LinkError> {
         let mut tokens = Vec::new();
         self.all.poller().wait(Some(patience), |token| tokens.push(token)).unwrap();
@@ -63,16 +63,16 @@ impl Builder {
         self.all.accept(0, 0).unwrap().is_some()
     }
 
-    /// Greets, as a source that shows the token it is sent.
+    /// Greets, as a source that returns the token it is sent.
     fn greet(&mut self, connection: u64) {
-        // What others were sent that greeted before: the challenge is to have room.
+        // Drops answers to earlier greetings: the challenge needs room.
         self.socket.set_nonblocking(true).unwrap();
         while self.socket.recv(&mut [0; 2000]).is_ok() {}
         self.socket.set_nonblocking(false).unwrap();
         self.socket.send(&greeting(connection, 0)).unwrap();
         self.hear().unwrap();
         let token = loop {
-            // Others that greeted before are answered meanwhile.
+            // Answers to earlier greetings come meanwhile.
             if let Content::Challenge { token } = self.answer().content {
                 break token;
             }
@@ -81,7 +81,7 @@ impl Builder {
         self.hear().unwrap();
     }
 
-    /// Lets in a source that greets as connection 7.
+    /// Accepts a source that greets as connection 7.
     fn greeted() -> Self {
         let mut builder = Self::new();
         builder.greet(7);
@@ -141,7 +141,8 @@ fn a_connection_begins_with_a_hello_and_nothing_else() {
         builder.hear().unwrap();
         assert!(!builder.accept());
     }
-    // Nobody was answered: these may have overtaken a hello. Who has heard something before is told, in as many bytes.
+    // None was answered: these may have overtaken a hello. A sender that has received something before is answered, in
+    // as many bytes.
     builder.socket.send(&frame(Head { heard: 1, ..head(7, Content::Words { first: 3, token: 0 }) }, &[])).unwrap();
     builder.hear().unwrap();
     assert_eq!((builder.answer(), builder.said.len()), (head(7, Content::Over), 0));
@@ -166,13 +167,13 @@ fn a_connection_is_one_host_and_port() {
 fn what_was_closed_does_not_begin_again_with_what_comes_late() {
     let mut builder = Builder::greeted();
     builder.all.close(0);
-    // What it was sent last.
+    // Skips to the last frame that was sent to it.
     while builder.answer().content != Content::Over {}
     for _ in 0..3 {
         builder.greet(7);
         assert!(!builder.accept());
     }
-    // A new one does.
+    // A new connection does.
     builder.greet(8);
     assert!(builder.accept());
 }
@@ -195,7 +196,7 @@ fn bytes_that_nobody_asked_for_end_the_connection() {
         builder.all.close(0);
         assert!(!block.is_busy());
     }
-    // Of a ticket that was not asked for at all: it may have come twice.
+    // A piece of a ticket that was not fetched at all: it may have come twice.
     let mut builder = Builder::greeted();
     builder.socket.send(&frame(head(7, Content::Piece { ticket: 9, offset: 0 }), &[1; 64])).unwrap();
     builder.hear().unwrap();
@@ -234,7 +235,7 @@ fn a_false_sender_takes_no_place_and_is_answered_with_less_than_came() {
         assert!(length < hello.len(), "{length} bytes for {}", hello.len());
         assert!(!builder.accept());
     }
-    // Nothing more comes of it.
+    // Nothing more comes of this connection.
     builder.all.poll(builder.begun.elapsed() + Duration::from_secs(5), &[], &mut Vec::new());
     builder.all.flush(builder.begun.elapsed() + Duration::from_secs(5), &mut Vec::new());
     builder.socket.set_nonblocking(true).unwrap();
@@ -323,7 +324,7 @@ struct Source {
     all: Endpoints<dyn SourceEndpoint>,
     begun: Instant,
     socket: UdpSocket,
-    /// Where the source is, and which connection it drew.
+    /// Address of the source, and number of the connection it drew.
     from: SocketAddr,
     connection: u64,
     _memory: thalweg_arena::Span,
@@ -342,7 +343,7 @@ impl Source {
         let mut room = vec![0; 1 << 16];
         let (length, from) = socket.recv_from(&mut room).unwrap();
         let (head, content) = Head::decode(&room[..length]).unwrap();
-        // As long as what the builder answers with may be.
+        // As long as the answer of the builder may be.
         assert_eq!((length, content.len()), (1232, 2 * MESSAGE_LEN));
         Self { all, begun: Instant::now(), socket, from, connection: head.connection, _memory: memory }
     }
@@ -351,12 +352,12 @@ impl Source {
         self.socket.send_to(datagram, self.from).unwrap();
     }
 
-    /// What comes is heard, and answered.
+    /// Receives and answers what comes.
     fn hear(&mut self, heard: &mut Vec<Message>) -> Result<(), LinkError> {
         self.turn(heard, Duration::from_secs(60))
     }
 
-    /// The same, where nothing need come.
+    /// Does the same, even if nothing comes.
     fn turn(&mut self, heard: &mut Vec<Message>, patience: Duration) -> Result<(), LinkError> {
         let mut tokens = Vec::new();
         self.all.poller().wait(Some(patience), |token| tokens.push(token)).unwrap();
@@ -383,7 +384,7 @@ fn welcome() -> Message {
 fn a_builder_that_is_not_there_any_more_is_believed_once_it_was_there() {
     let (mut source, mut heard) = (Source::new(), Vec::new());
     let over = frame(head(source.connection, Content::Over), &[]);
-    // A hello may have come twice, and late: to a builder that knows it no more.
+    // A hello may have come twice, and late: to a builder that does not remember the connection.
     source.say(&over);
     source.hear(&mut heard).unwrap();
     source.say(&words(source.connection, 0, &[welcome()]));
@@ -403,7 +404,7 @@ fn a_builder_may_answer_from_another_address_than_it_was_called_at() {
     other.send_to(&words(source.connection, 0, &[welcome()]), source.from).unwrap();
     source.hear(&mut heard).unwrap();
     assert_eq!(heard, [welcome()]);
-    // It is there, and nowhere else.
+    // The builder is at the address of `other`, and nowhere else.
     let mut room = [0; 2000];
     other.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     other.recv_from(&mut room).unwrap();
@@ -476,7 +477,7 @@ fn nobody_at_the_address_is_found_out_at_once() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Well-formed frames of any content, to both ends: they end in an error, or do nothing.
+    /// Well-formed frames with arbitrary content, to both ends: they end in an error, or do nothing.
     #[test]
     fn nonsense_does_no_harm(
         frames in proptest::collection::vec((
@@ -516,7 +517,7 @@ proptest! {
         builder.all.close(0);
         builder.said.clear();
         prop_assert!(!block.is_busy());
-        // Otherwise they say their last words again and again.
+        // Otherwise they repeat their last words.
         builder.socket.send(&frame(head(7, Content::Over), &[])).unwrap();
         let _ = builder.turn(Duration::ZERO);
         source.say(&frame(head(source.connection, Content::Over), &[]));

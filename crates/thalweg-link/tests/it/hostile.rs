@@ -1,5 +1,5 @@
-//! What a link does with a peer that breaks the rules, over real sockets: it ends with an error that says what the peer
-//! did, and never panics, hangs, or keeps more than the bounds allow.
+//! Behaviour of a link with a peer that breaks the rules, over real sockets: the link ends with an error that names the
+//! peer's action, and never panics, hangs, or keeps more than the bounds allow.
 //!
 //! The peer is played by hand, with plain sockets and messages made one by one.
 
@@ -23,9 +23,9 @@ use thalweg_wire::{
 };
 
 const EAGER: Eager = Eager { credit: 16 << 10, limit: 8 << 10 };
-/// Bytes in the arena of sources, and of places.
+/// Size of the arena of sources, and of places, in bytes.
 const ARENA: usize = 2 << 20;
-/// A bound on waiting, for tests that would otherwise hang.
+/// Bound on waiting, for tests that would otherwise hang.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 // ---- hostile to a builder, over TCP --------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ fn one_byte_at_a_time_is_slow_but_right() {
 
 #[test]
 fn bytes_that_nobody_asked_for_are_not_taken() {
-    // Nothing is set aside for them, however many are promised.
+    // Nothing is set aside for them, however many are announced.
     for length in [64, u32::MAX] {
         let (mut source, mut builder) = raw_source();
         let data = Message::Data { ticket: 0, offset: 0, length };
@@ -219,7 +219,7 @@ fn a_dropped_offer_brings_no_bytes() {
     returns(builder, &block);
 }
 
-/// Bytes that were asked for, and an offence, in one segment: what came first decides whether they count.
+/// Requested bytes, and an offence, in one segment: the order decides whether the bytes count.
 #[test]
 fn what_came_before_an_offence_counts_and_what_came_behind_it_does_not() {
     let data = [&Message::Data { ticket: 0, offset: 0, length: 4096 }.encode()[..], &[7; 4096]].concat();
@@ -235,7 +235,7 @@ fn what_came_before_an_offence_counts_and_what_came_behind_it_does_not() {
         assert!(error.to_string().contains("the source sent a builder's message"), "{error}");
         let arrived = matches!(&said[..], [Received::Arrived { ticket: 0, bytes: Bytes::Place(place) }] if place.iter().all(|byte| *byte == 7));
         assert_eq!((arrived, said.len()), (counts, counts.into()));
-        // Nobody looks at what was heard.
+        // The received messages are not needed any more.
         drop(said);
         returns(builder, &block);
     }
@@ -466,7 +466,7 @@ fn a_refusal_is_heard_whatever_it_says() {
 
 // ---- anything at all -----------------------------------------------------------------------------------------------
 
-/// Messages that are well formed and make no sense, with some bytes behind them.
+/// Messages that are well formed and make no sense, followed by some bytes.
 fn nonsense() -> impl Strategy<Value = Vec<u8>> {
     let word = (0u8..15, proptest::collection::vec(prop_oneof![3 => 0u8..4, 1 => any::<u8>()], 52), 0usize..300);
     let bytes = word.prop_map(|(kind, fields, behind)| [&framed(kind, &fields)[..], &vec![kind; behind]].concat());
@@ -496,9 +496,9 @@ proptest! {
     }
 }
 
-/// A builder that is slow, and is left out by its source meanwhile: the slot may be another fragment's by then, and what
-/// the kernel has not sent yet it would read from there. (What is in the builder's socket already are the arena's pages,
-/// too, as long as both are on one host; a network adapter has read those it has sent.)
+/// A builder that is slow, and is left out by its source meanwhile: the slot may be another fragment's by then, and the
+/// kernel would read the bytes it has not sent yet from there. (The bytes in the builder's socket are still the arena's
+/// pages, too, as long as both are on one host; a network adapter has read those it has sent.)
 #[test]
 fn a_link_that_is_closed_sends_no_more_of_a_slot() {
     let arena = Arena::create("source", 16 << 20).unwrap();
@@ -646,7 +646,7 @@ fn what_a_source_says_over_a_ring_is_judged_as_over_a_socket() {
     violates(&mut builder, "10 bytes over the socket that are no message");
 }
 
-/// Thousands of bytes that wake are none too many; a reason to leave is heard behind them.
+/// Thousands of wake-up bytes are permitted; a reason to leave is received after them.
 #[test]
 fn a_peer_may_wake_as_often_as_it_likes() {
     let (source, mut builder) = greeted_shm_source(false);
@@ -803,20 +803,20 @@ fn held(ticket: u64) -> Announcement {
     }
 }
 
-/// A block, and the place in it for what `held` offers.
+/// A block, and the place in it for the offer that `held` makes.
 fn place() -> (Block, Span) {
     let mut block = BlockPool::new("places", 1, 4096).unwrap().take().unwrap();
     let place = block.carve(4096).unwrap();
     (block, place)
 }
 
-/// With the link its place has returned.
+/// The place has returned with the link.
 fn returns(builder: BuilderEnd, block: &Block) {
     drop(builder);
     assert!(!block.is_busy(), "a place is missing");
 }
 
-/// 64 bytes with all that makes a message, of whatever kind and content.
+/// Generates 64 bytes with everything that makes a message, of any kind and content.
 fn framed(kind: u8, fields: &[u8]) -> [u8; MESSAGE_LEN] {
     let mut cell = [0; MESSAGE_LEN];
     cell[0..4].copy_from_slice(&MESSAGE_MAGIC.to_le_bytes());
@@ -838,14 +838,14 @@ impl Say for TcpStream {
     }
 }
 
-/// A connection to a builder, in the hands of nobody it knows.
+/// A connection to a builder, from an untrusted peer.
 fn raw_source() -> (TcpStream, BuilderEnd) {
     let door = Listening::open(&"tcp:127.0.0.1:0".parse().unwrap(), EAGER).unwrap();
     let source = TcpStream::connect(door.address().place()).unwrap();
     (source, door.accept())
 }
 
-/// A source that has connected to nobody it knows, and has said hello.
+/// A source that has connected to an untrusted peer, and has sent its hello.
 fn raw_builder() -> (SourceEnd, TcpStream) {
     raw_builder_of(&greeting())
 }
@@ -860,7 +860,7 @@ fn raw_builder_of(greeting: &SourceGreeting) -> (SourceEnd, TcpStream) {
     (source, builder)
 }
 
-/// What a source hands over.
+/// The descriptors that a source hands over.
 struct Handover {
     arena: Span,
     to_builder: Ring,
@@ -890,7 +890,7 @@ fn raw_shm_source() -> (UnixStream, BuilderEnd, TempDir) {
     (source, builder, dir)
 }
 
-/// A source that has handed everything over as it should, and will now do as it pleases.
+/// A source that has handed everything over correctly, and will now break the rules.
 struct ShmSource {
     socket: UnixStream,
     sender: RingSender,
@@ -986,12 +986,12 @@ fn wait(fd: BorrowedFd<'_>) {
     assert!(woken, "nothing came");
 }
 
-/// Lets a builder hear all that has come.
+/// Lets a builder receive everything that has come.
 fn listen(builder: &mut BuilderEnd, said: &mut Vec<Received>) -> Result<(), LinkError> {
     builder.receive(said)
 }
 
-/// Lets a builder listen until it has heard enough.
+/// Lets a builder receive until `enough`.
 fn until(builder: &mut BuilderEnd, enough: impl Fn(&[Received]) -> bool) {
     let mut said = Vec::new();
     while !enough(&said) {
@@ -1000,7 +1000,7 @@ fn until(builder: &mut BuilderEnd, enough: impl Fn(&[Received]) -> bool) {
     }
 }
 
-/// Lets a builder listen until it has had enough: what it heard before, and what it says to it.
+/// Lets a builder receive until its link ends. Returns what was received before, and the error.
 fn fate(builder: &mut BuilderEnd) -> (Vec<Received>, LinkError) {
     let mut said = Vec::new();
     loop {
@@ -1030,7 +1030,7 @@ fn withdrawing(withdraws: bool) -> Capabilities {
     if withdraws { Capabilities::WITHDRAWS } else { Capabilities::empty() }
 }
 
-/// What a source hears as soon as it hears anything.
+/// Returns the first messages that a source receives.
 fn first_words(source: &mut SourceEnd) -> Vec<Message> {
     let mut said = Vec::new();
     while said.is_empty() {

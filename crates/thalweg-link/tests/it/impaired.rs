@@ -1,4 +1,4 @@
-//! Links of frames over a network in memory that does to them what real ones do now and then.
+//! Links of frames over a network in memory that impairs them as real networks do now and then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use thalweg_wire::{Announcement, Capabilities, Disposition, EventId, Hello, Mess
 const NOTHING: Eager = Eager { credit: 0, limit: 0 };
 const BYTES: u32 = 1 << 20;
 
-/// A source and a builder on a network of their own, and how far its time is.
+/// A source and a builder on a network of their own, and its current time.
 struct Pair {
     network: Network,
     source: Endpoints<dyn SourceEndpoint>,
@@ -21,7 +21,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// They are to be connected; `prepare` is called with the source's address and the builder's.
+    /// Connects the two; `prepare` is called with the source's address and the builder's.
     fn new(
         impairments: Impairments,
         prepare: impl FnOnce(&Network, std::net::SocketAddr, std::net::SocketAddr),
@@ -54,7 +54,7 @@ impl Pair {
         Self { network, source, builder, said: Vec::new(), memory, is_accepted: false }
     }
 
-    /// Goes on until `done`, or for as long.
+    /// Runs until `done`, or until the time is over.
     fn run(&mut self, how_long: Duration, done: impl Fn(&[Received]) -> bool) {
         let end = self.network.now() + how_long;
         loop {
@@ -74,7 +74,7 @@ impl Pair {
         }
     }
 
-    /// Has a slot fetched, and returns how many datagrams that took.
+    /// Fetches a slot, and returns the number of datagrams that took.
     fn fetch(&mut self, ticket: u64) -> u64 {
         let offer = Announcement {
             ticket,
@@ -108,7 +108,7 @@ impl Pair {
     }
 }
 
-/// Datagrams of pieces of 1344 bytes, and a few of words; those of 1152 bytes are 910.
+/// Number of datagrams for pieces of 1344 bytes, and a few of words; with pieces of 1152 bytes it is 910.
 const AT_FULL_LENGTH: std::ops::Range<u64> = 780..860;
 
 #[test]

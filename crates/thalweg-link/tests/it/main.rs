@@ -1,4 +1,4 @@
-//! The links, from outside: what every one of them must do, and what a peer can do to them.
+//! The links, from outside: the requirements on each of them, and the defences against hostile peers.
 
 mod conformance;
 mod frames;

@@ -1,5 +1,5 @@
-//! A kind of link that exists to be tried: packets over a Unix socket (`SOCK_SEQPACKET`, unix(7)). All there is of it
-//! is in this file; `LinkKind::register(&PACKETS)` makes it known.
+//! A kind of link that exists only for tests: packets over a Unix socket (`SOCK_SEQPACKET`, unix(7)). All of it is in
+//! this file; `LinkKind::register(&PACKETS)` registers it.
 
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +17,7 @@ use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Refu
 
 pub(crate) static PACKETS: Packets = Packets;
 
-/// Payload bytes in a packet.
+/// Payload of a packet, in bytes.
 const PIECE: u32 = 32 << 10;
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Drop for Listening {
     }
 }
 
-/// What waits to be sent.
+/// An entry of the queue of things to send.
 #[derive(Debug)]
 enum Out {
     Bytes(Vec<u8>),
@@ -124,12 +124,12 @@ enum Out {
     },
 }
 
-/// A socket, and what waits for it.
+/// A socket, and the queue of things to send over it.
 #[derive(Debug)]
 struct Wire {
     socket: Socket,
     out: VecDeque<Out>,
-    /// Nobody is at the other end any more. What it said before can still be heard.
+    /// True if there is no peer at the other end any more. Messages that it sent before can still be received.
     gone: bool,
 }
 
@@ -142,7 +142,7 @@ impl Wire {
         Interest { read: true, write: !self.out.is_empty() }
     }
 
-    /// Sends what is taken; `packet` makes one of what is to be sent.
+    /// Sends what the socket accepts; `packet` makes a packet of an entry.
     fn flush(&mut self, mut packet: impl FnMut(&Out) -> Result<Vec<u8>, LinkError>) -> Result<(), LinkError> {
         while !self.gone
             && let Some(out) = self.out.front()
@@ -159,7 +159,7 @@ impl Wire {
         Ok(())
     }
 
-    /// The next packet. Nothing where none has come.
+    /// Returns the next packet, or `None` if none has come.
     fn receive<'a>(&mut self, buffer: &'a mut [u8]) -> Result<Option<(Message, &'a [u8])>, LinkError> {
         loop {
             match self.socket.read(buffer) {
@@ -172,7 +172,7 @@ impl Wire {
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock && self.gone => return Err(LinkError::Closed),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                // Told once; what was sent before is still there.
+                // Reported once; packets that were sent before are still there.
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => self.gone = true,
                 Err(error) => return Err(failed("receiving")(error)),
             }
@@ -267,7 +267,7 @@ impl SocketLink for Source {
 
 impl SourceLink for Source {
     fn offer(&mut self, offer: &Announcement) {
-        // Nothing is sent unasked here.
+        // Packets are never sent without a fetch.
         let disposition = if offer.disposition == Disposition::Eager { Disposition::Held } else { offer.disposition };
         let offer = Announcement { disposition, ..*offer };
         if self.offered.offer(&offer) != Novelty::Released {
@@ -288,7 +288,7 @@ impl SourceLink for Source {
     }
 }
 
-/// A fetch: its place, how much of it has come, and how much was asked for.
+/// A fetch: its place, the number of bytes that have come, and the number requested.
 #[derive(Debug)]
 struct Fetch {
     place: Span,
@@ -306,7 +306,7 @@ struct Builder {
 
 impl Builder {
     fn came(&mut self, ticket: u64, offset: u32, bytes: &[u8]) -> Result<Option<Received>, LinkError> {
-        // Called off, otherwise.
+        // Otherwise it was called off.
         let Some(fetch) = self.fetches.get_mut(&ticket) else { return Ok(None) };
         let end = fetch.at + bytes.len();
         if offset as usize != fetch.at || end > fetch.upto as usize {

@@ -1,5 +1,5 @@
-//! The stories of [`thalweg_link_conformance`] over ports that lose a tenth, double a tenth and delay a tenth of what they
-//! are given: UDP sockets; and AF_XDP, which needs hosts of its own, also as it is.
+//! The stories of [`thalweg_link_conformance`] over ports that lose a tenth, duplicate a tenth and delay a tenth of the
+//! datagrams they are given: UDP sockets; and AF_XDP, which needs hosts of its own, also without losses.
 
 use thalweg_frames::UdpPort;
 use thalweg_link::parts::{DATAGRAMS, builder_over, source_over};
@@ -42,13 +42,13 @@ mod past_the_kernel {
     use thalweg_netns::Network;
     use thalweg_skip::skipped;
 
-    /// Sources to a builder, one after the other or at the same time: each has a host.
+    /// Number of sources of a builder, one after the other or at the same time: each has a host.
     const SOURCES: u16 = 3;
 
-    /// A builder's hosts, and how many sources have come.
+    /// Hosts of a builder, and number of sources that have come.
     type Hosts = Arc<(Network, AtomicU16)>;
 
-    /// By the builder's port.
+    /// Hosts by the builder's port.
     static HOSTS: LazyLock<Mutex<HashMap<u16, Hosts>>> = LazyLock::new(Mutex::default);
     static PORT: AtomicU16 = AtomicU16::new(20_000);
 
@@ -80,7 +80,8 @@ mod past_the_kernel {
             let hosts = hosts(port(to));
             let host = 1 + hosts.1.fetch_add(1, Ordering::Relaxed) % SOURCES;
             let to = to.place().parse().unwrap();
-            // Its sockets are opened anew for memory that it is shown later, and would then be where this thread is.
+            // Its sockets are opened anew for memory that is registered later, and would then be on the host of this
+            // thread.
             let open = || {
                 let mut port = AfXdpPort::towards(to).unwrap();
                 port.register(arena().arena()).unwrap();
