@@ -1,10 +1,10 @@
-//! How many frames a second go out through AF_XDP, of 64 and of 1500 bytes (without their checksum).
+//! Measures the number of frames sent per second through AF_XDP, of 64 and of 1500 bytes (without their checksum).
 //!
 //! `cargo run --release -p thalweg-frames --example rate` sends through a pair of virtual cards in network namespaces
 //! of its own (as root); `... --example rate INTERFACE ADDRESS:PORT` sends through an interface that is there.
 //!
-//! The destination's Ethernet address should be nobody's, as that of `dpdk-testpmd --forward-mode=txonly` is, so that
-//! the kernel at the other end drops what comes at once: otherwise what it does with the frames is measured, too.
+//! The destination's Ethernet address should belong to no host, as that of `dpdk-testpmd --forward-mode=txonly`, so
+//! that the kernel at the other end drops the frames at once: otherwise its processing of the frames is measured, too.
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
 use thalweg_frames::{AfXdpPort, FrameIo, Options};
 
-/// Ethernet, IPv4 and UDP headers.
+/// Length of the Ethernet, IPv4 and UDP headers, in bytes.
 const HEADERS: usize = 42;
-/// A head in front of a piece: what the link above says of it.
+/// Length of the head before a piece, as the link above writes it, in bytes.
 const HEAD: usize = 64;
-/// Frames taken between two system calls, where nothing else is said.
+/// Number of frames taken between two system calls, by default.
 const BURST: usize = 256;
 const TIME: Duration = Duration::from_secs(1);
 
@@ -83,7 +83,7 @@ fn measure(
     let frames = (port.counters().sent - before.sent) as f64;
     let copied = (port.counters().copied - before.copied) as f64 / (frames * piece.max(1) as f64);
     let (millions, gigabits) = (frames / took / 1e6, frames * frame as f64 * 8.0 / took / 1e9);
-    // Where other programs want the processor, too, this says more.
+    // If other programs use the processor, too, this is more meaningful.
     let each = cpu * 1e9 / frames;
     println!(
         "  {what:<36} {millions:6.3} million frames/s, {gigabits:6.2} Gbit/s, {each:5.0} ns of a processor each, \
@@ -91,13 +91,13 @@ fn measure(
     );
 }
 
-/// What this process has had of processors.
+/// Returns the processor time that this process has used.
 fn cpu_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// Two cards with a cable between them that nobody else sees.
+/// Creates two cards with a cable between them, in a private network.
 fn own_network() -> (&'static str, SocketAddr) {
     // SAFETY: unshare(2) with CLONE_NEWNET alone leaves this process's files, memory and file system as they are.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("a network namespace (as root)");

@@ -1,21 +1,21 @@
-//! A port past the kernel's network: frames go between an adapter and this process's memory (AF_XDP:
+//! A port past the kernel's network stack: frames go between an adapter and this process's memory (AF_XDP:
 //! Documentation/networking/af_xdp.rst).
 //!
-//! A small program in the kernel hands over the datagrams for one port. All else goes on to the kernel as before: ARP,
-//! ssh, other ports. When the process ends, however it ends, the program is gone.
+//! A small program in the kernel redirects the datagrams for one port. Everything else goes to the kernel as before:
+//! ARP, ssh, other ports. When the process ends, for whatever reason, the program is removed.
 //!
-//! How good it is depends on the driver, and is probed and told ([`Mode`]). At best the adapter reads and writes this
-//! process's memory itself (zero-copy); else the kernel copies each frame once, but still without its network. The
-//! program runs in the driver (native), or behind it, once the kernel has made a packet of its own of each frame
-//! (generic).
+//! The performance depends on the driver; the mode is probed and reported ([`Mode`]). At best the adapter reads and
+//! writes this process's memory itself (zero-copy); otherwise the kernel copies each frame once, but still bypasses its
+//! network stack. The program runs in the driver (native), or after it, once the kernel has made a packet of its own of
+//! each frame (generic).
 //!
 //! A piece that lies in a registered arena is sent from there: the arena is a part of the memory that the kernel knows
-//! of. Any other piece is copied behind its head; and so is one in a frame of at most 4096 bytes where the kernel
-//! copies frames anyway, since that costs less. For each 4 KiB of that memory the kernel needs some 150 bytes of its
-//! own (`struct xdp_buff_xsk`).
+//! of. Any other piece is copied after its head; and so is one in a frame of at most 4096 bytes if the kernel copies
+//! frames anyway, since that costs less. For each 4 KiB of that memory the kernel needs some 150 bytes of its own
+//! (`struct xdp_buff_xsk`).
 //!
-//! An interface can have one such port, since it can have one program. The port has a socket for each queue by which
-//! frames come in; the adapter chooses the queue.
+//! An interface can have one such port, since it can have one program. The port has a socket for each queue of received
+//! frames; the adapter chooses the queue.
 
 mod ring;
 mod socket;
@@ -38,52 +38,52 @@ use steer::Steer;
 use thalweg_arena::{Arena, Piece};
 use umem::{CHUNK, Umem};
 
-/// What fails where sockets cannot be waited for.
+/// Action reported in errors of waiting for sockets.
 const WAITING: &str = "waiting for the sockets of an interface's queues";
 
-/// Frames that may be on their way through a virtual cable: three quarters of what it holds for a program
+/// Maximum number of frames on their way through a virtual cable: three quarters of the frames it holds for a program
 /// (`VETH_RING_SIZE`, drivers/net/veth.c), since not all of them carry bytes that were asked for.
 const CABLE: usize = 192;
 
-/// Datagrams past the kernel's network.
+/// A port for datagrams past the kernel's network stack.
 pub type AfXdpPort = EthernetPort<AfXdp>;
 
-/// How a port is opened. The default is the best that the interface can.
+/// Options for opening a port. The defaults are the best that the interface supports.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The port's address, where the interface has several. Otherwise its first.
+    /// Address of the port, if the interface has several. By default its first.
     pub address: Option<Ipv4Addr>,
-    /// The queues by which datagrams come in, where an adapter was told to use only some for them. Otherwise all.
+    /// Queues that receive the datagrams, if the adapter was configured to use only some for them. By default all.
     pub queues: Option<Vec<u32>>,
-    /// Frames that may wait in each queue to be received, rounded up to a power of two. Otherwise 4096.
+    /// Number of frames that may wait in each queue to be received, rounded up to a power of two. By default 4096.
     pub waiting: Option<u32>,
-    /// Have the kernel copy frames even where the adapter could do without.
+    /// True to have the kernel copy frames even if the adapter could do without.
     pub copy: bool,
-    /// Have the program run behind the driver even where the driver could run it.
+    /// True to run the program after the driver even if the driver could run it.
     pub generic: bool,
-    /// Drive the adapter from this process's system calls, at least so long at a time, instead of by interrupts
+    /// Drives the adapter from this process's system calls, for at least this time per call, instead of by interrupts
     /// (`SO_PREFER_BUSY_POLL`, Linux 5.11).
     pub busy_poll: Option<Duration>,
 }
 
 impl Options {
-    /// Chunks for receiving, of each queue.
+    /// Returns the number of chunks for receiving, of each queue.
     fn receiving(&self) -> u32 {
         self.waiting.unwrap_or(4096).clamp(64, 1 << 16).next_power_of_two()
     }
 }
 
-/// What the interface can, and does.
+/// Mode of operation of an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mode {
-    /// The adapter reads and writes this process's memory; otherwise the kernel copies each frame.
+    /// True if the adapter reads and writes this process's memory; otherwise the kernel copies each frame.
     pub zero_copy: bool,
-    /// The driver runs the program; otherwise the kernel does, behind it.
+    /// True if the driver runs the program; otherwise the kernel does, after the driver.
     pub native: bool,
-    /// A frame may lie in several places (Linux 6.6): it may be longer than 3840 bytes, and a piece is sent from where
-    /// it lies.
+    /// True if a frame may consist of several parts (Linux 6.6): it may be longer than 3840 bytes, and a piece is sent
+    /// from its place in the arena.
     pub several_parts: bool,
-    /// Queues that have a socket.
+    /// Number of queues that have a socket.
     pub queues: usize,
 }
 
@@ -97,12 +97,12 @@ impl fmt::Display for Mode {
 }
 
 impl EthernetPort<AfXdp> {
-    /// A port of this number on an interface: with 0, one that the kernel chooses.
+    /// Opens a port of this number on an interface; with 0, one that the kernel chooses.
     ///
     /// # Errors
-    /// There is no such interface, or it has no IPv4 address; somebody has the port or the interface's program; the
-    /// process may not (the error says which capabilities it takes, and the command that gives them); or the kernel
-    /// cannot.
+    /// There is no such interface, or it has no IPv4 address; the port or the interface's program is in use; the
+    /// process has no permission (the error names the capabilities that are required, and the command that gives them);
+    /// or the kernel has no support.
     pub fn open(interface: &str, port: u16, options: &Options) -> Result<Self, FramesError> {
         let mut kernel = Kernel::open()?;
         let interface = kernel.interface(interface)?;
@@ -122,10 +122,10 @@ impl EthernetPort<AfXdp> {
         Ok(Self::beside(raw, at, beside))
     }
 
-    /// A port on the interface that has this address.
+    /// Opens a port on the interface that has this address.
     ///
     /// # Errors
-    /// No interface has it; and as [`open`](Self::open).
+    /// No interface has the address; and the errors of [`open`](Self::open).
     pub fn at(address: SocketAddr) -> Result<Self, FramesError> {
         let doing = || format!("looking for the interface of {address}");
         let SocketAddr::V4(address) = address else { return Err(only_v4(doing())) };
@@ -139,20 +139,20 @@ impl EthernetPort<AfXdp> {
         Self::open(&name, address.port(), &Options { address: Some(*own), ..Options::default() })
     }
 
-    /// A port, of a number that the kernel chooses, on the interface by which a destination is reached.
+    /// Opens a port, of a number that the kernel chooses, on the interface by which a destination is reached.
     ///
     /// # Errors
-    /// It is not reached; and as [`open`](Self::open).
+    /// The destination is not reached; and the errors of [`open`](Self::open).
     pub fn towards(to: SocketAddr) -> Result<Self, FramesError> {
         let SocketAddr::V4(to) = to else { return Err(only_v4(format!("looking for a way to {to}"))) };
         let mut kernel = Kernel::open()?;
         let route = kernel.route(*to.ip(), None)?;
         let name = kernel.interface_at(route.interface)?.name;
-        // Only messages of builders come here.
+        // This port receives only the messages of builders.
         Self::open(&name, 0, &Options { address: Some(route.from), waiting: Some(512), ..Options::default() })
     }
 
-    /// What the interface can, and does.
+    /// Returns the mode of operation of the interface.
     pub fn mode(&self) -> Mode {
         self.raw().mode()
     }
@@ -162,25 +162,25 @@ fn only_v4(doing: String) -> FramesError {
     FramesError { doing, error: io::Error::new(io::ErrorKind::Unsupported, "ports past the kernel speak IPv4 only") }
 }
 
-/// Frames through the sockets of an interface's queues.
+/// A port for frames through the sockets of an interface's queues.
 #[derive(Debug)]
 pub struct AfXdp {
-    // The order matters: what is dropped first steers no more frames to what is dropped next.
+    // The order matters: a field that is dropped first steers no more frames to the next.
     steer: Steer,
     queues: Vec<Queue>,
     umem: Umem,
-    /// The arenas in it.
+    /// Arenas in the memory for frames.
     arenas: Vec<Arc<Arena>>,
-    /// Tells when there is something at any of the sockets. It stays, whatever becomes of them.
+    /// Descriptor that reports when one of the sockets is ready. It stays when sockets are replaced.
     all: OwnedFd,
     interface: Interface,
     numbers: Vec<u32>,
     binding: Binding,
     options: Options,
     counters: Counters,
-    /// No queue had room for a frame when it was last looked for: their descriptors are to tell when one has.
+    /// True if no queue had room for a frame at the last check: the descriptors are to report when one has.
     lacks_room: bool,
-    /// What sockets that were replaced had dropped.
+    /// Number of frames dropped by sockets that were replaced.
     dropped_before: u64,
 }
 
@@ -211,14 +211,14 @@ impl AfXdp {
             dropped_before: 0,
         };
         opened.connect()?;
-        // What was asked for and what the kernel says it does.
+        // The binding has what was requested, and the kernel reports what it does.
         opened.binding.zero_copy =
             opened.queues[0].is_zero_copy().map_err(FramesError::io("asking how frames are moved"))?;
         tracing::info!("{at} on {}: {}", opened.interface.name, opened.mode());
         Ok(opened)
     }
 
-    /// Has datagrams steered to the sockets, and waits for all of them. Sockets that were there before are gone.
+    /// Steers datagrams to the sockets, and registers all of them for waiting. Earlier sockets are closed.
     fn connect(&mut self) -> Result<(), FramesError> {
         for (at, (queue, number)) in self.queues.iter().zip(&self.numbers).enumerate() {
             self.steer.to(*number, queue.fd())?;
@@ -238,7 +238,7 @@ impl AfXdp {
         self.connect()
     }
 
-    /// What the interface can, and does.
+    /// Returns the mode of operation of the interface.
     pub fn mode(&self) -> Mode {
         Mode {
             zero_copy: self.binding.zero_copy,
@@ -249,7 +249,7 @@ impl AfXdp {
     }
 
     fn dropped(&self) -> u64 {
-        // A socket that cannot say it has nothing more to say.
+        // A socket that cannot report its count counts as 0.
         self.queues.iter().map(|queue| queue.dropped().unwrap_or(0)).sum()
     }
 }
@@ -312,9 +312,9 @@ impl RawIo for AfXdp {
     fn copies(&self) -> (u64, u64) {
         let Binding { zero_copy, several, .. } = self.binding;
         let by_kernel = u64::from(!zero_copy);
-        // What fits behind a head is copied there, where the kernel copies anyway: see `Queue::place`.
+        // Pieces that fit after a head are copied there if the kernel copies anyway: see `Queue::place`.
         let here = !several || !zero_copy && self.longest() <= CHUNK;
-        // A frame that lies in several chunks is put together in one place: see `Queue::receive`.
+        // A frame that lies in several chunks is assembled in one place: see `Queue::receive`.
         let joined = self.longest() > CHUNK - RECEIVE_HEADROOM;
         (by_kernel + u64::from(here), by_kernel + u64::from(joined))
     }
@@ -350,8 +350,8 @@ impl RawIo for AfXdp {
     }
 
     fn room(&self) -> usize {
-        // A frame that does not fit into a chunk takes several. Which queue frames come by, the adapter chooses: all of
-        // one sender's by the same.
+        // A frame that does not fit into a chunk takes several. The adapter chooses the queue of frames: all of one
+        // sender use the same.
         let each = self.longest().div_ceil(CHUNK - RECEIVE_HEADROOM);
         let chunks = self.options.receiving() as usize / each;
         if self.interface.is_cable { chunks.min(CABLE) } else { chunks }
@@ -366,7 +366,7 @@ impl RawIo for AfXdp {
         if queues.iter_mut().any(|queue| !queue.is_empty()) {
             return false;
         }
-        // One descriptor for all sockets tells of what comes, and, where it is asked to, of room.
+        // One descriptor for all sockets reports arrivals, and, if requested, room.
         queues.iter_mut().enumerate().all(|(at, queue)| {
             let is_behind = *lacks_room || queue.is_behind();
             if is_behind == queue.waits_for_room {
@@ -395,22 +395,22 @@ impl RawIo for AfXdp {
 /// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// The ways to bind that may work here, best first.
+/// Returns the ways to bind that may work here, best first.
 fn bindings(interface: &Interface, native: bool, options: &Options) -> Vec<Binding> {
     let fits = interface.mtu + ETHERNET <= CHUNK - RECEIVE_HEADROOM;
     let all = [(true, true), (true, false), (false, true), (false, false)];
     let all = all.map(|(zero_copy, several)| Binding { zero_copy, several });
-    // Zero-copy needs the driver. And rather a copy than frames that are cut short.
+    // Zero-copy needs the driver. A copy is preferred to frames that are cut short.
     let possible = |binding: &Binding| !binding.zero_copy || (native && !options.copy && (binding.several || fits));
     all.into_iter().filter(possible).collect()
 }
 
-/// What comes of the first way that works. A kernel or a driver that does not know a way says so.
+/// Returns the result of the first way that works. A kernel or a driver that does not support a way returns an error.
 fn first_of<T, U>(
     ways: Vec<Binding>,
     mut open: impl FnMut(Binding) -> Result<(T, U), FramesError>,
 ) -> Result<(Binding, T, U), FramesError> {
-    /// What drivers say, too: ENOTSUPP, which is not for processes (linux/errno.h).
+    /// Error that drivers return as well: ENOTSUPP, which is not meant for processes (linux/errno.h).
     const ENOTSUPP: i32 = 524;
     let mut last = None;
     for way in ways {
@@ -429,7 +429,7 @@ fn first_of<T, U>(
     Err(last.expect("the kernel copying is always tried"))
 }
 
-/// A socket for each queue, and their memory.
+/// Opens a socket for each queue, and their memory.
 fn open_queues(
     interface: &Interface,
     numbers: &[u32],
@@ -448,11 +448,11 @@ fn open_queues(
     Ok((umem, queues))
 }
 
-/// How many queues an interface has for what comes in: `ETHTOOL_GCHANNELS` of linux/ethtool.h. One, where the driver
-/// does not say.
+/// Returns the number of an interface's queues for reception: `ETHTOOL_GCHANNELS` of linux/ethtool.h. Returns 1 if the
+/// driver does not report it.
 fn queues(interface: &str) -> Result<u32, FramesError> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
-    /// `struct ethtool_channels`.
+    /// The kernel's `struct ethtool_channels`.
     #[repr(C)]
     #[derive(Default)]
     struct Channels {
@@ -467,7 +467,7 @@ fn queues(interface: &str) -> Result<u32, FramesError> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
         .map_err(FramesError::io(doing()))?;
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
-    // SAFETY: a name and a union of integers and pointers, of which all zeros is one.
+    // SAFETY: a name and a union of integers and pointers, for which all zeros is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // The last byte stays zero: the name ends there.
     for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(interface.bytes()) {
@@ -483,7 +483,8 @@ fn queues(interface: &str) -> Result<u32, FramesError> {
     }
 }
 
-/// For `map_err` on a system call that takes privilege: says which, and the command that gives it.
+/// Returns a function for `map_err` on a system call that needs privilege; the error names the capability and the
+/// command that gives it.
 fn permission<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> FramesError {
     move |error| {
         let (error, doing) = (error.into(), doing.into());

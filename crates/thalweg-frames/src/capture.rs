@@ -1,5 +1,5 @@
 //! All packets of an interface, as the kernel sees them: a ring that the kernel writes copies into (packet(7),
-//! `TPACKET_V3`: Documentation/networking/packet_mmap.rst). Nothing is taken away from anybody.
+//! `TPACKET_V3`: Documentation/networking/packet_mmap.rst). No packet is taken away from its receiver.
 
 use crate::FramesError;
 use crate::kernel::Kernel;
@@ -14,23 +14,23 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Bytes that the kernel fills before it hands them over, or fewer once this time is over.
+/// Size of a block, in bytes. The kernel hands it over when it is full, or once `RETIRE` is over.
 const BLOCK: usize = 1 << 20;
-/// Blocks in a ring.
+/// Maximum number of blocks in a ring.
 const MOST: usize = 4096;
-/// What the kernel takes blocks to be made of. Packets lie one behind the other nevertheless.
+/// Size of a frame, in bytes, of which the kernel takes blocks to consist. Packets are adjacent nevertheless.
 const FRAME: usize = 1 << 11;
-/// How long a packet waits for others, in milliseconds.
+/// Time that a packet waits for others, in milliseconds.
 const RETIRE: u32 = 20;
 
-/// The packets of an interface.
+/// A ring with the packets of an interface.
 pub struct PacketRing {
     socket: OwnedFd,
     /// `blocks` of `BLOCK` bytes, mapped until this is dropped.
     ring: NonNull<u8>,
     blocks: usize,
     at: usize,
-    /// The interface's number, and whether it was down when it was looked at last.
+    /// Number of the interface, and (`is_down`) true if it was down when it was last checked.
     index: u32,
     is_down: bool,
     received: u64,
@@ -40,27 +40,27 @@ pub struct PacketRing {
 // SAFETY: the mapping belongs to this value, and is used by one thread at a time.
 unsafe impl Send for PacketRing {}
 
-/// A packet that was seen.
+/// A captured packet.
 #[derive(Debug, Clone, Copy)]
 pub struct Packet<'a> {
-    /// When, in nanoseconds since 1970 (UTC).
+    /// Time at which the packet was seen, in nanoseconds since 1970 (UTC).
     pub nanos: u64,
-    /// Bytes that it had on the wire.
+    /// Length of the packet on the wire, in bytes.
     pub length: usize,
-    /// Its first bytes.
+    /// First bytes of the packet.
     pub bytes: &'a [u8],
-    /// A VLAN tag that the adapter or the kernel has taken out from behind the two addresses (IEEE 802.1Q).
+    /// VLAN tag that the adapter or the kernel has removed from its place after the two addresses (IEEE 802.1Q).
     pub tag: Option<[u8; 4]>,
 }
 
 impl PacketRing {
-    /// Bytes in the largest ring.
+    /// Size of the largest ring, in bytes.
     pub const LARGEST: usize = MOST * BLOCK;
 
-    /// Sees all packets of an interface from now on, up to `snap` bytes of each, in a ring of so many bytes.
+    /// Captures all packets of an interface from now on, up to `snap` bytes of each, in a ring of `bytes` bytes.
     ///
     /// # Errors
-    /// There is no such interface, or this process may not (`CAP_NET_RAW`).
+    /// There is no such interface, or this process has no permission (`CAP_NET_RAW`).
     pub fn open(interface: &str, snap: u32, bytes: usize, promiscuous: bool) -> Result<Self, FramesError> {
         let found = Kernel::open()?.interface(interface)?;
         let opened = || Self::open_at(found.index, snap, bytes, promiscuous);
@@ -77,7 +77,7 @@ impl PacketRing {
     }
 
     fn open_at(index: u32, snap: u32, bytes: usize, promiscuous: bool) -> io::Result<Self> {
-        // Until it is bound it sees nothing: protocol 0.
+        // The socket sees nothing until it is bound: protocol 0.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let blocks = bytes.div_ceil(BLOCK).clamp(2, MOST);
         set(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as i32))?;
@@ -91,7 +91,7 @@ impl PacketRing {
             tp_feature_req_word: 0,
         };
         set(&socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-        // BPF_RET | BPF_K: so many bytes of each packet.
+        // BPF_RET | BPF_K: returns `snap` bytes of each packet.
         let mut program = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: snap };
         set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len: 1, filter: &raw mut program })?;
         // SAFETY: a new mapping, at a place that the kernel chooses.
@@ -101,12 +101,12 @@ impl PacketRing {
         let ring = NonNull::new(ring.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let ring = Self { socket, ring, blocks, at: 0, index, is_down: false, received: 0, dropped: 0 };
         let everything = (libc::ETH_P_ALL as u16).to_be();
-        // SAFETY: integers, of which all zeros is one.
+        // SAFETY: integers, for which all zeros is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_protocol = everything;
         address.sll_ifindex = index.cast_signed();
-        // SAFETY: an address of the length that is said, which outlives the call.
+        // SAFETY: an address of the length that is passed, which outlives the call.
         let bound = unsafe {
             libc::bind(ring.socket.as_raw_fd(), ptr::from_ref(&address).cast(), size_of::<libc::sockaddr_ll>() as u32)
         };
@@ -125,10 +125,11 @@ impl PacketRing {
         Ok(ring)
     }
 
-    /// Waits for packets, at most so long. A signal ends it, too. Where the interface is down, it may come up again.
+    /// Waits for packets, at most for `longest`. A signal ends the wait, too. An interface that is down may come up
+    /// again.
     ///
     /// # Errors
-    /// The interface is gone.
+    /// The interface does not exist any more.
     pub fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
         let failed = |error| FramesError { doing: "waiting for packets".into(), error };
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::ERR)];
@@ -151,7 +152,7 @@ impl PacketRing {
             Some(error) => return Err(failed(error)),
             None => {}
         }
-        // That it is gone is not said of one that was down before.
+        // The kernel does not report the removal of an interface that was down before.
         if self.is_down && !self.is_there() {
             return Err(failed(io::Error::from_raw_os_error(libc::ENODEV)));
         }
@@ -162,8 +163,8 @@ impl PacketRing {
         rustix::net::netdevice::index_to_name(&self.socket, self.index).is_ok()
     }
 
-    /// Hands packets that the kernel has handed over to `each`, until that says that it is enough: those behind are
-    /// lost to it. True where there may be more.
+    /// Passes packets that the kernel has handed over to `each`, until `each` returns false: the remaining packets of
+    /// the block are lost to it. Returns true if there may be more.
     pub fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> bool {
         let offset = offset_of!(libc::tpacket_block_desc, hdr);
         // SAFETY: the start of a block inside of the mapping.
@@ -175,24 +176,24 @@ impl PacketRing {
         if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return false;
         }
-        // SAFETY: the kernel has filled the block and left it to us: nobody writes there until it is given back below.
+        // SAFETY: the kernel has filled the block and left it to us: nothing writes there until it is given back below.
         let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), BLOCK) };
         let head = bytes[offset..].as_ptr().cast::<libc::tpacket_hdr_v1>();
-        // SAFETY: behind the status, inside of the block; integers, of any bits.
+        // SAFETY: after the status, inside the block; integers, for which any bits are valid.
         let head = unsafe { head.read_unaligned() };
         let mut at = head.offset_to_first_pkt as usize;
         let mut wanted = true;
-        // What leaves the loopback interface comes back by it, and would be seen twice.
+        // A packet that leaves by the loopback interface returns by it, and would be seen twice.
         let is_loopback = self.index == 1;
         for _ in 0..head.num_pkts {
             let Some(rest) = bytes.get(at..).filter(|rest| rest.len() >= size_of::<libc::tpacket3_hdr>()) else {
                 break;
             };
-            // SAFETY: as many bytes as a header has; integers, of any bits.
+            // SAFETY: as many bytes as a header has; integers, for which any bits are valid.
             let packet = unsafe { rest.as_ptr().cast::<libc::tpacket3_hdr>().read_unaligned() };
             let begin = usize::from(packet.tp_mac);
             let Some(content) = rest.get(begin..begin + packet.tp_snaplen as usize) else { break };
-            // Behind the header there is an address (sockaddr_ll), aligned to 16 bytes, whose byte 10 says which way.
+            // The header is followed by an address (sockaddr_ll), aligned to 16 bytes, whose byte 10 is the direction.
             let way = rest.get(size_of::<libc::tpacket3_hdr>().next_multiple_of(16) + 10);
             let again = is_loopback && way == Some(&libc::PACKET_OUTGOING);
             if wanted && !again {
@@ -214,14 +215,14 @@ impl PacketRing {
         true
     }
 
-    /// Packets that it was given, and that the kernel had no room for.
+    /// Returns the number of packets passed on, and of packets for which the kernel had no room.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not provide the counter.
     pub fn counters(&mut self) -> Result<(u64, u64), FramesError> {
         let mut statistics = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
         let mut length = size_of::<libc::tpacket_stats_v3>() as libc::socklen_t;
-        // SAFETY: the kernel writes no more than the `length` bytes it is told of.
+        // SAFETY: the kernel writes at most the `length` bytes that are passed with the call.
         let result = unsafe {
             libc::getsockopt(
                 self.socket.as_raw_fd(),
@@ -234,13 +235,13 @@ impl PacketRing {
         if result != 0 {
             return Err(FramesError::io("asking how many packets were dropped")(io::Error::last_os_error()));
         }
-        // The kernel counts from the last question on.
+        // The kernel counts from the last call on.
         self.dropped += u64::from(statistics.tp_drops);
         Ok((self.received, self.dropped))
     }
 }
 
-/// The tag, as it was behind the addresses.
+/// Returns the VLAN tag, as it was after the addresses.
 fn tag(packet: &libc::tpacket3_hdr) -> Option<[u8; 4]> {
     let valid = |flag| packet.tp_status & flag != 0;
     let kind = if valid(libc::TP_STATUS_VLAN_TPID_VALID) { packet.hv1.tp_vlan_tpid } else { 0x8100 };
@@ -269,7 +270,7 @@ impl Drop for PacketRing {
 }
 
 fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
-    // SAFETY: the value lives until the call is over, and its length is told.
+    // SAFETY: the value lives until the call is over, and its length is passed with it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

@@ -11,11 +11,11 @@ impl Room {
     pub(crate) const EMPTY: Self = Self([MaybeUninit::uninit(); 128]);
 }
 
-/// Puts one number behind a message, and says how many bytes of `room` that takes.
+/// Writes a control message with one number, and returns the number of bytes of `room` that it takes.
 pub(crate) fn put_u16(room: &mut Room, level: i32, kind: i32, value: u16) -> usize {
     let length = (size_of::<libc::cmsghdr>() + size_of::<u16>()).next_multiple_of(8);
     let header = room.0.as_mut_ptr().cast::<libc::cmsghdr>();
-    // SAFETY: `Room` is aligned for and larger than a header and a number, of which each bit pattern is one.
+    // SAFETY: `Room` is aligned for and larger than a header and a number, for which every bit pattern is valid.
     unsafe {
         header.write(libc::cmsghdr {
             cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u16>(),
@@ -23,7 +23,7 @@ pub(crate) fn put_u16(room: &mut Room, level: i32, kind: i32, value: u16) -> usi
             cmsg_type: kind,
         });
     }
-    // SAFETY: the number lies behind the header, inside of `Room`.
+    // SAFETY: the number lies after the header, inside `Room`.
     let number = unsafe { header.add(1) }.cast::<u16>();
     // SAFETY: as above; it need not be aligned.
     unsafe { number.write_unaligned(value) };
@@ -38,7 +38,7 @@ pub(crate) fn each(room: &Room, length: usize, mut each: impl FnMut(i32, i32, &[
     let bytes = unsafe { std::slice::from_raw_parts(room.0.as_ptr().cast::<u8>(), length) };
     let mut at = 0;
     while let Some(header) = bytes.get(at..at + size_of::<libc::cmsghdr>()) {
-        // SAFETY: as many bytes as a header has, all initialised; integers of which every bit pattern is one.
+        // SAFETY: as many bytes as a header has, all initialised; every bit pattern of its integers is valid.
         let header = unsafe { header.as_ptr().cast::<libc::cmsghdr>().read_unaligned() };
         let Some(content) = bytes.get(at + size_of::<libc::cmsghdr>()..at.saturating_add(header.cmsg_len)) else {
             break;
@@ -48,7 +48,7 @@ pub(crate) fn each(room: &Room, length: usize, mut each: impl FnMut(i32, i32, &[
     }
 }
 
-/// A number at the beginning of a control message.
+/// Reads the number at the beginning of a control message.
 pub(crate) fn number(content: &[u8]) -> Option<u32> {
     content.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }

@@ -1,8 +1,8 @@
-//! A UDP socket whose datagrams are received where they are to stay.
+//! A UDP socket whose datagrams are received directly in their final places.
 //!
 //! The kernel writes the first bytes of each datagram in one place and the rest in another (recvmsg(2): scatter), many
-//! datagrams in one call (recvmmsg(2)). So a payload behind a header of known length gets where it belongs with the one
-//! copy that a socket costs anyway. Datagrams are not joined (`UDP_GRO`): joined ones have one place.
+//! datagrams in one call (recvmmsg(2)). So a payload after a header of known length reaches its place with the one copy
+//! that a socket costs anyway. Datagrams are not joined (`UDP_GRO`): joined ones have one place.
 
 use crate::control::{self, Room};
 use crate::udp::{MEMORY_PER_BYTE, canonical, hold, join, set};
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
-/// Datagrams received in one call.
+/// Maximum number of datagrams received in one call.
 const MOST: usize = 64;
 
 /// Receives datagrams into places that the caller chooses. Non-blocking.
@@ -23,37 +23,37 @@ pub struct DirectSocket {
     socket: Socket,
     local: SocketAddr,
     counters: Counters,
-    /// Those that the kernel has dropped before, modulo 2³².
+    /// Number of datagrams that the kernel had dropped at the last message, modulo 2³².
     overflowed: u32,
 }
 
-/// Where one datagram goes, and what came.
+/// Destination of one datagram, and the result of its reception.
 #[derive(Debug)]
 pub struct Place<'a> {
-    /// For its first bytes: as many as this has.
+    /// Room for the first bytes of the datagram; it is filled first.
     pub front: &'a mut [u8],
-    /// For the rest: as many as this has.
+    /// Room for the rest; it is filled next.
     pub rest: &'a mut [u8],
-    /// For what that has no room for.
+    /// Room for the bytes that fit in neither.
     pub more: &'a mut [u8],
-    /// How long the datagram was, whether or not there was room for all of it.
+    /// Length of the datagram in bytes, even if there was no room for all of it.
     pub length: usize,
-    /// Who sent it; nobody where no datagram came.
+    /// Sender of the datagram; `None` if no datagram came.
     pub from: Option<SocketAddr>,
 }
 
 impl<'a> Place<'a> {
-    /// A place that nothing has come to.
+    /// Creates a place without a datagram.
     pub fn new(front: &'a mut [u8], rest: &'a mut [u8]) -> Self {
         Self { front, rest, more: &mut [], length: 0, from: None }
     }
 }
 
 impl DirectSocket {
-    /// A port of this host, or of a multicast group.
+    /// Opens a port of this host, or of a multicast group.
     ///
     /// # Errors
-    /// The address is no address of this host, or somebody else has the port.
+    /// The address is not an address of this host, or the port is in use.
     pub fn bind(at: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(at), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
         set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
@@ -63,23 +63,24 @@ impl DirectSocket {
         Ok(Self { socket, local, counters: Counters::default(), overflowed: 0 })
     }
 
-    /// Where others send to.
+    /// Returns the address to which others send.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// Has the kernel keep so many bytes of datagrams that nobody has received yet, and says how many it keeps.
+    /// Makes the kernel keep up to `bytes` of datagrams that were not received yet, and returns the number of bytes it
+    /// keeps.
     pub fn hold(&mut self, bytes: u64) -> u64 {
         hold(&self.socket, bytes) / MEMORY_PER_BYTE
     }
 
-    /// Receives into these places, in their order, as many datagrams as are there. Says how many came.
+    /// Receives the datagrams that are there into these places, in their order. Returns the number received.
     ///
     /// # Errors
-    /// Nothing can be received any more.
+    /// Receiving is not possible any more.
     pub fn receive(&mut self, places: &mut [Place<'_>]) -> Result<usize, FramesError> {
         let count = places.len().min(MOST);
-        // SAFETY: integers and null pointers, of which all zeros is one.
+        // SAFETY: integers and null pointers, for which all zeros is a valid value.
         let mut messages: [libc::mmsghdr; MOST] = unsafe { zeroed() };
         let mut names: [SockAddrStorage; MOST] = std::array::from_fn(|_| SockAddrStorage::zeroed());
         let mut controls = [Room::EMPTY; MOST];
@@ -97,9 +98,9 @@ impl DirectSocket {
             header.msg_controllen = size_of::<Room>();
         }
         let received = loop {
-            // SAFETY: each of the `count` headers points to a name, a room for control messages and three parts of
-            // a place, which belong to nobody else until the call is over. With MSG_TRUNC the kernel says how long a
-            // datagram was, and writes no more than there is room for.
+            // SAFETY: each of the `count` headers points to a name, a room for control messages and three parts of a
+            // place, which are used by nothing else until the call is over. With MSG_TRUNC the kernel returns the full
+            // length of a datagram, and writes no more than there is room for.
             let received = unsafe {
                 libc::recvmmsg(
                     self.socket.as_raw_fd(),
@@ -134,7 +135,7 @@ impl DirectSocket {
         Ok(received)
     }
 
-    /// What it has counted.
+    /// Returns the counters of the port.
     pub fn counters(&self) -> Counters {
         self.counters
     }
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
     use std::net::UdpSocket;
 
-    /// The route to all groups leads into the one network, and the sender is in the other.
+    /// The route to all groups leads into one network, and the sender is in the other.
     #[test]
     fn a_group_is_joined_on_every_network_of_a_host() {
         let network = match thalweg_netns::Network::new(2, 1500) {
@@ -220,7 +221,7 @@ mod tests {
             sender.send_to(&[7; 1000], socket.local()).unwrap();
         }
         let mut received = 0;
-        // What was dropped is told with a datagram that comes later.
+        // Drops are reported with a datagram that comes later.
         for _ in 0..2 {
             let (mut rest, mut front) = ([0; 1000], []);
             while socket.receive(&mut [Place::new(&mut front, &mut rest)]).unwrap() > 0 {

@@ -1,20 +1,20 @@
-//! Why datagrams cannot be sent or received.
+//! The error that ends a port.
 
 use std::io;
 use thiserror::Error;
 
-/// What ends a port.
+/// Error that ends a port.
 #[derive(Debug, Error)]
 #[error("{doing}: {error}")]
 pub struct FramesError {
-    /// What was being done.
+    /// Action that failed.
     pub doing: String,
-    /// The kernel's answer.
+    /// Error from the kernel.
     pub error: io::Error,
 }
 
 impl FramesError {
-    /// For `map_err` on a system call.
+    /// Returns a function for `map_err` on a system call.
     pub(crate) fn io<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         move |error| Self { doing: doing.into(), error: error.into() }
     }

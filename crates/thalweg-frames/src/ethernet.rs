@@ -1,10 +1,10 @@
 //! A port for datagrams over a port for frames: Ethernet II, IPv4 (RFC 791) and UDP (RFC 768) at fixed places.
 //!
 //! Frames are written without IP options, never fragmented, and without a UDP checksum, which IPv4 allows (RFC 768):
-//! the adapter checks each frame, and those above have checksums of their own.
+//! the adapter checks each frame, and the layers above have checksums of their own.
 //!
-//! What comes in is nobody's word. A frame that is damaged, cut short, a fragment or for somebody else is counted
-//! ([`Counters::foreign`]) and dropped. It is read at fixed places rather than by a library, since that is a few
+//! Received frames are not trusted. A frame that is damaged, cut short, a fragment or for another host is counted
+//! ([`Counters::foreign`]) and dropped. It is parsed at fixed places rather than by a library, since that is a few
 //! comparisons for each datagram.
 
 use crate::kernel::{Beside, Complaint};
@@ -18,60 +18,60 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, KeptPiece, Piece};
 
-/// Bytes of the headers: Ethernet, IPv4 without options, UDP.
+/// Lengths of the headers, in bytes: Ethernet, IPv4 without options, UDP.
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const UDP: usize = 8;
 const HEADERS: usize = ETHERNET + IP + UDP;
-/// Bytes of an ARP message about IPv4 over Ethernet (RFC 826).
+/// Length of an ARP message about IPv4 over Ethernet, in bytes (RFC 826).
 const ARP: usize = 28;
 const BROADCAST: Mac = [0xff; 6];
 
-/// How long a destination's headers are used before the neighbour is looked up again: a gateway that hands its work
-/// over to another, with a new address, is followed that soon.
+/// Time for which a destination's headers are used before the neighbour is looked up again: a gateway that hands over
+/// to another, with a new address, is followed that soon.
 const PATH_FRESH: Duration = Duration::from_secs(1);
-/// Between two questions to the kernel for what ICMP says.
+/// Time between two questions to the kernel for ICMP reports.
 const COMPLAINTS: Duration = Duration::from_millis(5);
-/// Destinations whose headers are kept ready.
+/// Maximum number of destinations whose headers are kept ready.
 const PATHS: usize = 4096;
-/// Answers given, and complaints passed on, after one burst.
+/// Maximum number of answers given, and of complaints passed on, after one burst.
 const REMARKS: usize = 64;
 
 /// A network that the kernel does not know of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Subnet {
-    /// Leading bits that the addresses of all neighbours have in common.
+    /// Number of leading bits that the addresses of all neighbours share.
     pub prefix: u8,
-    /// Who takes what goes elsewhere.
+    /// Gateway to other networks.
     pub gateway: Option<Ipv4Addr>,
-    /// Whether to answer who asks for the port's address (ARP): unless somebody else does, such as the kernel.
+    /// True if requests for the port's address (ARP) are to be answered: unless another does so, such as the kernel.
     pub answers: bool,
 }
 
 impl Subnet {
-    /// Whether the owner of an address on it has a neighbour of another.
+    /// True if `other` is a neighbour of a host with the address `own`.
     pub fn reaches(&self, own: Ipv4Addr, other: Ipv4Addr) -> bool {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix.min(32))).unwrap_or(0);
         (own.to_bits() ^ other.to_bits()) & mask == 0
     }
 }
 
-/// Datagrams through a port for frames.
+/// A port for datagrams over a port for frames.
 #[derive(Debug)]
 pub struct EthernetPort<R> {
     raw: R,
     own: Own,
     network: Network,
     neighbours: Neighbours,
-    /// Headers by destination, and once more those used last.
+    /// Headers by destination, and (`last`) those used last once more.
     paths: HashMap<SocketAddrV4, Path>,
     last: Option<(SocketAddrV4, Path)>,
     began: Instant,
-    /// The time, looked at once a burst.
+    /// Current time, updated once a burst.
     now: Duration,
-    /// When the kernel is asked again what it has heard.
+    /// Time at which the kernel is asked again for its reports.
     deaf_until: Duration,
-    /// For a datagram that came by the kernel.
+    /// Room for a datagram that came through the kernel.
     room: Option<Box<[u8]>>,
     sent: u64,
     received: u64,
@@ -81,13 +81,13 @@ pub struct EthernetPort<R> {
 /// The addresses of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Own {
-    /// Of the adapter.
+    /// Ethernet address of the adapter.
     pub mac: Mac,
-    /// Of the port.
+    /// IP address and number of the port.
     pub at: SocketAddrV4,
 }
 
-/// Who finds neighbours.
+/// Way of finding neighbours.
 #[derive(Debug)]
 enum Network {
     Alone(Subnet),
@@ -96,15 +96,15 @@ enum Network {
 }
 
 impl<R: RawIo> EthernetPort<R> {
-    /// A port with an address of its own, on a network that the kernel has no part in.
+    /// Creates a port with an address of its own, on a network that the kernel has no part in.
     pub fn new(raw: R, at: SocketAddrV4, subnet: Subnet) -> Self {
         Self::over(raw, at, Network::Alone(subnet), Pace::ARP)
     }
 
-    /// A port on an interface of the kernel's, which finds its neighbours.
+    /// Creates a port on an interface of the kernel's, which resolves the port's neighbours.
     #[cfg(feature = "af-xdp")]
     pub(crate) fn beside(raw: R, at: SocketAddrV4, kernel: Beside) -> Self {
-        // To ask costs a system call, not a question to everybody.
+        // A question costs a system call, not a broadcast.
         let pace = Pace {
             again: Duration::from_millis(1),
             fresh: Duration::from_secs(1),
@@ -132,18 +132,18 @@ impl<R: RawIo> EthernetPort<R> {
         }
     }
 
-    /// The port for frames below.
+    /// Returns the port for frames below.
     pub fn raw(&self) -> &R {
         &self.raw
     }
 
-    /// The port for frames below, for who wants them whole.
+    /// Returns the port for frames below, for a caller that needs whole frames.
     pub fn into_raw(self) -> R {
         self.raw
     }
 
-    /// The headers for a destination. Where its neighbour has yet to be found, the error says who that is; where
-    /// nothing leads there, it says nobody.
+    /// Returns the headers for a destination. If its neighbour has yet to be resolved, the error is the neighbour; if
+    /// there is no route, the error is `None`.
     fn path(&mut self, to: SocketAddrV4) -> Result<Path, Option<Ipv4Addr>> {
         if let Some((last, path)) = self.last
             && last == to
@@ -168,7 +168,7 @@ impl<R: RawIo> EthernetPort<R> {
         Ok(path)
     }
 
-    /// The neighbour that packets to there are given to.
+    /// Returns the neighbour that packets to `to` are passed to.
     fn hop(&mut self, to: Ipv4Addr) -> Option<Ipv4Addr> {
         if to.is_broadcast() || to.is_multicast() || to.is_unspecified() {
             return None;
@@ -185,14 +185,14 @@ impl<R: RawIo> EthernetPort<R> {
         }
     }
 
-    /// What the kernel knows of a neighbour that is needed for the first time.
+    /// Returns the kernel's address of a neighbour that is needed for the first time.
     fn ask_kernel(&mut self, who: Ipv4Addr) -> Option<Mac> {
         let Network::Beside(kernel) = &mut self.network else { return None };
         let mac = kernel.neighbour(who)?;
         self.neighbours.heard(who, mac, self.now).then_some(mac)
     }
 
-    /// Asks for neighbours that are due, and sends what waited for them.
+    /// Asks for neighbours that are due, and sends the datagrams that waited for them.
     fn tend_neighbours(&mut self) {
         let Self { raw, own, network, neighbours, .. } = self;
         match network {
@@ -213,8 +213,8 @@ impl<R: RawIo> EthernetPort<R> {
         }
     }
 
-    /// Passes on what the kernel has heard of datagrams from here, and the datagrams that it got itself. It is asked now
-    /// and then, since that is a system call.
+    /// Passes on the kernel's reports about datagrams from here, and the datagrams that the kernel received itself. The
+    /// kernel is asked only now and then, since that is a system call.
     fn hear_kernel(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) {
         let Network::Beside(kernel) = &mut self.network else { return };
         if self.now < self.deaf_until {
@@ -236,7 +236,7 @@ impl<R: RawIo> EthernetPort<R> {
         }
     }
 
-    /// Hands a frame on.
+    /// Passes a frame to the port below.
     fn put(&mut self, path: &Path, head: &[u8], piece: Option<Piece<'_>>) {
         let length = head.len() + piece.map_or(0, Piece::len);
         let taken = self.raw.send_behind(&path.headers(length), head, piece);
@@ -286,7 +286,7 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
     }
 
     fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
-        // What cannot get there is lost, as it would be further on.
+        // A datagram that cannot reach its destination is lost, as it would be further on.
         let SocketAddr::V4(to) = to else { return };
         let length = HEADERS + head.len() + piece.map_or(0, Piece::len);
         if length > self.raw.longest() || length - ETHERNET > usize::from(u16::MAX) {
@@ -345,10 +345,10 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
     }
 
     fn prepare_wait(&mut self) -> bool {
-        // The kernel does not tell when it has found a neighbour. For the short while that a datagram waits for one,
-        // nobody sleeps.
+        // The kernel does not report that it has found a neighbour. For the short while that a datagram waits for one,
+        // the node does not sleep.
         let asks_kernel = matches!(self.network, Network::Beside(_)) && self.neighbours.anything_waits();
-        // Nobody tells of what comes at a port that is polled.
+        // A port that is polled does not report arrivals.
         self.raw.fd().is_some() && self.raw.prepare_wait() && !asks_kernel
     }
 
@@ -362,11 +362,11 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
     }
 }
 
-/// The headers of what goes to one destination.
+/// Headers of datagrams to one destination.
 #[derive(Debug, Clone, Copy)]
 struct Path {
     headers: [u8; HEADERS],
-    /// The sum of the IP header's words, but for the length: RFC 1071.
+    /// Sum of the IP header's words, without the length: RFC 1071.
     sum: u32,
     until: Duration,
 }
@@ -389,10 +389,10 @@ impl Path {
         Self { headers, sum, until }
     }
 
-    /// In front of a payload of so many bytes, which must fit.
+    /// Returns the headers for a payload of `payload` bytes, which must fit.
     fn headers(&self, payload: usize) -> [u8; HEADERS] {
         let mut headers = self.headers;
-        // The caller has compared it with what a frame may have.
+        // The caller has checked that it fits in a frame.
         let length = (IP + UDP + payload) as u16;
         headers[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&length.to_be_bytes());
         headers[ETHERNET + IP + 4..ETHERNET + IP + 6].copy_from_slice(&(length - IP as u16).to_be_bytes());
@@ -402,27 +402,27 @@ impl Path {
     }
 }
 
-/// What a frame says to a port.
+/// Content of a frame, as far as it concerns a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seen<'a> {
-    /// A datagram for it.
+    /// A datagram for the port.
     Datagram {
-        /// Who sent it.
+        /// Sender of the datagram.
         from: SocketAddrV4,
-        /// What it says.
+        /// Payload of the datagram.
         payload: &'a [u8],
     },
-    /// Who has which address, or wants to know.
+    /// A question or an answer about an Ethernet address.
     Arp(Arp),
-    /// Nobody is where this port has sent something (ICMP: RFC 792).
+    /// The report that there is no receiver at an address this port has sent to (ICMP: RFC 792).
     Nobody(SocketAddrV4),
-    /// What this port has sent there was too long for the way (RFC 1191).
+    /// The report that a datagram of this port to the address was too long for its path (RFC 1191).
     TooLong(SocketAddrV4),
-    /// Anything else, and anything damaged.
+    /// Any other frame, and any damaged one.
     Foreign,
 }
 
-/// Reads a frame. Any bytes will do.
+/// Parses a frame, which may consist of any bytes.
 pub fn parse<'a>(frame: &'a [u8], own: &Own) -> Seen<'a> {
     read(frame, own).unwrap_or(Seen::Foreign)
 }
@@ -455,7 +455,8 @@ fn datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
     Some(Seen::Datagram { from: SocketAddrV4::new(packet.from, source), payload: &whole[UDP..] })
 }
 
-/// RFC 768: zero is none; otherwise the sum over a pseudo header and all of it.
+/// Checks a UDP checksum (RFC 768): zero means that there is none; otherwise it is the sum over a pseudo header and the
+/// datagram.
 ///
 /// Between virtual interfaces of one host (veth, virtio) the kernel leaves the sum to an adapter that is not there: the
 /// field then has the sum of the pseudo header alone (`CHECKSUM_PARTIAL`, include/linux/skbuff.h). Such a datagram has
@@ -466,7 +467,8 @@ fn checksum_holds(packet: &Packet<'_>, datagram: &[u8], checksum: u16) -> bool {
     checksum == 0 || checksum == fold(pseudo) || fold(pseudo + sum(datagram)) == 0xffff
 }
 
-/// What a host or router has to say about a datagram of ours: ICMP type 3 (RFC 792), with its first bytes.
+/// Parses a report of a host or router about a datagram of ours: ICMP type 3 (RFC 792), with the datagram's first
+/// bytes.
 fn complaint<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
     let (head, cause) = icmp.split_first_chunk::<8>()?;
     let (ip, rest) = cause.split_first_chunk::<IP>()?;
@@ -480,7 +482,7 @@ fn complaint<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
         // Protocol and port unreachable.
         2 | 3 => Some(Seen::Nobody(to)),
         4 => Some(Seen::TooLong(to)),
-        // The way may be found again (RFC 1122, section 3.2.2.1).
+        // The route may be found again (RFC 1122, section 3.2.2.1).
         _ => None,
     }
 }
@@ -497,9 +499,9 @@ impl<'a> Packet<'a> {
     fn read(bytes: &'a [u8]) -> Option<Self> {
         let (ip, _) = bytes.split_first_chunk::<IP>()?;
         let length = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
-        // Behind it there may be padding: a frame has 60 bytes at least.
+        // Padding may follow: a frame has at least 60 bytes.
         let payload = bytes.get(IP..length)?;
-        // Fragments have an offset, or say that more follow.
+        // Fragments have an offset, or the flag that more follow.
         let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
         let from = address(&ip[12..]);
         let nobody = from.is_multicast() || from.is_broadcast() || from.is_unspecified();
@@ -510,21 +512,21 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Who has which address, or wants to know: RFC 826, for IPv4 over Ethernet.
+/// A question or an answer about an Ethernet address: RFC 826, for IPv4 over Ethernet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arp {
-    /// A question, as against an answer.
+    /// True for a question, false for an answer.
     pub asks: bool,
-    /// Who says so.
+    /// IP address of the sender.
     pub sender: Ipv4Addr,
-    /// Its Ethernet address.
+    /// Ethernet address of the sender.
     pub sender_mac: Mac,
-    /// Who is asked for, or answered.
+    /// Host that is asked for, or answered.
     pub target: Ipv4Addr,
 }
 
 impl Arp {
-    /// Hardware is Ethernet (1), protocol is IPv4, addresses have 6 and 4 bytes.
+    /// Header of the messages: hardware is Ethernet (1), protocol is IPv4, addresses have 6 and 4 bytes.
     const ABOUT: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
     fn question(own: Own, target: Ipv4Addr) -> Self {
@@ -566,12 +568,12 @@ impl Arp {
     }
 }
 
-/// The first four bytes, of which there must be as many.
+/// Reads an address from the first four bytes, which must exist.
 fn address(bytes: &[u8]) -> Ipv4Addr {
     Ipv4Addr::new(bytes[0], bytes[1], bytes[2], bytes[3])
 }
 
-/// The sum of 16-bit words that checksums are made of (RFC 1071), not folded yet. Enough for 65,535 bytes.
+/// Returns the sum of 16-bit words for a checksum (RFC 1071), not folded yet. Sufficient for 65,535 bytes.
 fn sum(bytes: &[u8]) -> u32 {
     let (words, last) = bytes.as_chunks::<2>();
     let odd = last.first().map_or(0, |byte| u32::from(*byte) << 8);
@@ -593,7 +595,7 @@ mod tests {
     const THEIRS: Own = Own { mac: [2, 0, 0, 0, 0, 2], at: SocketAddrV4::new(Ipv4Addr::new(198, 18, 0, 2), 5000) };
     const SUBNET: Subnet = Subnet { prefix: 30, gateway: None, answers: true };
 
-    /// A cable's end: what was sent stays until somebody carries it over.
+    /// One end of a cable: sent frames stay until they are carried over.
     #[derive(Debug, Default)]
     struct Cable {
         mac: Mac,
@@ -773,7 +775,7 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= with;
             let read = parse(&bytes, &THEIRS);
-            // The sender's Ethernet address is not looked at; its port, and a shorter length, are what they say.
+            // The sender's Ethernet address is not checked; its port, and a shorter length, are taken as they are.
             let told = (6..12).contains(&at) || (34..36).contains(&at) || (38..40).contains(&at);
             prop_assert!(told || read == Seen::Foreign, "{:?}", read);
             let short = &whole[..whole.len() - 1 - cut.min(whole.len() - 1)];

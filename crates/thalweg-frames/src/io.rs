@@ -1,4 +1,4 @@
-//! A port: what everything that carries datagrams can do.
+//! A port: the interface to everything that carries datagrams.
 
 use crate::FramesError;
 use std::fmt::Debug;
@@ -11,116 +11,118 @@ use thalweg_arena::{Arena, Piece};
 
 /// One port of one host, which sends and receives datagrams in bursts. Non-blocking.
 pub trait FrameIo: Debug + Send {
-    /// Registers memory that pieces will lie in, where the medium needs to know it. Before any of them is sent.
+    /// Registers memory that will hold pieces, where the medium needs it. To be called before any of them is sent.
     ///
     /// # Errors
-    /// The medium does not take it.
+    /// The medium does not accept the memory.
     fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError> {
         let _ = memory;
         Ok(())
     }
 
-    /// Where others send to.
+    /// Returns the address to which others send.
     fn local(&self) -> SocketAddr;
 
-    /// What a name and a port stand for here: `HOST:PORT`.
+    /// Resolves a name and a port, `HOST:PORT`.
     ///
     /// # Errors
-    /// Nobody has that name.
+    /// The name has no address.
     fn resolve(&self, place: &str) -> io::Result<SocketAddr> {
         let mut found = place.to_socket_addrs()?;
         found.next().ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
     }
 
-    /// Most bytes of a datagram to there, head and piece together, as far as is known here: what the first cable lets
-    /// through, and what a router further on has complained of.
+    /// Returns the maximum length of a datagram to `to`, in bytes, head and piece together, as far as it is known here:
+    /// the limit of the first link, and the limit that a router further on has reported.
     ///
     /// # Errors
-    /// Nothing leads there.
+    /// There is no route to the address.
     fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError>;
 
-    /// Takes care that so many bytes of pieces may be on their way to here at a time, and says how many may.
+    /// Prepares for `bytes` of pieces in flight to this port at a time, and returns the number of bytes that may be in
+    /// flight.
     fn hold(&mut self, bytes: u64) -> u64;
 
-    /// Whether [`send`](Self::send) takes one more datagram before the next [`flush`](Self::flush).
+    /// True if [`send`](Self::send) takes one more datagram before the next [`flush`](Self::flush).
     fn has_room(&mut self) -> bool;
 
-    /// Takes a datagram into the burst that is sent with the next [`flush`](Self::flush). Where there is no room it is
-    /// lost.
+    /// Adds a datagram to the burst that is sent with the next [`flush`](Self::flush). The datagram is lost if there is
+    /// no room.
     fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>);
 
-    /// How often a byte of a piece is copied on its way out, and a byte of a datagram before [`receive`](Self::receive)
-    /// shows it: by this process, or by the kernel on its behalf.
+    /// Returns how many times a byte of a piece is copied on its way out, and a byte of a datagram before
+    /// [`receive`](Self::receive) shows it: by this process, or by the kernel on its behalf.
     fn copies(&self) -> (u64, u64);
 
-    /// Sends what was taken. False where not all of it went: the descriptor tells when there is room.
+    /// Sends the burst. Returns false if not all of it was sent: the descriptor reports when there is room.
     ///
     /// # Errors
-    /// Nothing can be sent any more.
+    /// Sending is not possible any more.
     fn flush(&mut self) -> Result<bool, FramesError>;
 
-    /// Hands what has come to `each`: a burst, at most. True where more may be waiting.
+    /// Passes received datagrams and reports to `each`: at most a burst. Returns true if more may be waiting.
     ///
     /// # Errors
-    /// Nothing can be received any more.
+    /// Receiving is not possible any more.
     fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError>;
 
-    /// What to wait on, where there is a descriptor.
+    /// Returns the descriptor to wait on, or `None` if the port has none.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// To be called before waiting: from now on the descriptor tells of what comes. False where something has come
+    /// Arms the descriptor before a wait: from now on it reports arrivals. Returns false if something has arrived
     /// already.
     fn prepare_wait(&mut self) -> bool {
         true
     }
 
-    /// Whether [`receive`](Self::receive) finds what has come without a system call, so that it costs little to look.
+    /// True if [`receive`](Self::receive) detects arrivals without a system call, so that polling is cheap.
     fn sees(&self) -> bool {
         false
     }
 
-    /// What it has counted.
+    /// Returns the counters of the port.
     fn counters(&self) -> Counters;
 
-    /// What time it is: the caller's time, but for a medium with a time of its own.
+    /// Returns the current time: the caller's, except for a medium with a time of its own.
     fn time(&self, now: Duration) -> Duration {
         now
     }
 
-    /// A number that nobody guesses, where the medium draws such numbers: that of a test, so that its course can be
-    /// repeated.
+    /// Returns a number that no one can guess, if the medium draws such numbers; a medium for tests does, so that a
+    /// test can be repeated.
     fn draw(&mut self) -> Option<u64> {
         None
     }
 
-    /// When something will have come: of a medium without a descriptor.
+    /// Returns the time of the next arrival, for a medium without a descriptor.
     fn next_arrival(&self) -> Option<Duration> {
         None
     }
 }
 
-/// What comes in.
+/// A datagram or a report that comes in.
 #[derive(Debug, Clone, Copy)]
 pub enum Arrival<'a> {
-    /// A datagram.
+    /// A received datagram.
     Datagram(&'a [u8]),
-    /// A host says that nobody is at this address (ICMP, RFC 792).
+    /// A host reports that there is no receiver at this address (ICMP, RFC 792).
     Nobody,
-    /// What was sent there was too long for the way (RFC 1191, RFC 8201): ask [`longest`](FrameIo::longest) again.
+    /// A datagram to this address was too long for its path (RFC 1191, RFC 8201): call [`longest`](FrameIo::longest)
+    /// again.
     TooLong,
 }
 
-/// What a port has counted since it was opened.
+/// Counters of a port since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Datagrams sent.
+    /// Number of datagrams sent.
     pub sent: u64,
-    /// Datagrams received.
+    /// Number of datagrams received.
     pub received: u64,
-    /// Datagrams that came and were dropped here, since nobody fetched them in time.
+    /// Number of datagrams that came and were dropped here because they were not received in time.
     pub dropped: u64,
-    /// Frames that were no datagrams for this port, or damaged.
+    /// Number of frames that were not datagrams for this port, or damaged.
     pub foreign: u64,
-    /// Bytes of pieces copied on the way out, by this process or by the kernel on its behalf.
+    /// Number of bytes of pieces copied on the way out, by this process or by the kernel on its behalf.
     pub copied: u64,
 }

@@ -1,4 +1,4 @@
-//! What the kernel knows of the network that a port shares with it: interfaces, addresses, routes and neighbours, by
+//! The kernel's knowledge of the network that a port shares with it: interfaces, addresses, routes and neighbours, by
 //! rtnetlink(7).
 
 use crate::FramesError;
@@ -18,10 +18,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Bytes of an answer: of a dump the kernel sends at most 32 KiB at a time (`NLMSG_GOODSIZE`, netlink_dump in
+/// Room for an answer, in bytes: of a dump the kernel sends at most 32 KiB at a time (`NLMSG_GOODSIZE`, netlink_dump in
 /// net/netlink/af_netlink.c).
 const LONGEST: usize = 64 << 10;
-/// Where datagrams go that are there to have a neighbour resolved: nobody answers there (RFC 863).
+/// Port of datagrams whose only purpose is to have a neighbour resolved: no one answers there (RFC 863).
 const DISCARD: u16 = 9;
 
 /// An interface of this host.
@@ -30,24 +30,24 @@ pub(crate) struct Interface {
     pub(crate) index: u32,
     pub(crate) name: String,
     pub(crate) mac: Mac,
-    /// Bytes of an IP packet.
+    /// Maximum length of an IP packet, in bytes.
     pub(crate) mtu: usize,
-    /// It is an end of a virtual cable (veth(4)).
+    /// True if it is an end of a virtual cable (veth(4)).
     pub(crate) is_cable: bool,
 }
 
-/// Where packets go on their way to somewhere.
+/// First step of packets on their way to a destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// The interface that they leave by.
+    /// Index of the interface by which they leave.
     pub(crate) interface: u32,
-    /// The neighbour that they are given to: the destination, or a gateway.
+    /// Neighbour that they are passed to: the destination, or a gateway.
     pub(crate) hop: Ipv4Addr,
-    /// The address of this host that they come from, where nothing else is said.
+    /// Source address of the packets, an address of this host, unless another is set.
     pub(crate) from: Ipv4Addr,
 }
 
-/// The kernel, to be asked.
+/// A connection to the kernel for questions.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     netlink: OwnedFd,
@@ -56,13 +56,13 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// For the network namespace of the calling thread.
+    /// Opens a connection for the network namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, FramesError> {
         let opened = || -> rustix::io::Result<OwnedFd> {
             // Protocol 0 of this family is rtnetlink.
             let netlink = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
             rustix::net::connect(&netlink, &netlink::SocketAddrNetlink::new(0, 0))?;
-            // An answer that does not come is an error, not a reason to wait for ever.
+            // A missing answer is an error, not a reason to wait for ever.
             sockopt::set_socket_timeout(&netlink, sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
             Ok(netlink)
         };
@@ -70,14 +70,14 @@ impl Kernel {
         Ok(Self { netlink, sequence: 0, answer: vec![0; LONGEST] })
     }
 
-    /// The interface of this name.
+    /// Returns the interface of this name.
     pub(crate) fn interface(&mut self, name: &str) -> Result<Interface, FramesError> {
         let mut question = LinkMessage::default();
         question.attributes.push(LinkAttribute::IfName(name.to_owned()));
         self.link(question, name)
     }
 
-    /// The interface of this number.
+    /// Returns the interface of this number.
     pub(crate) fn interface_at(&mut self, index: u32) -> Result<Interface, FramesError> {
         let mut question = LinkMessage::default();
         question.header.index = index;
@@ -106,7 +106,7 @@ impl Kernel {
         Ok(Interface { index: link.header.index, name, mac, mtu, is_cable })
     }
 
-    /// This host's IPv4 addresses, and the interface of each.
+    /// Returns this host's IPv4 addresses, and the interface of each.
     pub(crate) fn addresses(&mut self) -> Result<Vec<(Ipv4Addr, u32)>, FramesError> {
         let mut question = AddressMessage::default();
         question.header.family = Family::Inet;
@@ -114,7 +114,7 @@ impl Kernel {
             .ask(RouteNetlinkMessage::GetAddress(question), NLM_F_DUMP)
             .map_err(FramesError::io("listing this host's addresses"))?;
         let address = |message: &AddressMessage| {
-            // With a peer's address (ip-address(8)) it is that one that is called the address.
+            // If there is a peer's address (ip-address(8)), the attribute called the address is the peer's.
             message.attributes.iter().find_map(|attribute| match attribute {
                 AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
                 _ => None,
@@ -127,7 +127,7 @@ impl Kernel {
         Ok(all.collect())
     }
 
-    /// How packets get there, from an address of this host where that is given.
+    /// Returns the route of packets to a destination, from an address of this host if one is given.
     pub(crate) fn route(&mut self, to: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<Route, FramesError> {
         let doing = || format!("looking for a route to {to}");
         let mut question = RouteMessage::default();
@@ -158,14 +158,14 @@ impl Kernel {
         }
     }
 
-    /// A neighbour's address, and whether the kernel is finding it out just now.
+    /// Returns a neighbour's address, and true if the kernel is resolving it at the moment.
     fn neighbour(&mut self, interface: u32, who: Ipv4Addr) -> io::Result<(Option<Mac>, bool)> {
         let mut question = NeighbourMessage::default();
         question.header.family = Family::Inet;
         question.header.ifindex = interface;
         question.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(who)));
         let answers = match self.ask(RouteNetlinkMessage::GetNeighbour(question), 0) {
-            // It was never asked for.
+            // The neighbour was never asked for.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, false)),
             answers => answers?,
         };
@@ -185,7 +185,7 @@ impl Kernel {
         })
     }
 
-    /// One question. The answers are all messages that belong to it.
+    /// Asks one question. Returns all messages that belong to the answer.
     fn ask(&mut self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -206,7 +206,7 @@ impl Kernel {
                 // Messages begin at multiples of four (netlink(7)).
                 let len = (answer.header.length as usize).next_multiple_of(4).max(4).min(rest.len());
                 rest = &rest[len..];
-                // Of a question that was given up.
+                // The answer to a question that was abandoned.
                 if answer.header.sequence_number != self.sequence {
                     continue;
                 }
@@ -229,14 +229,15 @@ impl Kernel {
 pub(crate) struct Beside {
     kernel: Kernel,
     interface: u32,
-    /// Reserves the port's address in the kernel, and receives the datagrams that go to the kernel nevertheless.
+    /// Socket that reserves the port's address in the kernel, and receives the datagrams that go to the kernel
+    /// nevertheless.
     socket: UdpSocket,
-    /// A datagram has come by the kernel, and was warned of.
+    /// True if a datagram has come through the kernel, and a warning was logged.
     warned: bool,
 }
 
 impl Beside {
-    /// Takes the port for itself: 0 for one that the kernel chooses.
+    /// Reserves the port; 0 for one that the kernel chooses.
     pub(crate) fn take(kernel: Kernel, interface: u32, at: SocketAddrV4) -> Result<(Self, SocketAddrV4), FramesError> {
         let doing = || format!("taking port {at}");
         let bound = || -> io::Result<(UdpSocket, SocketAddrV4)> {
@@ -252,7 +253,8 @@ impl Beside {
         Ok((Self { kernel, interface, socket, warned: false }, local))
     }
 
-    /// Whom packets to there are given to. None where they would leave by another interface, or not at all.
+    /// Returns the neighbour that packets to `to` are passed to. `None` if they would leave by another interface, or
+    /// not at all.
     pub(crate) fn hop(&mut self, to: Ipv4Addr, from: Ipv4Addr) -> Option<Ipv4Addr> {
         match self.kernel.route(to, Some(from)) {
             Ok(route) if route.interface == self.interface => Some(route.hop),
@@ -267,18 +269,18 @@ impl Beside {
         }
     }
 
-    /// A neighbour's address. Where the kernel does not know it, one datagram has it find out.
+    /// Returns a neighbour's address. If the kernel does not know it, one datagram makes the kernel resolve it.
     pub(crate) fn neighbour(&mut self, who: Ipv4Addr) -> Option<Mac> {
         match self.kernel.neighbour(self.interface, who) {
             Ok((Some(mac), _)) => Some(mac),
             Ok((None, true)) => None,
             Ok((None, false)) => {
-                // A complaint about an earlier datagram may be told instead, once.
+                // The result may be a complaint about an earlier datagram, once.
                 let ask = || self.socket.send_to(&[], (who, DISCARD));
                 if let Err(error) = ask().or_else(|_| ask()) {
                     tracing::debug!("asking for {who}: {error}");
                 }
-                // Where nothing needs to be asked (NOARP, permanent), it is known at once.
+                // If the kernel needs no answer (NOARP, permanent), it knows the address at once.
                 self.kernel.neighbour(self.interface, who).ok()?.0
             }
             Err(error) => {
@@ -288,11 +290,11 @@ impl Beside {
         }
     }
 
-    /// The next complaint of a host or router about what was sent from the port, by whomever.
+    /// Returns the next complaint of a host or router about a datagram that was sent from the port, by any sender.
     pub(crate) fn next_complaint(&self) -> Option<Complaint> {
         loop {
             let (to, error) = read_complaint(&self.socket).ok()?;
-            // A datagram that was only there to be asked about went to nobody.
+            // Datagrams that were only sent to resolve a neighbour had no receiver.
             match error {
                 libc::ECONNREFUSED if to.port() != DISCARD => return Some(Complaint::Nobody(to)),
                 libc::EMSGSIZE => return Some(Complaint::TooLong(to)),
@@ -301,8 +303,8 @@ impl Beside {
         }
     }
 
-    /// The next datagram that came by the kernel, in `room`: where from, and how long it is. The program in the kernel
-    /// steers no fragments, and nothing with a VLAN's tag or IP options.
+    /// Returns the next datagram that came through the kernel, in `room`: its source, and its length in bytes. The
+    /// program in the kernel steers no fragments, and nothing with a VLAN's tag or IP options.
     pub(crate) fn next_datagram(&mut self, room: &mut [u8]) -> Option<(SocketAddrV4, usize)> {
         loop {
             match self.socket.recv_from(room) {
@@ -323,7 +325,7 @@ impl Beside {
         }
     }
 
-    /// Bytes of an IP packet that get there, as far as the kernel has heard.
+    /// Returns the maximum length of an IP packet to this address, in bytes, as far as the kernel knows.
     pub(crate) fn mtu(&self, to: SocketAddrV4) -> io::Result<usize> {
         let probe = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         probe.connect(to)?;
@@ -331,30 +333,30 @@ impl Beside {
     }
 }
 
-/// What a host or router says of a datagram to there.
+/// Report of a host or router about a datagram to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Complaint {
     Nobody(SocketAddrV4),
     TooLong(SocketAddrV4),
 }
 
-/// Has the kernel keep for a socket what ICMP says of datagrams from its port: ip(7), `IP_RECVERR`. It looks at the
-/// ports only, so that datagrams which went past it are complained of, too (`__udp4_lib_err` in net/ipv4/udp.c).
+/// Makes the kernel keep ICMP reports about datagrams from a socket's port: ip(7), `IP_RECVERR`. The kernel compares
+/// the ports only, so that datagrams which bypassed it are reported, too (`__udp4_lib_err` in net/ipv4/udp.c).
 fn keep_complaints(socket: &UdpSocket) -> io::Result<()> {
     let on: c_int = 1;
     let len = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: an integer of the length that is said.
+    // SAFETY: an integer of the length that is passed.
     let done = unsafe {
         libc::setsockopt(socket.as_raw_fd(), libc::IPPROTO_IP, libc::IP_RECVERR, (&raw const on).cast(), len)
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Where the datagram was sent that is complained of, and the error that it amounts to.
+/// Returns the destination of a datagram that a report is about, and the error that it amounts to.
 fn read_complaint(socket: &UdpSocket) -> io::Result<(SocketAddrV4, c_int)> {
-    /// Room for control messages: more than the kernel has for us, aligned as they have to be.
+    /// Room for control messages: more than the kernel has for this socket, aligned as required.
     type Room = [u64; 16];
-    // SAFETY: integers and null pointers, of which all zeros is one.
+    // SAFETY: integers and null pointers, for which all zeros is a valid value.
     let (mut to, mut message): (libc::sockaddr_in, libc::msghdr) = unsafe { std::mem::zeroed() };
     let mut room: Room = [0; 16];
     message.msg_name = (&raw mut to).cast();
@@ -362,7 +364,7 @@ fn read_complaint(socket: &UdpSocket) -> io::Result<(SocketAddrV4, c_int)> {
     message.msg_control = room.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Room>() as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: an address and room of the lengths that are said, which outlive the call.
+    // SAFETY: an address and room of the lengths that are passed, which outlive the call.
     if unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -373,9 +375,9 @@ fn read_complaint(socket: &UdpSocket) -> io::Result<(SocketAddrV4, c_int)> {
         // SAFETY: a header inside the room.
         let header = unsafe { next.read() };
         if (header.cmsg_level, header.cmsg_type) == (libc::IPPROTO_IP, libc::IP_RECVERR) {
-            // SAFETY: behind such a header there is data.
+            // SAFETY: such a header is followed by data.
             let data = unsafe { libc::CMSG_DATA(next) }.cast::<libc::sock_extended_err>();
-            // SAFETY: of this kind; any bytes are one.
+            // SAFETY: the data is of this type; any bytes are a valid value of it.
             let said = unsafe { data.read_unaligned() };
             return Ok((at, said.ee_errno.cast_signed()));
         }

@@ -1,32 +1,32 @@
-//! Bursts of datagrams through one port, with whatever sends and receives them here.
+//! Bursts of datagrams through one port, over the fastest interface that this host offers.
 //!
-//! A [`FrameIo`] is one port of one host. It sends and receives UDP datagrams, many at a time, and promises nothing: what
-//! is sent may be lost, come twice, late and out of order. What a datagram says, and what becomes of one that is lost,
-//! is for those above.
+//! A [`FrameIo`] is one port of one host. It sends and receives UDP datagrams, many at a time, without any guarantee:
+//! datagrams may be lost, duplicated, delayed and reordered. Interpreting the contents and recovering from losses is
+//! left to the layers above.
 //!
-//! A datagram is given in two parts. Its *head* is copied. Its *piece* lies in an arena and is sent from there: a socket
-//! has the kernel read it, an adapter reads it itself. So a piece is read for a while after it was given; an arena that
-//! somebody rewrites meanwhile changes what is sent, and nothing else.
+//! A datagram is given in two parts. Its *head* is copied. Its *piece* lies in an arena and is sent from there: a
+//! socket has the kernel read it, an adapter reads it itself. So a piece is read for a while after it was given;
+//! rewriting the arena meanwhile changes the bytes that are sent, and nothing else.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `io` | A port: what everything that carries datagrams can do |
+//! | `io` | A port: the interface to everything that carries datagrams |
 //! | `udp` | A UDP socket: many datagrams in one call, segmented and joined by the kernel (GSO, GRO) |
-//! | `direct` | A UDP socket whose datagrams are received where they are to stay |
-//! | `raw` | A port that sends and receives whole Ethernet frames: what goes past the kernel's network |
+//! | `direct` | A UDP socket whose datagrams are received directly in their final places |
+//! | `raw` | A port that sends and receives whole Ethernet frames, past the kernel's network stack |
 //! | `ethernet` | A port for datagrams over a port for frames: Ethernet II, IPv4 and UDP at fixed places |
-//! | `neighbours` | Who has which Ethernet address: what is known, whom to ask for, and what waits for an answer |
-//! | `kernel` | What the kernel knows of the network that a port shares with it, by rtnetlink |
-//! | `af_xdp` | A port past the kernel's network: frames go between an adapter and this process's memory |
-//! | `af_xdp/steer` | The program in the kernel that hands a port's datagrams to its sockets |
-//! | `af_xdp/umem` | The memory that frames lie in: chunks of the sockets' own, and the arenas |
-//! | `af_xdp/socket` | One queue's socket: its rings, its chunks, and what is done with them |
+//! | `neighbours` | Ethernet addresses of neighbours: known ones, ones to ask for, and datagrams that wait for them |
+//! | `kernel` | The kernel's knowledge of the network that a port shares with it, by rtnetlink |
+//! | `af_xdp` | A port past the kernel's network stack: frames go between an adapter and this process's memory |
+//! | `af_xdp/steer` | The program in the kernel that redirects a port's datagrams to its sockets |
+//! | `af_xdp/umem` | The memory that holds frames: chunks of the sockets' own, and the arenas |
+//! | `af_xdp/socket` | One queue's socket: its rings, its chunks, and the operations on them |
 //! | `af_xdp/ring` | The rings that a program and the kernel share |
 //! | `capture` | All packets of an interface, as the kernel sees them |
 //! | `control` | Control messages of sendmsg(2) and recvmsg(2) |
-//! | `error` | Why datagrams cannot be sent or received |
+//! | `error` | The error that ends a port |
 
 #[cfg(feature = "af-xdp")]
 mod af_xdp;

@@ -1,49 +1,50 @@
-//! Who has which Ethernet address (MAC): what is known of the neighbours, whom to ask for, and what waits for an
-//! answer.
+//! Ethernet addresses of neighbours: known ones, ones to ask for, and datagrams that wait for them.
 //!
-//! A state machine without IO: it is told what was heard and what time it is, and says whom to ask for. How, is for its
-//! owner: by ARP (RFC 826) where the port has a network to itself, by the kernel where the kernel is on it, too.
+//! A state machine without IO: its owner passes in answers and the time, and receives the neighbours to ask for. The
+//! owner asks by ARP (RFC 826) if the port has a network to itself, or through the kernel if the kernel shares the
+//! network.
 //!
-//! Only who is asked for here is in the table. So what others claim of themselves, true or not, takes no memory; it can
-//! change an address that is in the table already, as everywhere with ARP, which nobody signs.
+//! The table contains only neighbours that this port asks for. So unsolicited claims of others, true or not, take no
+//! memory; they can change an address that is in the table already, as everywhere with ARP, which is unauthenticated.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 use thalweg_arena::{KeptPiece, Piece};
 
-/// An Ethernet address.
+/// An Ethernet (MAC) address.
 pub type Mac = [u8; 6];
 
-/// Neighbours in the table. Beyond that the one that was not needed for longest is forgotten.
+/// Maximum number of neighbours in the table. Beyond that the one that was not needed for longest is removed.
 const NEIGHBOURS: usize = 1024;
-/// Datagrams that wait for answers, of all neighbours together. What comes beyond that is lost.
+/// Maximum number of datagrams that wait for answers, over all neighbours. Further ones are lost.
 const WAITING: usize = 256;
 
-/// How often neighbours are asked for.
+/// Intervals at which neighbours are asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
-    /// Between two questions for the same neighbour. By ARP no less than a second: RFC 1122, section 2.3.2.1.
+    /// Time between two questions for the same neighbour. By ARP no less than a second: RFC 1122, section 2.3.2.1.
     pub(crate) again: Duration,
-    /// How old an answer may become before it is asked for again, if the neighbour is needed.
+    /// Age at which an answer is asked for again, if the neighbour is needed.
     pub(crate) fresh: Duration,
-    /// How long a datagram waits for an answer, and an old answer is used beyond `fresh` while none comes.
+    /// Time that a datagram waits for an answer, and that an old answer is used beyond `fresh` while no new one comes.
     pub(crate) patience: Duration,
 }
 
 impl Pace {
-    /// For a network on which questions reach everybody. RFC 1122 would have an answer forgotten after about a minute.
+    /// Intervals for a network on which questions reach every host. RFC 1122 recommends to forget an answer after about
+    /// a minute.
     pub(crate) const ARP: Self =
         Self { again: Duration::from_secs(1), fresh: Duration::from_secs(30), patience: Duration::from_millis(3500) };
 }
 
-/// What is known of the neighbours.
+/// Table of the known neighbours.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     pace: Pace,
     table: HashMap<Ipv4Addr, Neighbour>,
     waiting: VecDeque<Waiting>,
-    /// Until then nobody needs to be asked for.
+    /// Time until which no neighbour needs to be asked for.
     idle_until: Duration,
 }
 
@@ -58,24 +59,24 @@ struct Neighbour {
 /// A datagram that waits until its neighbour answers.
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Where it goes.
+    /// Destination of the datagram.
     pub(crate) to: SocketAddrV4,
-    /// Who is to answer: the same, or a gateway.
+    /// Neighbour that is to answer: the destination, or a gateway.
     pub(crate) hop: Ipv4Addr,
-    /// Its head.
+    /// Head of the datagram.
     pub(crate) head: Vec<u8>,
-    /// Its piece.
+    /// Piece of the datagram.
     pub(crate) piece: Option<KeptPiece>,
     since: Duration,
 }
 
 impl Neighbours {
-    /// Nobody is known yet.
+    /// Creates an empty table.
     pub(crate) fn new(pace: Pace) -> Self {
         Self { pace, table: HashMap::new(), waiting: VecDeque::new(), idle_until: Duration::ZERO }
     }
 
-    /// The neighbour's address, where it is known. From now on the neighbour is asked for whenever it is needed.
+    /// Returns the neighbour's address if it is known. From now on the neighbour is asked for whenever it is needed.
     pub(crate) fn find(&mut self, who: Ipv4Addr, now: Duration) -> Option<Mac> {
         if let Some(neighbour) = self.table.get_mut(&who) {
             neighbour.needed = now;
@@ -94,16 +95,16 @@ impl Neighbours {
         None
     }
 
-    /// A neighbour, or somebody in its name, said this. True where it was asked for.
+    /// Enters an answer of a neighbour, or one in its name. Returns true if the neighbour was asked for.
     pub(crate) fn heard(&mut self, who: Ipv4Addr, mac: Mac, now: Duration) -> bool {
-        // Nobody has a group address (IEEE 802.3, section 3.2.3).
+        // A group address belongs to no host (IEEE 802.3, section 3.2.3).
         let Some(neighbour) = self.table.get_mut(&who).filter(|_| mac[0] & 1 == 0) else { return false };
         neighbour.mac = Some(mac);
         neighbour.heard = now;
         true
     }
 
-    /// Says whom to ask for now; and, where an answer only became old, which address to ask.
+    /// Calls `each` for every neighbour to ask for now; with its address if an answer only became old.
     pub(crate) fn ask(&mut self, now: Duration, mut each: impl FnMut(Ipv4Addr, Option<Mac>)) {
         if now < self.idle_until {
             return;
@@ -129,7 +130,7 @@ impl Neighbours {
         self.idle_until = now + again;
     }
 
-    /// Keeps a datagram until its neighbour answers, for a while. It is lost where too many wait.
+    /// Keeps a datagram until its neighbour answers, for a while. The datagram is lost if too many wait.
     pub(crate) fn wait(
         &mut self,
         to: SocketAddrV4,
@@ -144,12 +145,12 @@ impl Neighbours {
         }
     }
 
-    /// Whether datagrams wait.
+    /// True if datagrams wait.
     pub(crate) fn anything_waits(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// The next datagram that need not wait any longer, and where to.
+    /// Returns the next datagram that need not wait any longer, with the address of its neighbour.
     pub(crate) fn next_ready(&mut self) -> Option<(Waiting, Mac)> {
         let known = |waiting: &Waiting| self.table.get(&waiting.hop).and_then(|neighbour| neighbour.mac);
         let (at, mac) = self.waiting.iter().enumerate().find_map(|(at, waiting)| Some((at, known(waiting)?)))?;

@@ -1,4 +1,4 @@
-//! A port that sends and receives whole Ethernet frames: what goes past the kernel's network.
+//! A port that sends and receives whole Ethernet frames, past the kernel's network stack.
 
 use crate::{Counters, FramesError};
 use std::fmt::Debug;
@@ -9,61 +9,62 @@ use thalweg_arena::{Arena, Piece};
 /// Sends and receives Ethernet frames in bursts, without their checksum (FCS), which the adapter adds and checks.
 /// Non-blocking.
 pub trait RawIo: Debug + Send {
-    /// Registers memory that pieces will lie in. Before any of them is sent.
+    /// Registers memory that will hold pieces. To be called before any of them is sent.
     ///
     /// # Errors
-    /// The medium does not take it.
+    /// The medium does not accept the memory.
     fn register(&mut self, memory: &Arc<Arena>) -> Result<(), FramesError>;
 
-    /// The port's address (MAC).
+    /// Returns the Ethernet (MAC) address of the port.
     fn mac(&self) -> [u8; 6];
 
-    /// Most bytes of a frame, from the first address on.
+    /// Returns the maximum length of a frame, in bytes, from the first address on.
     fn longest(&self) -> usize;
 
-    /// Whether [`send`](Self::send) takes a frame of any length before the next [`flush`](Self::flush).
+    /// True if [`send`](Self::send) takes a frame of any length before the next [`flush`](Self::flush).
     fn has_room(&mut self) -> bool;
 
-    /// Takes a frame into the burst that is sent with the next [`flush`](Self::flush): `head` is copied, `piece` is read
-    /// where it lies if the medium can do that. False where there is no room until then.
+    /// Adds a frame to the burst that is sent with the next [`flush`](Self::flush): `head` is copied, `piece` is read
+    /// in place if the medium can do that. Returns false if there is no room until then.
     fn send(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool;
 
-    /// As [`send`](Self::send), with headers in front of the head. Who copies the head anyway copies both at once.
+    /// Does the same as [`send`](Self::send), with headers before the head. A medium that copies the head anyway copies
+    /// both at once.
     fn send_behind(&mut self, headers: &[u8], head: &[u8], piece: Option<Piece<'_>>) -> bool {
         self.send(&[headers, head].concat(), piece)
     }
 
-    /// Sends what was taken. False where not all of it went.
+    /// Sends the burst. Returns false if not all of it was sent.
     ///
     /// # Errors
-    /// Nothing can be sent any more.
+    /// Sending is not possible any more.
     fn flush(&mut self) -> Result<bool, FramesError>;
 
-    /// Hands the frames that have come to `each`: a burst, at most. True where more may be waiting.
+    /// Passes received frames to `each`: at most a burst. Returns true if more may be waiting.
     ///
     /// # Errors
-    /// Nothing can be received any more.
+    /// Receiving is not possible any more.
     fn receive(&mut self, each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError>;
 
-    /// Frames that may wait here to be received.
+    /// Returns the number of frames that may wait here to be received.
     fn room(&self) -> usize;
 
-    /// What to wait on, where there is a descriptor.
+    /// Returns the descriptor to wait on, or `None` if the port has none.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// To be called before waiting: from now on the descriptor tells of what comes. False where something has come
+    /// Arms the descriptor before a wait: from now on it reports arrivals. Returns false if something has arrived
     /// already.
     fn prepare_wait(&mut self) -> bool;
 
-    /// Whether [`receive`](Self::receive) finds what has come without a system call, so that it costs little to look.
+    /// True if [`receive`](Self::receive) detects arrivals without a system call, so that polling is cheap.
     fn sees(&self) -> bool {
         true
     }
 
-    /// How often a byte of a piece is copied on its way out, and a byte of a frame before [`receive`](Self::receive) shows
-    /// it, as far as is known.
+    /// Returns how many times a byte of a piece is copied on its way out, and a byte of a frame before
+    /// [`receive`](Self::receive) shows it, as far as is known.
     fn copies(&self) -> (u64, u64);
 
-    /// What it has counted.
+    /// Returns the counters of the port.
     fn counters(&self) -> Counters;
 }

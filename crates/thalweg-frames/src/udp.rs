@@ -1,11 +1,11 @@
 //! A UDP socket: many datagrams in one call, segmented and joined by the kernel (GSO, GRO: udp(7)).
 //!
-//! Datagrams of one length to one address go to the kernel as one message, which it cuts into segments as late as it
-//! can, most often in the adapter (`UDP_SEGMENT`, Linux 4.18). On the way in it joins what belongs together (`UDP_GRO`,
-//! Linux 5.0), so that on one host a whole burst passes as one. Several such messages go with one system call
-//! (sendmmsg(2), recvmmsg(2)). Where an adapter cannot have its datagrams segmented, they go one by one.
+//! Datagrams of one length to one address are passed to the kernel as one message, which it cuts into segments as late
+//! as possible, most often in the adapter (`UDP_SEGMENT`, Linux 4.18). On reception it joins datagrams that belong
+//! together (`UDP_GRO`, Linux 5.0), so that on one host a whole burst passes as one. Several such messages are sent
+//! with one system call (sendmmsg(2), recvmmsg(2)). If an adapter cannot segment, datagrams are sent one by one.
 //!
-//! Datagrams are never fragmented (`IP_PMTUDISC_DO`): one that is too long is an error, and told.
+//! Datagrams are never fragmented (`IP_PMTUDISC_DO`): one that is too long is an error, and reported.
 
 use crate::control::{self, Room};
 use crate::{Arrival, Counters, FrameIo, FramesError};
@@ -17,27 +17,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 use thalweg_arena::{KeptPiece, Piece};
 
-/// Bytes of IP and UDP headers in front of a datagram: RFC 791, RFC 8200, RFC 768.
+/// Bytes of IP and UDP headers before a datagram: RFC 791, RFC 8200, RFC 768.
 const HEADERS_V4: usize = 20 + 8;
 const HEADERS_V6: usize = 40 + 8;
-/// The longest payload of a UDP datagram over IPv4: 65,535 less its headers. Over IPv6 it could be 20 more.
+/// Maximum payload of a UDP datagram over IPv4, in bytes: 65,535 less its headers. Over IPv6 it could be 20 more.
 const LONGEST: usize = 65_535 - HEADERS_V4;
-/// Datagrams taken into a burst.
+/// Maximum number of datagrams in a burst.
 const BURST: usize = 512;
-/// Segments of one message: as many as every kernel with GSO takes (`UDP_MAX_SEGMENTS`).
+/// Maximum number of segments of one message: as many as every kernel with GSO takes (`UDP_MAX_SEGMENTS`).
 const SEGMENTS: usize = 64;
-/// Messages in one call.
+/// Maximum number of messages in one call.
 const MESSAGES: usize = 32;
-/// Messages in a row that the kernel refuses to cut, until it is not asked to any more.
+/// Number of messages in a row that the kernel refuses to cut before it is not asked to any more.
 const MOST_REFUSED: u32 = 16;
-/// Messages received in one call. Each may be a whole burst of a peer's.
+/// Maximum number of messages received in one call. Each may be a whole burst of a peer.
 const ROOMS: usize = 8;
-/// Calls for which [`UdpPort::receive`] goes on before others have their turn.
+/// Maximum number of calls in one [`UdpPort::receive`] before others have their turn.
 const CALLS: usize = 4;
-/// Bytes of room for one received message.
+/// Room for one received message, in bytes.
 const ROOM: usize = 64 << 10;
-/// The kernel counts what a datagram takes in its memory, not what is in it: of short ones as much again, and of those
-/// from an adapter up to three times as much.
+/// Bytes of kernel memory per byte of a datagram. The kernel counts the memory that a datagram takes, not its content:
+/// for short ones as much again, and for those from an adapter up to three times as much.
 pub(crate) const MEMORY_PER_BYTE: u64 = 3;
 
 /// A port that is a UDP socket.
@@ -45,19 +45,20 @@ pub(crate) const MEMORY_PER_BYTE: u64 = 3;
 pub struct UdpPort {
     socket: Socket,
     local: SocketAddr,
-    /// What is to be sent: heads one behind the other, and for each datagram its part of them.
+    /// Heads to be sent, one after the other, and (`burst`) for each datagram its part of them.
     heads: Vec<u8>,
     burst: Vec<Datagram>,
-    /// How many of the burst have gone already.
+    /// Number of datagrams of the burst that were sent already.
     gone: usize,
-    /// Whether the kernel cuts a message into datagrams.
+    /// True if the kernel cuts a message into datagrams.
     segments: bool,
-    /// Up to there in the burst they go one by one, and how many messages in a row the kernel refused to cut.
+    /// Index in the burst before which datagrams are sent one by one, and (`refused`) the number of messages in a row
+    /// that the kernel refused to cut.
     singly: usize,
     refused: u32,
     rooms: Box<[u8]>,
     counters: Counters,
-    /// Those that the kernel has dropped before, modulo 2³².
+    /// Number of datagrams that the kernel had dropped at the last message, modulo 2³².
     overflowed: u32,
 }
 
@@ -79,22 +80,22 @@ impl Datagram {
 }
 
 impl UdpPort {
-    /// A port of this host: with port 0, one that the system chooses.
+    /// Opens a port of this host; with port 0, one that the system chooses.
     ///
     /// # Errors
-    /// The address is no address of this host, or somebody else has the port.
+    /// The address is not an address of this host, or the port is in use.
     pub fn bind(at: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(at), Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
         if at.is_ipv6() {
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)?;
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
-            // It speaks IPv4, too: to mapped addresses (RFC 4291, section 2.5.5.2).
+            // The socket can reach IPv4, too: by mapped addresses (RFC 4291, section 2.5.5.2).
             set(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0)?;
         }
         set(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
         set(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
         set(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
-        // Joined or not, what comes is the same.
+        // Joined or not, the received datagrams are the same.
         if let Err(error) = set(&socket, libc::SOL_UDP, libc::UDP_GRO, 1) {
             tracing::info!("the kernel does not join datagrams: {error}");
         }
@@ -116,7 +117,7 @@ impl UdpPort {
         })
     }
 
-    /// A port that the system chooses, from which IPv4 and IPv6 can be spoken where this host has both.
+    /// Opens a port that the system chooses, for IPv4 and IPv6 if this host has both.
     ///
     /// # Errors
     /// The system has no port left.
@@ -125,10 +126,10 @@ impl UdpPort {
         of(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| of(Ipv4Addr::UNSPECIFIED.into()))
     }
 
-    /// Sends messages, one for each of `ends`: the datagrams from the end before up to that one. Says how many
-    /// datagrams went.
+    /// Sends messages, one for each of `ends`: the datagrams from the previous end up to that one. Returns the number
+    /// of datagrams sent.
     fn send_messages(&mut self, ends: &[usize]) -> io::Result<usize> {
-        // SAFETY: integers and null pointers, of which all zeros is one.
+        // SAFETY: integers and null pointers, for which all zeros is a valid value.
         let mut messages: [libc::mmsghdr; MESSAGES] = unsafe { zeroed() };
         let mut names = [const { None::<SockAddr> }; MESSAGES];
         let mut rooms = [Room::EMPTY; MESSAGES];
@@ -168,8 +169,8 @@ impl UdpPort {
         #[expect(clippy::cast_possible_truncation, reason = "at most MESSAGES")]
         let count = ends.len() as u32;
         // SAFETY: each of the `count` headers points to a name, a list of pieces and a control message that live until
-        // the call is over. The pieces are heads, which nobody changes meanwhile, and parts of arenas, which stay
-        // mapped; the kernel reads them and does not care who else writes there.
+        // the call is over. The pieces are heads, which are not changed meanwhile, and parts of arenas, which stay
+        // mapped; the kernel only reads them, and concurrent writes there do not matter to it.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.as_raw_fd(),
@@ -182,7 +183,8 @@ impl UdpPort {
         Ok(sent.checked_sub(1).map_or(0, |last| ends[last] - self.gone))
     }
 
-    /// Where messages end: each is datagrams of one length to one address, but that the last may be shorter.
+    /// Returns the ends of messages and their number: each consists of datagrams of one length to one address, except
+    /// that the last may be shorter.
     fn messages(&self) -> ([usize; MESSAGES], usize) {
         let (mut ends, mut count) = ([0; MESSAGES], 0);
         let mut start = self.gone;
@@ -210,7 +212,7 @@ impl UdpPort {
         (ends, count)
     }
 
-    /// An address as this socket speaks to it.
+    /// Returns an address in the form that this socket uses.
     fn mapped(&self, to: SocketAddr) -> SocketAddr {
         match (self.local, to.ip()) {
             (SocketAddr::V6(_), IpAddr::V4(ip)) => (ip.to_ipv6_mapped(), to.port()).into(),
@@ -232,9 +234,9 @@ impl UdpPort {
         }
     }
 
-    /// Receives messages, at most [`ROOMS`]. Says how many came.
+    /// Receives messages, at most [`ROOMS`]. Returns the number received.
     fn receive_messages(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> io::Result<usize> {
-        // SAFETY: integers and null pointers, of which all zeros is one.
+        // SAFETY: integers and null pointers, for which all zeros is a valid value.
         let mut messages: [libc::mmsghdr; ROOMS] = unsafe { zeroed() };
         let mut names: [SockAddrStorage; ROOMS] = std::array::from_fn(|_| SockAddrStorage::zeroed());
         let mut controls = [Room::EMPTY; ROOMS];
@@ -251,8 +253,8 @@ impl UdpPort {
             header.msg_control = controls[at].0.as_mut_ptr().cast();
             header.msg_controllen = size_of::<Room>();
         }
-        // SAFETY: each header points to a name, a room of ROOM bytes and a room for control messages, which belong to
-        // nobody else until the call is over.
+        // SAFETY: each header points to a name, a room of ROOM bytes and a room for control messages, which are used by
+        // nothing else until the call is over.
         let received = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
@@ -289,20 +291,20 @@ impl UdpPort {
         Ok(received)
     }
 
-    /// Takes what the kernel was told of datagrams that did not get there. Says how many there were.
+    /// Takes the kernel's reports of datagrams that were not delivered. Returns the number of reports.
     fn take_errors(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> usize {
         let mut taken = 0;
         loop {
             let mut name = SockAddrStorage::zeroed();
             let mut control = Room::EMPTY;
-            // SAFETY: integers and null pointers, of which all zeros is one.
+            // SAFETY: integers and null pointers, for which all zeros is a valid value.
             let mut header: libc::msghdr = unsafe { zeroed() };
             header.msg_name = ptr::from_mut(&mut name).cast();
             header.msg_namelen = name.size_of();
             header.msg_control = control.0.as_mut_ptr().cast();
             header.msg_controllen = size_of::<Room>();
-            // SAFETY: the header points to a name and a room for control messages, which belong to nobody else; there is
-            // no room for the datagram itself, which is cut off.
+            // SAFETY: the header points to a name and a room for control messages, which are used by nothing else;
+            // there is no room for the datagram itself, which is cut off.
             let length = unsafe {
                 libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)
             };
@@ -310,7 +312,8 @@ impl UdpPort {
                 return taken;
             }
             taken += 1;
-            // SAFETY: the kernel has written an address of `msg_namelen` bytes: where the datagram was sent (ip(7)).
+            // SAFETY: the kernel has written an address of `msg_namelen` bytes: the destination of the datagram
+            // (ip(7)).
             let to = unsafe { SockAddr::new(name, header.msg_namelen) };
             let Some(to) = to.as_socket().map(canonical) else { continue };
             control::each(&control, header.msg_controllen, |level, kind, content| {
@@ -321,7 +324,7 @@ impl UdpPort {
                 match control::number(content).filter(|_| told).map(|errno| errno.cast_signed()) {
                     Some(libc::ECONNREFUSED) => each(to, Arrival::Nobody),
                     Some(libc::EMSGSIZE) => each(to, Arrival::TooLong),
-                    // No route at the moment, or the like: what is lost so is lost as on the way.
+                    // No route at the moment, or the like: such datagrams count as lost on the way.
                     _ => {}
                 }
             });
@@ -336,7 +339,7 @@ impl FrameIo for UdpPort {
 
     fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
         let doing = || format!("finding the way to {to}");
-        // What is known of a way is told of a connected socket.
+        // The MTU of a path can be read from a connected socket.
         let probe = Socket::new(Domain::for_address(to), Type::DGRAM.cloexec(), Some(Protocol::UDP))
             .map_err(FramesError::io(doing()))?;
         probe.connect(&to.into()).map_err(FramesError::io(doing()))?;
@@ -364,14 +367,14 @@ impl FrameIo for UdpPort {
         }
     }
 
-    /// The kernel copies them into its own memory, and out of it (`MSG_ZEROCOPY` does so too where a datagram stays on
-    /// this host).
+    /// Returns one copy in each direction: the kernel copies datagrams into its own memory, and out of it
+    /// (`MSG_ZEROCOPY` does so too if a datagram stays on this host).
     fn copies(&self) -> (u64, u64) {
         (1, 1)
     }
 
     fn flush(&mut self) -> Result<bool, FramesError> {
-        // What failed in this way before, and where in the burst.
+        // The last error of this kind, and its position in the burst.
         let mut failed = None;
         while self.gone < self.burst.len() {
             let (ends, count) = self.messages();
@@ -385,21 +388,21 @@ impl FrameIo for UdpPort {
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EAGAIN | libc::ENOBUFS) => return Ok(false),
                     Some(libc::EINTR) => {}
-                    // Segments that are longer than the MTU, which may have shrunk. Only of datagrams that go one by one is
-                    // that in the error queue. Older kernels say EINVAL, as they do for other reasons.
+                    // Segments that are longer than the MTU, which may have shrunk. Only for datagrams that are sent
+                    // one by one is that in the error queue. Older kernels return EINVAL, as they do for other reasons.
                     Some(number @ (libc::EMSGSIZE | libc::EINVAL))
                         if ends[0] - self.gone > 1 && self.refused < MOST_REFUSED =>
                     {
                         self.refused += u32::from(number == libc::EINVAL);
                         self.singly = ends[0];
                     }
-                    // The adapter does not segment, and the kernel does not do it in its place (udp(7)).
+                    // The adapter does not segment, and the kernel does not do it instead (udp(7)).
                     Some(libc::EIO | libc::EINVAL) if self.segments => {
                         tracing::info!("datagrams go one by one: the kernel does not segment them here ({error})");
                         self.segments = false;
                     }
-                    // Told of an earlier datagram, to anybody: the error queue says more, and nothing was sent. Told again
-                    // it is of this one, which is lost, as on the way.
+                    // An error of an earlier datagram, to any address: the error queue has the details, and nothing was
+                    // sent. If it is reported again, it concerns this datagram, which is lost, as on the way.
                     Some(number) if failed != Some((number, self.gone)) => failed = Some((number, self.gone)),
                     Some(_) => self.forget(ends[0] - self.gone),
                     None => return Err(FramesError::io("sending datagrams")(error)),
@@ -413,13 +416,13 @@ impl FrameIo for UdpPort {
         for _ in 0..CALLS {
             match self.receive_messages(each) {
                 Ok(ROOMS) => {}
-                // Where there are errors, the socket stays readable for them.
+                // If there are errors, the socket stays readable for them.
                 Ok(_) => return Ok(false),
                 Err(error) => match error.raw_os_error() {
-                    // A socket with an error queue is readable when that has something, too.
+                    // A socket with an error queue is readable if the queue has an entry, too.
                     Some(libc::EAGAIN) => return Ok(self.take_errors(each) > 0),
                     Some(libc::EINTR) => {}
-                    // Told of something sent: see the error queue.
+                    // An error of a datagram that was sent: the error queue has the details.
                     Some(_) => drop(self.take_errors(each)),
                     None => return Err(FramesError::io("receiving datagrams")(error)),
                 },
@@ -437,8 +440,8 @@ impl FrameIo for UdpPort {
     }
 }
 
-/// Where the address is a multicast group's, its datagrams are asked for (RFC 1112): on the interface that its scope
-/// names (`[ff02::1%eth1]`), or on each that this host has.
+/// Joins a multicast group (RFC 1112) if the address is one: on the interface that its scope names (`[ff02::1%eth1]`),
+/// or on each that this host has.
 pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
     if !at.ip().is_multicast() {
         return Ok(());
@@ -457,7 +460,7 @@ pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "this host has no network to join the group on");
     let mut joined = false;
     for interface in interfaces {
-        // Some take part in no group of this family.
+        // Some interfaces take part in no group of this family.
         match join(interface) {
             Ok(()) => joined = true,
             Err(error) => failed = error,
@@ -466,11 +469,11 @@ pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
     if joined { Ok(()) } else { Err(failed) }
 }
 
-/// Asks for a receive buffer for so many bytes of datagrams, and says how much memory the kernel gives.
+/// Requests a receive buffer for `bytes` of datagrams, and returns the memory that the kernel provides, in bytes.
 pub(crate) fn hold(socket: &Socket, bytes: u64) -> u64 {
     use rustix::net::sockopt::set_socket_recv_buffer_size_force;
     let wanted = usize::try_from(bytes.saturating_mul(MEMORY_PER_BYTE)).unwrap_or(usize::MAX).min(MOST_BUFFER);
-    // The kernel doubles what is asked for. Without CAP_NET_ADMIN it gives no more than `net.core.rmem_max`.
+    // The kernel doubles the requested size. Without CAP_NET_ADMIN it provides no more than `net.core.rmem_max`.
     let wanted = wanted.div_ceil(2);
     let forced = set_socket_recv_buffer_size_force(socket, wanted).is_ok();
     if !forced && let Err(error) = socket.set_recv_buffer_size(wanted) {
@@ -479,7 +482,7 @@ pub(crate) fn hold(socket: &Socket, bytes: u64) -> u64 {
     socket.recv_buffer_size().map_or(0, |size| size as u64)
 }
 
-/// An IPv4 address that came over IPv6 is one of IPv4.
+/// Returns an IPv4 address that came over IPv6 as an IPv4 address.
 pub(crate) fn canonical(from: SocketAddr) -> SocketAddr {
     match from.ip().to_canonical() {
         ip @ IpAddr::V4(_) => (ip, from.port()).into(),
@@ -487,11 +490,11 @@ pub(crate) fn canonical(from: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The longest buffer: a number that the kernel doubles.
+/// Maximum size of a buffer, in bytes: a number that the kernel doubles.
 const MOST_BUFFER: usize = i32::MAX as usize;
 
 pub(crate) fn set(socket: &Socket, level: i32, option: i32, value: i32) -> io::Result<()> {
-    // SAFETY: the value lives until the call is over, and its length is told.
+    // SAFETY: the value lives until the call is over, and its length is passed with it.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -506,7 +509,7 @@ pub(crate) fn set(socket: &Socket, level: i32, option: i32, value: i32) -> io::R
 
 fn number(socket: &Socket, level: i32, option: i32) -> io::Result<i32> {
     let (mut value, mut length) = (0i32, size_of::<i32>() as libc::socklen_t);
-    // SAFETY: the kernel writes no more than the `length` bytes it is told of.
+    // SAFETY: the kernel writes at most the `length` bytes that are passed with the call.
     let result = unsafe {
         libc::getsockopt(socket.as_raw_fd(), level, option, ptr::from_mut(&mut value).cast(), &raw mut length)
     };

@@ -1,20 +1,20 @@
-//! The rings that a program and the kernel share: one writes, the other reads, and two counters say how far each is
-//! (Documentation/networking/af_xdp.rst, "Rings"; net/xdp/xsk_queue.h).
+//! The rings that a program and the kernel share: one writes, the other reads, and two counters show the progress of
+//! each (Documentation/networking/af_xdp.rst, "Rings"; net/xdp/xsk_queue.h).
 //!
 //! # Why this is sound
 //!
-//! A ring is `size` entries, a power of two, and two counters of 32 bits that only grow, modulo 2³²: what the writer
-//! has written, and what the reader has read. The kernel made the mapping and said where in it they are; that these
-//! places lie inside it is checked when the ring is mapped. They stay mapped as long as the ring lives.
+//! A ring is `size` entries, a power of two, and two counters of 32 bits that only grow, modulo 2³²: the number of
+//! entries written by the writer, and read by the reader. The kernel made the mapping and reported the offsets in it;
+//! they are checked to lie inside it when the ring is mapped. The places stay mapped as long as the ring lives.
 //!
 //! An entry between the two counters belongs to the reader, any other to the writer. The writer stores its counter
 //! after the entry (release), the reader loads it before the entry (acquire), and the other way round for the reader's
 //! counter; the kernel's half of these pairs is in xsk_queue.h. So neither touches an entry that is the other's.
 //!
-//! The counter of this side is kept in this process, and stored for the other: what is read back is the other's counter
-//! alone. A counter that says more than there are entries is nonsense, and then there is nothing to read or write. So a
-//! kernel that errs can change which entries are used and what they say, but nothing outside the ring; what entries say
-//! is checked by who reads them.
+//! The counter of this side is kept in this process, and stored for the other side: only the other side's counter is
+//! ever read back. A counter beyond the number of entries is nonsense, and then there is nothing to read or write. So a
+//! kernel that errs can change which entries are used and what they contain, but nothing outside the ring; the contents
+//! of entries are checked by their readers.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::c_void;
@@ -23,10 +23,10 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where the parts of a ring are in its mapping.
+/// Offsets of the parts of a ring in its mapping.
 pub(super) type Places = libc::xdp_ring_offset;
 
-/// What may be an entry: any bytes are a valid one.
+/// A type that may be an entry: any bytes are a valid one.
 ///
 /// # Safety
 /// Every bit pattern is a value of the type.
@@ -37,13 +37,14 @@ unsafe impl Entry for u64 {}
 // SAFETY: a structure of integers without padding (linux/if_xdp.h).
 unsafe impl Entry for libc::xdp_desc {}
 
-/// A ring that this process writes to: what is to be sent (`T` a descriptor), or may be filled (an address).
+/// A ring that this process writes to: frames to send (`T` a descriptor), or chunks that may be filled (`T` an
+/// address).
 #[derive(Debug)]
 pub(super) struct Writer<T> {
     ring: Ring<T>,
-    /// Entries written, whether or not the kernel has been told.
+    /// Number of entries written, including those not yet published to the kernel.
     written: u32,
-    /// Entries that the kernel was last seen to have read.
+    /// Number of entries that the kernel was last seen to have read.
     read: u32,
 }
 
@@ -52,7 +53,8 @@ impl<T: Entry> Writer<T> {
         Ok(Self { ring: Ring::map(fd, at, places, size)?, written: 0, read: 0 })
     }
 
-    /// How many entries can be written, looked at anew only where fewer than `wanted` were left.
+    /// Returns the number of entries that can be written. The kernel's counter is read anew only if fewer than `wanted`
+    /// were left.
     pub(super) fn room(&mut self, wanted: u32) -> u32 {
         if self.ring.size - self.written.wrapping_sub(self.read) < wanted {
             self.look();
@@ -60,7 +62,7 @@ impl<T: Entry> Writer<T> {
         self.ring.size - self.written.wrapping_sub(self.read)
     }
 
-    /// Entries that the kernel has not read yet.
+    /// Returns the number of entries that the kernel has not read yet.
     pub(super) fn unread(&mut self) -> u32 {
         self.look();
         self.written.wrapping_sub(self.read)
@@ -68,7 +70,7 @@ impl<T: Entry> Writer<T> {
 
     fn look(&mut self) {
         let read = self.ring.consumer().load(Ordering::Acquire);
-        // The kernel reads what was written, in order: anything else is nonsense.
+        // The kernel reads only written entries, in order: any other value is nonsense.
         if self.written.wrapping_sub(read) <= self.written.wrapping_sub(self.read) {
             self.read = read;
         }
@@ -79,30 +81,30 @@ impl<T: Entry> Writer<T> {
     pub(super) fn write(&mut self, entry: T) {
         assert!(self.written.wrapping_sub(self.read) < self.ring.size, "a ring is written to beyond its end");
         let place = self.ring.entry(self.written);
-        // SAFETY: the place is an entry of the ring, and this side's: it is not between the kernel's counter, which
-        // only grows, and ours.
+        // SAFETY: the place is an entry of the ring, and belongs to this side: it is not between the kernel's counter,
+        // which only grows, and ours.
         unsafe { place.write(entry) };
         self.written = self.written.wrapping_add(1);
     }
 
-    /// Tells the kernel of all that was written.
+    /// Publishes all written entries to the kernel.
     pub(super) fn publish(&self) {
         self.ring.producer().store(self.written, Ordering::Release);
     }
 
-    /// Whether the kernel sleeps and has to be woken by a system call (`XDP_USE_NEED_WAKEUP`).
+    /// True if the kernel sleeps and has to be woken by a system call (`XDP_USE_NEED_WAKEUP`).
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.flags().load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
-/// A ring that the kernel writes to: what has come (`T` a descriptor), or was sent (an address).
+/// A ring that the kernel writes to: received frames (`T` a descriptor), or frames that were sent (`T` an address).
 #[derive(Debug)]
 pub(super) struct Reader<T> {
     ring: Ring<T>,
-    /// Entries read, whether or not the kernel has been told.
+    /// Number of entries read, including those not yet released to the kernel.
     read: u32,
-    /// Entries that the kernel was last seen to have written.
+    /// Number of entries that the kernel was last seen to have written.
     written: u32,
 }
 
@@ -111,26 +113,26 @@ impl<T: Entry> Reader<T> {
         Ok(Self { ring: Ring::map(fd, at, places, size)?, read: 0, written: 0 })
     }
 
-    /// Whether there is anything to read.
+    /// True if there is nothing to read. Reads the kernel's counter anew.
     pub(super) fn is_empty(&mut self) -> bool {
         self.look();
         self.read == self.written
     }
 
-    /// The next entry that was there when [`is_empty`](Self::is_empty) was asked last. Its place is the kernel's again
-    /// after [`release`](Self::release).
+    /// Returns the next entry that was there at the last call of [`is_empty`](Self::is_empty). Its place belongs to the
+    /// kernel again after [`release`](Self::release).
     pub(super) fn next(&mut self) -> Option<T> {
         if self.read == self.written {
             return None;
         }
         // SAFETY: the place is an entry of the ring between the two counters, so the kernel has written it and leaves
-        // it alone; any bytes are an entry.
+        // it alone; any bytes are a valid entry.
         let entry = unsafe { self.ring.entry(self.read).read() };
         self.read = self.read.wrapping_add(1);
         Some(entry)
     }
 
-    /// Gives the places of all that was read back.
+    /// Returns the places of all entries that were read to the kernel.
     pub(super) fn release(&self) {
         self.ring.consumer().store(self.read, Ordering::Release);
     }
@@ -143,7 +145,7 @@ impl<T: Entry> Reader<T> {
     }
 }
 
-/// What both kinds are: a mapping, and where things are in it.
+/// The common part of both kinds: a mapping, and the places in it.
 #[derive(Debug)]
 struct Ring<T> {
     mapping: NonNull<c_void>,
@@ -184,7 +186,7 @@ impl<T: Entry> Ring<T> {
             )
         }?;
         let mapping = NonNull::new(mapping).ok_or_else(nonsense)?;
-        // SAFETY: the mapping is as long as the furthest of these places and what is there, see above.
+        // SAFETY: the mapping is long enough for the last of these places and its content, see above.
         let at = |offset: usize| unsafe { mapping.byte_add(offset) };
         Ok(Self {
             mapping,
@@ -197,9 +199,9 @@ impl<T: Entry> Ring<T> {
         })
     }
 
-    /// The place of the entry with this number, modulo the size.
+    /// Returns the place of the entry with this number, modulo the size.
     fn entry(&self, number: u32) -> NonNull<T> {
-        // SAFETY: less than `size` entries from the first, and as many are in the mapping.
+        // SAFETY: less than `size` entries from the first, and that many are in the mapping.
         unsafe { self.entries.add((number & (self.size - 1)) as usize) }
     }
 

@@ -1,13 +1,13 @@
-//! One queue's socket: its rings, its chunks, and what is done with them.
+//! One queue's socket: its rings, its chunks, and the operations on them.
 //!
-//! # Who has a chunk
+//! # Ownership of chunks
 //!
 //! Each socket has chunks of its own in the common memory. A chunk for sending is free (its number is in `free`), or on
-//! its way (`out`), from when it is written to the ring for sending until the kernel says in the completion ring that
-//! it is done. A chunk for receiving is the kernel's (`lent`), from when it is written to the fill ring until it comes
-//! back in the ring for receiving. The kernel shows what it has received before it says which places of the fill ring are
-//! free again (`xsk_flush`, net/xdp/xsk.c): as many as there are chunks may be late. So that ring has two for each. A
-//! number that comes back without having been given away is nonsense, and left alone.
+//! its way (`out`), from when it is written to the ring for sending until the kernel reports in the completion ring
+//! that it is done. A chunk for receiving is the kernel's (`lent`), from when it is written to the fill ring until it
+//! comes back in the ring for receiving. The kernel shows the received frames before it reports which places of the
+//! fill ring are free again (`xsk_flush`, net/xdp/xsk.c): as many as there are chunks may be late. So that ring has two
+//! places for each. A number that comes back without having been given away is nonsense, and ignored.
 
 use super::ring::{Places, Reader, Writer};
 use super::umem::{CHUNK, Umem};
@@ -22,32 +22,35 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_arena::Piece;
 
-/// Descriptors that may wait to be sent, and chunks for sending.
+/// Maximum number of descriptors that wait to be sent, and number of chunks for sending.
 pub(super) const SENDING: u32 = 2048;
-/// Bytes of a line of the cache, and places at which frames begin in a chunk.
+/// Size of a cache line, in bytes, and (`COLOURS`) number of places in a chunk at which frames begin.
 const LINE: usize = 64;
 const COLOURS: usize = 32;
-/// Frames taken in one turn.
+/// Maximum number of frames taken in one turn.
 const BURST: u32 = 256;
-/// Descriptors of one frame in the kernel's own buffers (`MAX_SKB_FRAGS`), the least that counts.
+/// Maximum number of descriptors of one frame in the kernel's own buffers (`MAX_SKB_FRAGS`), the smallest limit that
+/// applies.
 const DESCRIPTORS: usize = 17;
-/// Bytes in front of a received frame that programs may use (`XDP_PACKET_HEADROOM`, linux/bpf.h).
+/// Bytes before a received frame that programs may use (`XDP_PACKET_HEADROOM`, linux/bpf.h).
 pub(super) const RECEIVE_HEADROOM: usize = 256;
-/// How long the kernel may take to give up a queue whose socket was closed: it does so in the background
+/// Maximum time that the kernel takes to give up a queue whose socket was closed: it does so in the background
 /// (`xp_release_deferred`).
 const RELEASE: Duration = Duration::from_secs(2);
-/// How many frames one system call may send: linux/if_xdp.h of Linux 6.17. Before, it is 32.
+/// Socket option for the number of frames that one system call may send: linux/if_xdp.h of Linux 6.17. Before, it is
+/// 32.
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
-/// The kernel's limit for a buffer that only a privileged process may go beyond is not for rings; this is plenty.
+/// Size of the send buffer, in bytes. The kernel's limit that only a privileged process may exceed is not meant for
+/// rings; this is plenty.
 const SEND_BUFFER: c_int = 16 << 20;
-/// Frames taken in one turn of busy polling.
+/// Maximum number of frames taken in one turn of busy polling.
 const BUSY_BUDGET: c_int = 64;
 
-/// How a socket is bound, and what it can then do.
+/// Way in which a socket is bound, and its abilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Binding {
     pub(super) zero_copy: bool,
-    /// A frame may have several descriptors (Linux 6.6).
+    /// True if a frame may have several descriptors (Linux 6.6).
     pub(super) several: bool,
 }
 
@@ -58,7 +61,7 @@ impl Binding {
     }
 }
 
-/// A socket and all that belongs to it.
+/// A socket and everything that belongs to it.
 #[derive(Debug)]
 pub(super) struct Queue {
     fd: OwnedFd,
@@ -68,31 +71,31 @@ pub(super) struct Queue {
     sent: Reader<u64>,
     received: Reader<libc::xdp_desc>,
     fill: Writer<u64>,
-    /// Its chunks for sending are from `send_from` on, those for receiving are `receive`.
+    /// Numbers of its chunks: those for sending from `send_from` on, those for receiving in `receive`.
     send_from: u32,
     receive: Range<u32>,
     free: Vec<u32>,
     out: Vec<bool>,
     lent: Vec<bool>,
-    /// Whether its descriptor is waited on for room, too.
+    /// True if its descriptor is waited on for room, too.
     pub(super) waits_for_room: bool,
-    /// Descriptors that the kernel has not said to be done with.
+    /// Number of descriptors that the kernel has not reported as done.
     under_way: u32,
-    /// The beginning of a frame whose end is yet to come, and whether it is too long to be kept.
+    /// Beginning of a frame whose end is yet to come, and (`too_long`) true if it is too long to be kept.
     partial: Vec<u8>,
     too_long: bool,
     in_part: bool,
-    /// What came back and was never given away.
+    /// Number of chunks that came back and were never given away.
     pub(super) nonsense: u64,
 }
 
 impl Queue {
-    /// Chunks that one socket has.
+    /// Returns the number of chunks that one socket has.
     pub(super) fn chunks(options: &Options) -> u32 {
         SENDING + options.receiving()
     }
 
-    /// A socket for a queue, with its chunks from `first` on. The first socket brings its memory along; the others
+    /// Opens a socket for a queue, with its chunks from `first` on. The first socket registers the memory; the others
     /// share it.
     pub(super) fn open(
         umem: &mut Umem,
@@ -144,7 +147,7 @@ impl Queue {
             in_part: false,
             nonsense: 0,
         };
-        // What is received first has somewhere to go.
+        // The first received frames need chunks.
         for chunk in opened.receive.clone() {
             assert!(opened.fill.room(1) > 0, "a new ring has a place for each chunk");
             opened.fill.write(u64::from(chunk) * CHUNK as u64);
@@ -167,7 +170,7 @@ impl Queue {
         if set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &SEND_BUFFER).is_err() {
             set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER)?;
         }
-        // One system call sends all there is. An older kernel sends 32 at a time, and is called more often.
+        // One system call sends everything. An older kernel sends 32 at a time, and is called more often.
         if let Err(error) = set(&self.fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &SENDING) {
             tracing::debug!("AF_XDP: 32 frames at a time, since Linux is older than 6.17: {error}");
         }
@@ -181,13 +184,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes a frame into the ring for sending. Says how many bytes of the piece were copied here, or nothing where
-    /// there is no room.
+    /// Adds a frame to the ring for sending. Returns the number of bytes of the piece that were copied here, or `None`
+    /// if there is no room.
     pub(super) fn send(&mut self, umem: &mut Umem, heads: [&[u8]; 2], piece: Option<Piece<'_>>) -> Option<usize> {
         let len = piece.map_or(0, Piece::len);
         let head: usize = heads.iter().map(|head| head.len()).sum();
         let placed = self.place(umem, head, piece);
-        // Descriptors that point into an arena: one for each chunk that it touches.
+        // Number of descriptors that point into an arena: one for each chunk that the piece touches.
         let pages = placed.map_or(0, |at| (at % CHUNK + len).div_ceil(CHUNK));
         let copied = if placed.is_some() { 0 } else { len };
         let bytes = head + copied;
@@ -211,10 +214,11 @@ impl Queue {
         Some(copied)
     }
 
-    /// Where in the memory for frames a piece is sent from; nothing, where it is to be copied behind its head.
+    /// Returns the offset in the memory for frames from which a piece is sent, or `None` if it is to be copied after
+    /// its head.
     ///
-    /// A kernel that copies frames copies a second part into a page of its own, which it has to get first
-    /// (xsk_build_skb in net/xdp/xsk.c): that costs more than to copy here what fits behind the head. On a virtual card
+    /// A kernel that copies frames copies a second part into a page of its own, which it has to allocate first
+    /// (xsk_build_skb in net/xdp/xsk.c): that costs more than to copy here what fits after the head. On a virtual card
     /// of Linux 6.18 it was 2.0 instead of 1.5 µs for a frame of 1500 bytes.
     fn place(&self, umem: &mut Umem, head: usize, piece: Option<Piece<'_>>) -> Option<usize> {
         let piece = piece.filter(|piece| self.binding.several && !piece.is_empty())?;
@@ -229,11 +233,11 @@ impl Queue {
     /// Fills a chunk and describes it to the kernel. There must be [room](Self::has_room).
     fn put(&mut self, umem: &mut Umem, len: usize, last: bool, fill: impl FnOnce(&mut [u8])) {
         let chunk = self.free.pop().expect("room was looked for");
-        // Beginnings of pages all fall into the same few lines of the first cache. Where there is room, frames begin at
+        // Beginnings of pages all fall into the same few lines of the first cache. If there is room, frames begin at
         // different places.
         let start = (chunk as usize % COLOURS * LINE).min((CHUNK - len) / LINE * LINE);
-        // SAFETY: the chunk was free: the kernel has no descriptor of it, and it is described below, after the slice
-        // has gone.
+        // SAFETY: the chunk was free: the kernel has no descriptor of it, and it is described below, after the end of
+        // the slice's lifetime.
         let bytes = unsafe { umem.chunk(chunk) };
         fill(&mut bytes[start..start + len]);
         self.out[(chunk - self.send_from) as usize] = true;
@@ -258,14 +262,14 @@ impl Queue {
         }
     }
 
-    /// Takes back what has been sent.
+    /// Takes back the chunks that have been sent.
     fn reap(&mut self) {
         if self.sent.is_empty() {
             return;
         }
         while let Some(at) = self.sent.next() {
             self.under_way = self.under_way.saturating_sub(1);
-            // What lies in an arena is nobody's to take back.
+            // Places in an arena are not chunks, and need not be taken back.
             let chunk = u32::try_from(at / CHUNK as u64).unwrap_or(u32::MAX);
             let Some(own) = chunk.checked_sub(self.send_from).filter(|own| *own < SENDING) else { continue };
             if std::mem::take(&mut self.out[own as usize]) {
@@ -277,7 +281,7 @@ impl Queue {
         self.sent.release();
     }
 
-    /// Sends what was taken. False where not all of it went.
+    /// Sends the frames in the ring. Returns false if not all were sent.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         self.sending.publish();
         let mut before = self.sending.unread();
@@ -286,7 +290,7 @@ impl Queue {
         }
         loop {
             if !self.sending.needs_wakeup() {
-                // The driver is at it and looks by itself.
+                // The driver is active and polls the ring itself.
                 return Ok(true);
             }
             let called = self.call_to_send();
@@ -295,7 +299,7 @@ impl Queue {
             match called {
                 Ok(()) if left == 0 || self.binding.zero_copy => return Ok(true),
                 Ok(()) => {}
-                // No memory or no room in the device's queue for the moment; or as much as one call may.
+                // No memory or no room in the device's queue for the moment; or the maximum of one call was sent.
                 Err(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) if left == 0 => return Ok(true),
                 Err(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {}
                 Err(error) => return Err(io::Error::from_raw_os_error(error)),
@@ -307,7 +311,7 @@ impl Queue {
         }
     }
 
-    /// Has the kernel send what is in the ring.
+    /// Makes the kernel send the frames in the ring.
     fn call_to_send(&self) -> Result<(), c_int> {
         // SAFETY: no memory is handed over.
         let sent =
@@ -315,9 +319,9 @@ impl Queue {
         if sent >= 0 { Ok(()) } else { Err(io::Error::last_os_error().raw_os_error().unwrap_or(0)) }
     }
 
-    /// Has the driver look for frames, where it needs to be told or is to be polled.
+    /// Makes the driver look for frames, if it needs to be woken or is to be polled.
     fn call_to_receive(&self) {
-        // What it says is no matter: frames that come show in the ring.
+        // The result does not matter: received frames show in the ring.
         // SAFETY: no memory is handed over.
         let _ = unsafe {
             libc::recvfrom(
@@ -331,7 +335,7 @@ impl Queue {
         };
     }
 
-    /// Hands the frames that have come to `each`. True where more may be waiting.
+    /// Passes received frames to `each`. Returns true if more may be waiting.
     pub(super) fn receive(&mut self, umem: &mut Umem, longest: usize, each: &mut dyn FnMut(&[u8])) -> bool {
         if self.received.is_empty() {
             if !self.busy {
@@ -350,8 +354,8 @@ impl Queue {
                 self.nonsense += 1;
                 continue;
             };
-            // SAFETY: the kernel gave the chunk back with this descriptor, and gets it again below, after the slice has
-            // gone.
+            // SAFETY: the kernel gave the chunk back with this descriptor, and gets it again below, after the end of
+            // the slice's lifetime.
             let bytes = &unsafe { umem.chunk(chunk) }[range];
             let goes_on = descriptor.options & libc::XDP_PKT_CONTD != 0;
             if !goes_on && !self.in_part {
@@ -382,7 +386,7 @@ impl Queue {
         taken == BURST
     }
 
-    /// Which chunk a descriptor is of, and where in it the frame is; nothing, where this cannot be.
+    /// Returns the chunk of a descriptor, and the range of the frame in it; `None` if the descriptor is impossible.
     fn check(&mut self, descriptor: &libc::xdp_desc) -> Option<(u32, Range<usize>)> {
         let chunk = u32::try_from(descriptor.addr / CHUNK as u64).ok()?;
         let start = (descriptor.addr % CHUNK as u64) as usize;
@@ -391,12 +395,12 @@ impl Queue {
         std::mem::take(&mut self.lent[own as usize]).then_some((chunk, start..end))
     }
 
-    /// Whether frames wait to be received.
+    /// True if no frames wait to be received.
     pub(super) fn is_empty(&mut self) -> bool {
         self.received.is_empty()
     }
 
-    /// Whether there is something that the kernel has not taken to be sent.
+    /// True if there are frames that the kernel has not taken for sending.
     pub(super) fn is_behind(&mut self) -> bool {
         self.sending.unread() > 0 && !self.binding.zero_copy
     }
@@ -405,13 +409,14 @@ impl Queue {
         self.fd.as_fd()
     }
 
-    /// Frames that came and had no place: of other errors, and since nobody fetched them.
+    /// Returns the number of received frames that were dropped: for other errors, and because they were not received in
+    /// time.
     pub(super) fn dropped(&self) -> io::Result<u64> {
         let said: libc::xdp_statistics = get(&self.fd, libc::XDP_STATISTICS)?;
         Ok(said.rx_dropped + said.rx_ring_full)
     }
 
-    /// Whether the adapter reads and writes the chunks itself.
+    /// True if the adapter reads and writes the chunks itself.
     pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
         let said: libc::xdp_options = get(&self.fd, libc::XDP_OPTIONS)?;
         Ok(said.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
@@ -435,7 +440,8 @@ fn copy(heads: [&[u8]; 2], piece: Option<Piece<'_>>, mut at: usize, mut out: &mu
     }
 }
 
-/// Binds a socket to a queue: once the kernel has let go of the queue, where a socket was closed just before.
+/// Binds a socket to a queue. If a socket of the queue was closed just before, waits until the kernel has released the
+/// queue.
 fn bind(fd: &OwnedFd, (interface, queue): (u32, u32), binding: Binding, shared: Option<&Queue>) -> io::Result<()> {
     let address = libc::sockaddr_xdp {
         sxdp_family: libc::AF_XDP as u16,
@@ -448,7 +454,7 @@ fn bind(fd: &OwnedFd, (interface, queue): (u32, u32), binding: Binding, shared: 
     let len = size_of::<libc::sockaddr_xdp>() as libc::socklen_t;
     let began = Instant::now();
     loop {
-        // SAFETY: a whole address of the length that is said.
+        // SAFETY: a whole address of the length that is passed.
         if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } == 0 {
             return Ok(());
         }
@@ -460,7 +466,7 @@ fn bind(fd: &OwnedFd, (interface, queue): (u32, u32), binding: Binding, shared: 
     }
 }
 
-/// Where the four rings are in their mappings: `struct xdp_mmap_offsets`, by our names.
+/// Offsets of the four rings in their mappings: `struct xdp_mmap_offsets`, with our names.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 struct Places4 {
@@ -470,7 +476,7 @@ struct Places4 {
     sent: Places,
 }
 
-/// What may be an option's value: any bytes are a valid one.
+/// A type that may be an option's value: any bytes are a valid one.
 ///
 /// # Safety
 /// The type is made of integers without padding.
@@ -491,7 +497,7 @@ unsafe impl OptionValue for Places4 {}
 
 fn set<T: OptionValue>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: a whole value of the length that is said.
+    // SAFETY: a whole value of the length that is passed.
     let done = unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -499,7 +505,7 @@ fn set<T: OptionValue>(fd: &OwnedFd, level: c_int, option: c_int, value: &T) -> 
 fn get<T: OptionValue>(fd: &OwnedFd, option: c_int) -> io::Result<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: room for a value of the length that is said.
+    // SAFETY: room for a value of the length that is passed.
     let done =
         unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_XDP, option, value.as_mut_ptr().cast(), &raw mut len) };
     if done != 0 {

@@ -1,7 +1,7 @@
-//! The program in the kernel that hands a port's datagrams to its sockets (`bpf/xdp/steer.c`).
+//! The program in the kernel that redirects a port's datagrams to its sockets (`bpf/xdp/steer.c`).
 //!
-//! It is attached by a link (`BPF_LINK_CREATE`), which lives as long as somebody has its descriptor: when the process
-//! ends, in whatever way, the kernel closes it and the interface is as it was.
+//! It is attached by a link (`BPF_LINK_CREATE`), which lives as long as its descriptor is open: when the process ends,
+//! for whatever reason, the kernel closes it and the interface is as it was.
 //!
 //! The program is GPL-2.0-only, as its source is; this library is not. It reaches the kernel as data.
 
@@ -12,12 +12,12 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What `build.rs` made of the program, aligned as the reader of ELF files expects it.
+/// Alignment that the reader of ELF files expects. `OBJECT` is the program as compiled by `build.rs`.
 #[repr(align(8))]
 struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steer.o")));
 
-/// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE` of linux/if_link.h.
+/// Flags `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE` of linux/if_link.h.
 const GENERIC: u32 = 1 << 1;
 const NATIVE: u32 = 1 << 2;
 
@@ -30,7 +30,7 @@ pub(super) struct Steer {
 }
 
 impl Steer {
-    /// Attaches it: to the driver where that can run programs, else behind it.
+    /// Attaches the program: to the driver if that can run programs, otherwise after it.
     pub(super) fn attach(
         interface: u32,
         name: &str,
@@ -65,7 +65,7 @@ impl Steer {
         Err(permission(format!("attaching the program that steers datagrams to {name}"))(error))
     }
 
-    /// From now on the datagrams that come by a queue go to this socket.
+    /// Steers the datagrams of a queue to this socket from now on.
     pub(super) fn to(&self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), FramesError> {
         // A descriptor is never negative.
         let socket = socket.as_raw_fd().to_ne_bytes();
@@ -74,13 +74,13 @@ impl Steer {
             .map_err(|error| permission(format!("steering queue {queue}"))(os(&error)))
     }
 
-    /// Whether the driver runs it.
+    /// True if the driver runs the program.
     pub(super) fn is_native(&self) -> bool {
         self.native
     }
 }
 
-/// Loads the program, for a port and so many queues. What is loaded stays until its descriptors are closed.
+/// Loads the program, for a port and `queues` queues. It stays loaded until its descriptors are closed.
 fn load(at: SocketAddrV4, queues: u32) -> io::Result<(OwnedFd, MapHandle)> {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |_, said| tracing::debug!("{}", said.trim_end()))));
     let loading = || -> libbpf_rs::Result<(OwnedFd, MapHandle)> {
@@ -105,22 +105,22 @@ fn load(at: SocketAddrV4, queues: u32) -> io::Result<(OwnedFd, MapHandle)> {
 
 /// Attaches a program to an interface.
 fn link(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
-    // SAFETY: integers and null pointers, of which all zeros is one.
+    // SAFETY: integers and null pointers, for which all zeros is a valid value.
     let mut options: libbpf_sys::bpf_link_create_opts = unsafe { std::mem::zeroed() };
     options.sz = size_of::<libbpf_sys::bpf_link_create_opts>() as libbpf_sys::size_t;
     options.flags = flags;
     let index = i32::try_from(interface).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: a descriptor that is open and options that say how long they are. Nothing of them is kept.
+    // SAFETY: a descriptor that is open and options that contain their own length. Nothing of them is kept.
     let link =
         unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), index, libbpf_sys::BPF_XDP, &raw const options) };
     if link < 0 {
         return Err(io::Error::from_raw_os_error(-link));
     }
-    // SAFETY: a new descriptor that nobody else has.
+    // SAFETY: a new descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(link) })
 }
 
-/// What the kernel said, as far as libbpf passes it on.
+/// Returns the kernel's error, as far as libbpf passes it on.
 fn os(error: &libbpf_rs::Error) -> io::Error {
     use libbpf_rs::ErrorKind;
     match error.kind() {

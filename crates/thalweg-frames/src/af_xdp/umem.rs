@@ -1,16 +1,16 @@
-//! The memory that frames lie in (UMEM): chunks of the sockets' own, and behind them the arenas, in one range of
-//! addresses, since the kernel takes one range only (`XDP_UMEM_REG`).
+//! The memory that holds frames (UMEM): chunks of the sockets' own, followed by the arenas, in one range of addresses,
+//! since the kernel takes one range only (`XDP_UMEM_REG`).
 //!
 //! # Why this is sound
 //!
-//! The range is reserved as a whole and belongs to this value alone. Its first part is private memory, cut into chunks.
-//! A chunk is reached through a slice only while it is this process's: a chunk for sending between being taken from the
-//! free ones and being written to the ring for sending, a chunk for receiving between being read from the ring for
-//! receiving and being written to the ring of free ones. The sockets keep account of which are where and pass on the
-//! right to a chunk by `&mut` (see `socket.rs`).
+//! The range is reserved as a whole and belongs to this value alone. Its first part is private memory, divided into
+//! chunks. A chunk is reached through a slice only while it belongs to this process: a chunk for sending between being
+//! taken from the free ones and being written to the ring for sending, a chunk for receiving between being read from
+//! the ring for receiving and being written to the ring of free ones. The sockets keep account of the chunks and pass
+//! on the right to one by `&mut` (see `socket.rs`).
 //!
-//! Behind it the arenas are mapped a second time. No slice of that is ever made: the kernel reads there what
-//! descriptors name, and writes there nothing, since no address there is ever given to it to fill.
+//! After the chunks the arenas are mapped a second time. No slice of that part is ever made: the kernel reads the
+//! places that descriptors name, and writes nothing there, since no address there is ever given to it to fill.
 
 use crate::FramesError;
 use rustix::io::Errno;
@@ -20,24 +20,24 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use thalweg_arena::{Arena, Piece, Registration};
 
-/// Bytes of a chunk: a page, the most that every kernel takes (`xdp_umem_reg` in net/xdp/xdp_umem.c). A descriptor must
-/// not reach from one into the next.
+/// Size of a chunk, in bytes: a page, the most that every kernel takes (`xdp_umem_reg` in net/xdp/xdp_umem.c). A
+/// descriptor must not reach from one into the next.
 pub(super) const CHUNK: usize = 4096;
-/// Arenas that are remembered.
+/// Maximum number of arenas that are remembered.
 const KNOWN: usize = 256;
-/// Where huge pages begin.
+/// Size of a huge page, in bytes.
 const HUGE: usize = 2 << 20;
 
-/// The range.
+/// A range of memory for frames.
 #[derive(Debug)]
 pub(super) struct Umem {
-    /// What was reserved, and in it, aligned to huge pages, what is used.
+    /// Reserved memory, and (`start`) the part in it that is used, aligned to huge pages.
     reserved: (NonNull<c_void>, usize),
     start: NonNull<u8>,
     chunks: u32,
     bytes: usize,
     pieces: Vec<Mapped>,
-    /// Where the memory of an arena is that was asked for before, or that it is not here.
+    /// Positions of the arenas that were looked up before; `None` for those that are not in the range.
     known: Vec<(Weak<Arena>, Option<usize>)>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Umem {
 #[derive(Debug)]
 struct Mapped {
     arena: Arc<Arena>,
-    /// Where it begins, from the start of the range.
+    /// Offset of its beginning from the start of the range.
     at: usize,
     _noted: Registration,
 }
@@ -54,10 +54,10 @@ struct Mapped {
 unsafe impl Send for Umem {}
 
 impl Umem {
-    /// A range with so many chunks, and these arenas.
+    /// Reserves a range with `chunks` chunks, and these arenas.
     pub(super) fn new(chunks: u32, arenas: &[Arc<Arena>]) -> Result<Self, FramesError> {
         let doing = "reserving memory for frames";
-        // Arenas are whole huge pages; so they begin where one begins.
+        // Arenas are whole huge pages; so each begins at the start of one.
         let private = (chunks as usize * CHUNK).next_multiple_of(HUGE);
         let bytes = private + arenas.iter().map(|arena| arena.size().next_multiple_of(HUGE)).sum::<usize>();
         // SAFETY: a new mapping somewhere, which touches no other.
@@ -73,9 +73,9 @@ impl Umem {
         let reserved =
             NonNull::new(reserved).ok_or_else(|| FramesError { doing: doing.into(), error: Errno::NOMEM.into() })?;
         let padding = reserved.as_ptr().align_offset(HUGE);
-        // SAFETY: less than a huge page further, and as much was reserved beyond what is used.
+        // SAFETY: less than a huge page further, and that much was reserved beyond the used part.
         let start = unsafe { reserved.byte_add(padding) }.cast::<u8>();
-        // From here on it is unmapped again when something fails.
+        // From here on the range is unmapped again if something fails.
         let mut umem =
             Self { reserved: (reserved, bytes + HUGE), start, chunks, bytes, pieces: Vec::new(), known: Vec::new() };
         // SAFETY: the private part of the range, of which there are no slices yet.
@@ -95,7 +95,7 @@ impl Umem {
         Ok(umem)
     }
 
-    /// What the kernel is told.
+    /// Returns the description of the range for the kernel.
     pub(super) fn registration(&self) -> libc::xdp_umem_reg {
         libc::xdp_umem_reg {
             addr: self.start.as_ptr() as u64,
@@ -107,7 +107,7 @@ impl Umem {
         }
     }
 
-    /// The bytes of a chunk that is this process's at the moment.
+    /// Returns the bytes of a chunk that belongs to this process at the moment.
     ///
     /// # Safety
     /// The kernel has no descriptor of the chunk, and there is no other slice of it.
@@ -115,11 +115,12 @@ impl Umem {
         assert!(number < self.chunks, "chunk {number} of {}", self.chunks);
         // SAFETY: inside the private part, see above.
         let start = unsafe { self.start.add(number as usize * CHUNK) };
-        // SAFETY: private memory is initialised (zeros), and the caller vouches that nobody else touches this chunk.
+        // SAFETY: private memory is initialised (zeros), and the caller guarantees that nothing else touches this
+        // chunk.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), CHUNK) }
     }
 
-    /// Where in the range a piece lies, if its arena is in it.
+    /// Returns the offset of a piece in the range, or `None` if its arena is not in it.
     pub(super) fn find(&mut self, piece: Piece<'_>) -> Option<usize> {
         let arena = piece.arena();
         let known = self.known.iter().find(|(known, _)| std::ptr::eq(known.as_ptr(), Arc::as_ptr(arena)));
@@ -130,8 +131,8 @@ impl Umem {
         Some(at? + piece.offset())
     }
 
-    /// An arena that was not asked for before: it may be the memory of one in the range, mapped once more. Two system
-    /// calls tell.
+    /// Looks up an arena that is not known yet: it may be the memory of one in the range, mapped once more. Two system
+    /// calls find out.
     fn learn(&mut self, arena: &Arc<Arena>) -> Option<usize> {
         let at = self.pieces.iter().find(|mapped| mapped.arena.is_same_memory(arena)).map(|mapped| mapped.at);
         self.known.retain(|(known, _)| known.strong_count() > 0);
@@ -145,8 +146,8 @@ impl Umem {
 impl Drop for Umem {
     fn drop(&mut self) {
         let (start, bytes) = self.reserved;
-        // SAFETY: what was reserved in `new`, of which no slice is left. The kernel keeps the pages as long as it needs
-        // them.
+        // SAFETY: the memory that was reserved in `new`, of which no slice is left. The kernel keeps the pages as long
+        // as it needs them.
         let unmapped = unsafe { munmap(start.as_ptr(), bytes) };
         debug_assert!(unmapped.is_ok(), "{unmapped:?}");
     }

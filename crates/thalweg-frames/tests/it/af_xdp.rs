@@ -1,7 +1,7 @@
-//! Ports past the kernel's network on virtual Ethernet cards, whose other ends are ordinary sockets of the kernel's, or
-//! such ports too.
+//! Ports past the kernel's network stack on virtual Ethernet cards, whose other ends are ordinary sockets of the
+//! kernel, or such ports too.
 //!
-//! Each test makes two network namespaces that nobody else is in, with a pair of cards between them.
+//! Each test makes two private network namespaces, with a pair of cards between them.
 
 use rustix::event::epoll;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
@@ -20,11 +20,11 @@ use thalweg_arena::{Arena, Piece, Span};
 use thalweg_frames::{AfXdpPort, Arrival, FrameIo, FramesError, Options};
 use thalweg_skip::skipped;
 
-/// From the network that is set aside for measurements (RFC 2544, section C.2.2).
+/// Addresses from the network reserved for measurements (RFC 2544, section C.2.2).
 const NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const PORT: u16 = 4000;
-/// How long anything may take here.
+/// Maximum time for anything here.
 const SOON: Duration = Duration::from_secs(60);
 
 #[test]
@@ -89,7 +89,7 @@ fn jumbo_frames_arrive_and_pieces_are_sent_from_where_they_lie() {
                 near.register(&theirs).unwrap();
             }
             let before = near.counters().copied;
-            // Those that are copied here, beside the kernel's own copy of each.
+            // Bytes that are copied here, in addition to the kernel's own copy of each.
             let (mut bytes, mut here) = (0, 0);
             for (number, len) in (0_usize..200).map(|number| (number, 1 + number * 8900 / 200)) {
                 let at = number * 9973 % (own.len() - len);
@@ -140,7 +140,7 @@ fn hostile_frames_are_counted_and_do_no_harm() {
         let socket = network.at_far(|| UdpSocket::bind((FAR, PORT)).unwrap());
         let (here, there) = (port.local(), socket.local_addr().unwrap());
         let raw = network.at_far(|| RawSocket::open("far"));
-        // One that is good, as a pattern.
+        // A good frame, as a pattern.
         let mac = |name: &str, enter: bool| {
             let read = || thalweg_mac(name);
             if enter { network.at_far(read) } else { read() }
@@ -149,7 +149,7 @@ fn hostile_frames_are_counted_and_do_no_harm() {
         raw.send(&good);
         let got = until(|| Some(receive_any(&mut port)).filter(|got| !got.is_empty()));
         assert_eq!(got, [(there, b"hello".to_vec())]);
-        // Each with something that the program in the kernel does not look at, but this port does.
+        // Each has an error that the program in the kernel does not check, but this port does.
         let changed: [(usize, u8); 5] = [(0, 0x02), (16, 0xff), (24, 0xff), (38, 0xff), (40, 0x55)];
         for (at, with) in changed {
             let mut bad = good.clone();
@@ -253,7 +253,7 @@ fn who_waits_is_woken_and_a_port_is_found_by_where_it_leads() {
         });
         assert!(!port.prepare_wait(), "something has come");
         assert_eq!(receive_any(&mut port), [(there, b"wake up".to_vec())]);
-        // Who has waited for it since before it had more memory is woken, too.
+        // A waiter from before the port had more memory is woken, too.
         let waits = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         epoll::add(&waits, port.fd().unwrap(), epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
         let (own, _) = arena(1 << 20);
@@ -297,7 +297,7 @@ fn that_nobody_is_there_and_that_the_way_is_narrow_is_told() {
 #[test]
 fn who_may_not_is_told_what_it_takes() {
     in_a_network("", |_| {
-        // Of this thread, which ends with the test.
+        // The capabilities of this thread, which ends with the test.
         let none = rustix::thread::CapabilitySets {
             effective: rustix::thread::CapabilitySet::empty(),
             permitted: rustix::thread::CapabilitySet::empty(),
@@ -322,7 +322,7 @@ impl Network {
         open("near", PORT, options).unwrap()
     }
 
-    /// Does something at the other end.
+    /// Calls `what` at the other end.
     fn at_far<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let there = scope.spawn(|| {
@@ -334,8 +334,8 @@ impl Network {
     }
 }
 
-/// A port. A program that another test starts has what that test's process has open, for a moment: so what was closed
-/// just before may still be in use.
+/// Opens a port. A program that another test starts inherits that test's open files for a moment: so a port that was
+/// closed just before may still be in use.
 fn open(interface: &str, port: u16, options: &Options) -> Result<AfXdpPort, FramesError> {
     until(|| match AfXdpPort::open(interface, port, options) {
         Err(FramesError { error, .. }) if error.kind() == io::ErrorKind::AddrInUse => None,
@@ -344,10 +344,10 @@ fn open(interface: &str, port: u16, options: &Options) -> Result<AfXdpPort, Fram
     })
 }
 
-/// Runs a test at the near end of a pair of cards, or says why it cannot be.
+/// Runs a test at the near end of a pair of cards, or reports why it cannot be run.
 fn in_a_network(cards: &str, test: impl FnOnce(&Network) + Send) {
     let made = thread::scope(|scope| {
-        // There is no way back out of a namespace: a thread of its own.
+        // A thread cannot return from a namespace: hence a thread of its own.
         let inside = scope.spawn(|| -> Result<(), String> {
             let far = own_network()?;
             own_network()?;
@@ -410,7 +410,7 @@ fn thalweg_mac(interface: &str) -> [u8; 6] {
     bytes.try_into().unwrap()
 }
 
-/// Asks for an echo, and waits until it comes: RFC 792.
+/// Sends an echo request, and waits for the reply: RFC 792.
 fn ping(whom: Ipv4Addr) {
     use socket2::{Domain, Protocol, Socket, Type};
     let mut socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
@@ -420,22 +420,22 @@ fn ping(whom: Ipv4Addr) {
     socket.send_to(&echo, &SocketAddr::from((whom, 0)).into()).unwrap();
     let mut answer = [0; 100];
     let len = socket.read(&mut answer).unwrap();
-    // Behind an IP header.
+    // The message follows an IP header.
     assert_eq!(answer[20..len], [0, 0, 0xff, 0xfe, 0, 0, 0, 1]);
 }
 
-/// Lengths of 64 to 1500 bytes and the like, of frames without their headers.
+/// Lengths of frames of 64 to 1500 bytes and the like, without their headers.
 fn lengths(longest: usize) -> Vec<usize> {
     (0..10_000).map(|number| 22 + number * 7919 % (longest - 21)).collect()
 }
 
-/// A datagram that says its number, and is checked byte for byte.
+/// A datagram that contains its number, and is checked byte for byte.
 fn datagram(number: u64, len: usize) -> Vec<u8> {
     let rest = (8..len).map(|at| (at as u64 * 31 + number) as u8);
     number.to_ne_bytes().into_iter().chain(rest).collect()
 }
 
-/// Datagrams that are sent until each has arrived as it was: what is sent may be lost, and is sent again then.
+/// Sends datagrams until each has arrived unchanged: they may be lost, and are sent again then.
 struct OneByOne<'a> {
     all: &'a [Vec<u8>],
     missing: HashSet<&'a [u8]>,
@@ -507,7 +507,7 @@ fn receive_any(port: &mut AfXdpPort) -> Vec<(SocketAddr, Vec<u8>)> {
     got
 }
 
-/// A datagram with a piece, until it has arrived as `expected`. Says how often it was sent.
+/// Sends a datagram with a piece until it has arrived as `expected`. Returns the number of times it was sent.
 fn exchange(near: &mut AfXdpPort, far: &mut AfXdpPort, head: &[u8], piece: Piece<'_>, expected: &[u8]) -> u64 {
     let there = far.local();
     for sent in 1..20 {
@@ -548,7 +548,7 @@ fn wait(port: &AfXdpPort, at_most: Duration) {
     poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap();
 }
 
-/// Tries until something comes of it.
+/// Tries until there is a result.
 fn until<T>(mut what: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -560,14 +560,14 @@ fn until<T>(mut what: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// An arena of our own, and the same memory as views need it.
+/// Returns a private arena, and the same memory in the form that views need.
 fn arena(len: usize) -> (Span, Arc<Arena>) {
     let own = Arena::create("af_xdp", len).unwrap();
     let theirs = Arena::import(own.arena().fd().try_clone_to_owned().unwrap()).unwrap();
     (own, theirs)
 }
 
-/// Sends frames as they are: packet(7).
+/// A socket that sends frames unchanged: packet(7).
 struct RawSocket(File, i32);
 
 impl RawSocket {
@@ -579,12 +579,12 @@ impl RawSocket {
     }
 
     fn send(&self, frame: &[u8]) {
-        // SAFETY: integers, of which all zeros is one.
+        // SAFETY: integers, for which all zeros is a valid value.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_ifindex = self.1;
         let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: bytes and a whole address of the lengths that are said.
+        // SAFETY: bytes and a whole address of the lengths that are passed.
         let sent = unsafe {
             libc::sendto(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0, (&raw const address).cast(), len)
         };
@@ -592,7 +592,7 @@ impl RawSocket {
     }
 }
 
-/// A datagram in a frame, without a UDP checksum.
+/// Returns a datagram in a frame, without a UDP checksum.
 fn frame(to_mac: [u8; 6], from_mac: [u8; 6], from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let (SocketAddr::V4(from), SocketAddr::V4(to)) = (from, to) else { panic!("IPv4 only") };
     let length = |headers: usize| ((headers + payload.len()) as u16).to_be_bytes();

@@ -10,14 +10,14 @@ fn here() -> UdpPort {
     UdpPort::bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap()
 }
 
-/// Memory whose bytes tell where they are.
+/// Returns memory whose bytes identify their positions.
 fn memory(bytes: usize) -> Span {
     let mut memory = Arena::create("slots", bytes).unwrap();
     memory.iter_mut().enumerate().for_each(|(at, byte)| *byte = ((at * 31) >> 3) as u8);
     memory
 }
 
-/// What comes until `enough` says so; nothing for a second fails.
+/// Receives until `enough` returns true; fails if nothing comes for a second.
 fn receive(port: &mut UdpPort, mut enough: impl FnMut(SocketAddr, Arrival<'_>) -> bool) {
     let mut done = false;
     while !done {
@@ -38,7 +38,7 @@ fn datagrams_of_all_lengths_arrive_as_they_were_sent() {
     sink.hold(64 << 20);
     let memory = memory(2 << 20);
     let arena = Arc::clone(memory.arena());
-    // Alike, so that they go as one; of changing lengths; without a piece; the longest there is.
+    // Equal lengths, so that they are sent as one message; changing lengths; without a piece; the longest possible.
     let lengths: Vec<usize> = std::iter::repeat_n(1400, 300).chain(0..300).chain([0, 0, 65_491, 1]).collect();
     let (mut sent, mut offset) = (Vec::new(), 0);
     for (number, length) in lengths.iter().enumerate() {
@@ -92,7 +92,7 @@ fn what_is_sent_after_a_refusal_is_not_lost() {
     let (mut port, other) = (here(), UdpSocket::bind("127.0.0.1:0").unwrap());
     port.send(gone, b"nobody hears this", None);
     port.flush().unwrap();
-    // The kernel tells of it with the next call, whatever that is about.
+    // The kernel reports it with the next call, whatever that is about.
     let fd = port.fd().unwrap();
     assert_eq!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::ERR)], None).unwrap(), 1);
     port.send(other.local_addr().unwrap(), b"hello", None);
@@ -149,7 +149,7 @@ fn what_the_socket_cannot_hold_is_counted() {
     let mut received = 0;
     sink.receive(&mut |_, _| received += 1).unwrap();
     assert!((1..100).contains(&received));
-    // It is told with what comes next.
+    // Drops are reported with the next datagram.
     source.send(sink.local(), &[0; 1000], None);
     source.flush().unwrap();
     receive(&mut sink, |_, _| true);
