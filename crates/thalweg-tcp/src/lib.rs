@@ -1,21 +1,21 @@
-//! What the kernel knows of a TCP connection (`TCP_INFO`, tcp(7)). No other crate wraps this system call for structures
-//! of every age: the kernel fills in as much of one as it knows.
+//! State of a TCP connection, as the kernel reports it (`TCP_INFO`, tcp(7)). No other crate wraps this system call for
+//! structures of every age: the kernel fills in the fields of the structure that it knows.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// What the kernel knows of a connection.
+/// State of a connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes that the other end has acknowledged, and bytes that came from it.
+    /// Number of bytes that the other end has acknowledged, plus number of bytes received from it.
     pub moved: u64,
-    /// Bytes wait for the other end to take them.
+    /// True if bytes wait for the other end to take them.
     pub owes: bool,
-    /// Bytes that wait for this end to read them.
+    /// Number of bytes that wait for this end to read them.
     pub holds: u64,
 }
 
-/// How far a connection is; nothing for a socket that is not TCP, or has gone.
+/// Returns the state of a connection; `None` for a socket that is not TCP, or is gone.
 pub fn progress(socket: impl AsFd) -> Option<Progress> {
     let info = info(&socket)?;
     Some(Progress {
@@ -25,7 +25,7 @@ pub fn progress(socket: impl AsFd) -> Option<Progress> {
     })
 }
 
-/// Bytes that a connection has sent again; nothing for a socket that is not TCP, or has gone.
+/// Returns the number of bytes that a connection has retransmitted; `None` for a socket that is not TCP, or is gone.
 pub fn sent_again(socket: impl AsFd) -> Option<u64> {
     let info = info(socket)?;
     Some(u64::from(info.tcpi_total_retrans) * u64::from(info.tcpi_snd_mss))
@@ -34,7 +34,7 @@ pub fn sent_again(socket: impl AsFd) -> Option<u64> {
 fn info(socket: impl AsFd) -> Option<libc::tcp_info> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: `info` is valid for writes of `length` bytes, which the kernel is told; the descriptor is open.
+    // SAFETY: `info` is valid for writes of `length` bytes, which is passed to the kernel; the descriptor is open.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -44,7 +44,7 @@ fn info(socket: impl AsFd) -> Option<libc::tcp_info> {
             &raw mut length,
         )
     };
-    // SAFETY: integers of which every bit pattern is one; what the kernel did not write is zero.
+    // SAFETY: integers for which every bit pattern is valid; the bytes that the kernel did not write are zero.
     (result == 0).then(|| unsafe { info.assume_init() })
 }
 
@@ -62,13 +62,13 @@ mod tests {
         let before = progress(&here).unwrap();
         assert_eq!((before.owes, before.holds), (false, 0));
         there.write_all(b"12345").unwrap();
-        // It is here when it can be read.
+        // The bytes have arrived when they can be read.
         here.peek(&mut [0; 5]).unwrap();
         let after = progress(&here).unwrap();
         assert_eq!((after.moved - before.moved, after.holds), (5, 5));
         here.read_exact(&mut [0; 5]).unwrap();
         assert_eq!(progress(&here).unwrap().holds, 0);
-        // More than the two sockets take: the rest waits here.
+        // More than the two sockets take: the rest waits at this end.
         here.set_nonblocking(true).unwrap();
         while here.write(&[0; 65536]).is_ok() {}
         assert!(progress(&here).unwrap().owes);
