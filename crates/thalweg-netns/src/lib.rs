@@ -1,11 +1,12 @@
-//! Networks of this process's own: network namespaces (network_namespaces(7)) with virtual cables between them.
+//! Private networks of this process: network namespaces (network_namespaces(7)) with virtual cables between them.
 //!
-//! In such a network all ports are free, no firewall's rules are run through, and nobody else is seen or sees it. Its
-//! namespaces have no names, and belong to this process and those that it starts in them: when the last is gone, however
-//! it went, the kernel takes the network away.
+//! In such a network all ports are free, no firewall rules apply, and it is isolated from all others. Its namespaces
+//! have no names, and belong to this process and those that it starts in them: when the last of these has ended, for
+//! whatever reason, the kernel removes the network.
 //!
-//! To make one takes `CAP_SYS_ADMIN`: [`REMEDY`] says what helps. Only threads enter a namespace, and a thread that is
-//! not root outside has no way back: use threads made for this. What a thread starts is where it is.
+//! Making a network requires `CAP_SYS_ADMIN`: [`REMEDY`] is the advice for users. Only threads enter a namespace, and a
+//! thread that is not root outside cannot return: use threads made for this. Threads and processes that a thread starts
+//! are in its namespace.
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fmt::Write as _;
@@ -17,24 +18,24 @@ use std::process::{Command, Stdio};
 use std::thread;
 use thiserror::Error;
 
-/// What helps where a process may not make a network.
+/// Advice for a process that has no permission to make a network.
 pub const REMEDY: &str = "run as root, or with `unshare --map-root-user` in front";
 
-/// Why a network cannot be had.
+/// Error from making or entering a network.
 #[derive(Debug, Error)]
 pub enum NetnsError {
-    /// This process may not, or the kernel has no namespaces.
+    /// This process has no permission, or the kernel has no namespaces.
     #[error("{0}; {REMEDY}")]
     Refused(io::Error),
-    /// `ip` did not do its work, or is not there.
+    /// The program `ip` failed, or is not installed.
     #[error("ip (iproute2): {0}")]
     Ip(String),
     /// A system call failed.
     #[error("{doing}: {error}")]
     Os {
-        /// What was being done.
+        /// Action that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// Error from the kernel.
         error: io::Error,
     },
 }
@@ -45,10 +46,10 @@ impl NetnsError {
     }
 }
 
-/// Gives the calling thread, and all that it starts from now on, a network with only a loopback.
+/// Gives the calling thread, and everything that it starts from now on, a network with only a loopback.
 ///
 /// # Errors
-/// The process may not.
+/// The process has no permission.
 pub fn separate() -> Result<(), NetnsError> {
     unshare()?;
     raise()
@@ -56,36 +57,36 @@ pub fn separate() -> Result<(), NetnsError> {
 
 /// Hosts that reach each other: two by a cable, more through a switch.
 ///
-/// Each has an interface [`INTERFACE`](Self::INTERFACE) with an [`address`](Self::address), and a loopback. A cable is a
-/// pair of `veth` interfaces (veth(4)); the switch is a bridge in a namespace of its own, which lives as long as the
+/// Each has an interface [`INTERFACE`](Self::INTERFACE) with an [`address`](Self::address), and a loopback. A cable is
+/// a pair of `veth` interfaces (veth(4)); the switch is a bridge in a namespace of its own, which lives as long as the
 /// hosts' cables do.
 #[derive(Debug)]
 pub struct Network {
     hosts: Vec<File>,
-    /// Nobody is in it: this keeps it.
+    /// Namespace of the switch. No thread is in it: this descriptor keeps it alive.
     _switch: Option<File>,
 }
 
 impl Network {
-    /// Each host's interface.
+    /// Name of each host's interface.
     pub const INTERFACE: &str = "eth0";
 
-    /// Leading bits that all addresses have in common.
+    /// Number of leading bits that all addresses share.
     pub const PREFIX: u8 = 16;
 
-    /// A network of so many hosts whose interfaces carry IP packets of up to `mtu` bytes.
+    /// Creates a network of `hosts` hosts whose interfaces carry IP packets of up to `mtu` bytes.
     ///
     /// # Errors
-    /// The process may not, or there is no `ip`.
+    /// The process has no permission, or `ip` is not installed.
     pub fn new(hosts: u16, mtu: u32) -> Result<Self, NetnsError> {
         in_a_thread(|| Self::lay(hosts, mtu, true))
     }
 
-    /// The same, and the kernel has no addresses in it: for programs that drive the interfaces. Otherwise the kernel would
-    /// answer for them, and say that nobody is there.
+    /// Creates a network like [`new`](Self::new), in which the kernel has no addresses: for programs that drive the
+    /// interfaces. Otherwise the kernel would answer for them, and report that there is no receiver.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The same as for [`new`](Self::new).
     pub fn without_addresses(hosts: u16, mtu: u32) -> Result<Self, NetnsError> {
         in_a_thread(|| Self::lay(hosts, mtu, false))
     }
@@ -125,16 +126,16 @@ impl Network {
         Ok(network)
     }
 
-    /// A host's address, of those that are set aside for measurements (RFC 2544, section C.2.2).
+    /// Returns a host's address, from the range reserved for measurements (RFC 2544, section C.2.2).
     pub fn address(host: u16) -> Ipv4Addr {
         let [high, low] = (host + 1).to_be_bytes();
         Ipv4Addr::new(198, 18, high, low)
     }
 
-    /// Puts the calling thread, and all that it starts from now on, onto a host.
+    /// Moves the calling thread, and everything that it starts from now on, to a host.
     ///
     /// # Errors
-    /// The process may not.
+    /// The process has no permission.
     ///
     /// # Panics
     /// There is no such host.
@@ -144,10 +145,10 @@ impl Network {
             .map_err(NetnsError::os("entering a network namespace"))
     }
 
-    /// Does something on a host, in a thread of its own: what that thread opens and starts is there.
+    /// Calls `act` on a host, in a thread of its own: everything that this thread opens and starts is there.
     ///
     /// # Errors
-    /// The process may not.
+    /// The process has no permission.
     ///
     /// # Panics
     /// There is no such host, or `act` panics.
@@ -165,16 +166,16 @@ fn unshare() -> Result<(), NetnsError> {
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|error| NetnsError::Refused(error.into()))
 }
 
-/// A namespace for the calling thread that has nothing yet.
+/// Creates an empty namespace for the calling thread, and returns its descriptor.
 fn own() -> Result<File, NetnsError> {
     unshare()?;
     File::open("/proc/thread-self/ns/net").map_err(NetnsError::os("opening a network namespace"))
 }
 
-/// Switches loopback on: it is off in a new network.
+/// Switches the loopback on: it is off in a new network.
 fn raise() -> Result<(), NetnsError> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(NetnsError::os("opening a socket"))?;
-    // SAFETY: `ifreq` is a struct of numbers and a union of such, for which zeroes are a value.
+    // SAFETY: `ifreq` is a struct of numbers and a union of numbers, for which zeroes are a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
         *to = from.cast_signed();
@@ -189,7 +190,7 @@ fn raise() -> Result<(), NetnsError> {
     Ok(())
 }
 
-/// Has `ip` do what these lines say, where this thread is.
+/// Executes these lines with `ip`, in the namespace of the calling thread.
 fn ip(lines: &str) -> Result<(), NetnsError> {
     let failed = |error: io::Error| NetnsError::Ip(error.to_string());
     let mut command = Command::new("ip");
@@ -211,7 +212,7 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use thalweg_skip::skipped;
 
-    /// Nothing where this process may not make one.
+    /// Returns a network, or `None` if this process has no permission to make one.
     fn network(hosts: u16) -> Option<Network> {
         match Network::new(hosts, 1500) {
             Ok(network) => Some(network),
