@@ -1,22 +1,22 @@
-//! Rates of links in bits per second, as people write them.
+//! Rates of links in bits per second, in the form in which people write them.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Bits per second, as a link has them; written as text with a unit: `"1 Gbit/s"`, `"100mbit"`, `"2.5 Gbit/s"`.
+/// Rate of a link, in bits per second; written as text with a unit: `"1 Gbit/s"`, `"100mbit"`, `"2.5 Gbit/s"`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BitRate(pub u64);
 
 impl BitRate {
-    /// Bytes per second.
+    /// Returns the rate in bytes per second.
     pub fn bytes_per_second(self) -> f64 {
         self.0 as f64 / 8.0
     }
 }
 
-/// Why a text is not a rate.
+/// Error for a text that is not a rate.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "'{0}' is not a rate: write a number above 0 with a unit (kbit/s, Mbit/s, Gbit/s, up to 1 Tbit/s), such as 1 Gbit/s"
@@ -25,7 +25,7 @@ pub struct BitRateError(String);
 
 const UNITS: [(&str, u64); 4] = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000), ("bit", 1)];
 const MOST: u64 = 1_000_000_000_000;
-/// Below it a single packet takes longer than most measurements.
+/// Minimum rate, in bits per second: below it a single packet takes longer than most measurements.
 const LEAST: u64 = 10_000;
 
 impl FromStr for BitRate {

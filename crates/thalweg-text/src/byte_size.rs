@@ -1,4 +1,4 @@
-//! Numbers of bytes, as people write them.
+//! Numbers of bytes, in the form in which people write them.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
@@ -9,7 +9,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ByteSize(pub u64);
 
-/// Why a text is not a number of bytes.
+/// Error for a text that is not a number of bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "'{0}' is not a size: write a number of bytes, or one with a unit (B, KiB, MiB, GiB, kB, MB, GB), such as 64KiB"
@@ -37,7 +37,7 @@ impl FromStr for ByteSize {
             .iter()
             .find_map(|(name, unit)| Some((trimmed.strip_suffix(name)?.trim_end(), *unit)))
             .unwrap_or((trimmed, 1));
-        // Decimals are allowed as far as they give whole bytes: 1.5KiB is 1536, 1.5 is nothing.
+        // Decimals are allowed as far as they give whole bytes: 1.5KiB is 1536, 1.5 is an error.
         let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
         let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
         if whole.is_empty() || number.ends_with('.') || decimals.len() > 9 || !digits(whole) || !digits(decimals) {
@@ -52,7 +52,7 @@ impl FromStr for ByteSize {
 
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Without the commas it can be read again.
+        // Without the commas the text can be parsed again.
         f.write_str(&crate::size(self.0).replace(',', ""))
     }
 }

@@ -1,7 +1,7 @@
-//! Numbers, sizes, rates, sentences and tables as a person reads and writes them.
+//! Numbers, sizes, rates, sentences and tables, in the form in which people read and write them.
 //!
-//! Decimal units for what is measured ([`volume`], [`rate`]); binary ones where a size was given so ([`size`],
-//! [`ByteSize`]).
+//! Measured values have decimal units ([`volume`], [`rate`]); sizes that were given in binary units keep them
+//! ([`size`], [`ByteSize`]).
 //!
 //! # Files
 //!
@@ -9,8 +9,8 @@
 //! | --- | --- |
 //! | `text` | Numbers, times, sentences and tables for a terminal |
 //! | `tone` | Verdicts in colour, for a terminal |
-//! | `byte_size` | Sizes in bytes, as options and topologies have them |
-//! | `bit_rate` | Rates of links in bits per second, as options and topologies have them |
+//! | `byte_size` | Sizes in bytes, as in options and topologies |
+//! | `bit_rate` | Rates of links in bits per second, as in options and topologies |
 #![forbid(unsafe_code)]
 
 mod bit_rate;

@@ -1,4 +1,4 @@
-//! Numbers, times, sentences and tables as a person reads them.
+//! Numbers, times, sentences and tables for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -6,18 +6,18 @@ use std::time::{Duration, UNIX_EPOCH};
 use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// Columns that text in a terminal is broken at.
+/// Number of columns at which text in a terminal is wrapped.
 pub const WIDTH: usize = 80;
 
-/// What stands where there is no figure.
+/// Text for a missing figure.
 pub const NOTHING: &str = "-";
 
-/// Three digits, never an exponent: `0.0123`, `1.23`, `12.3`, `123`, `12,345`.
+/// Formats a number with three digits, never with an exponent: `0.0123`, `1.23`, `12.3`, `123`, `12,345`.
 pub fn number(value: f64) -> String {
     let magnitude = value.abs();
     let digits = match magnitude {
         _ if !value.is_finite() => return NOTHING.to_owned(),
-        // Where the third digit would round up to a fourth, as 9.995 would, one less is shown.
+        // If the third digit would round up to a fourth, as in 9.995, one decimal less is shown.
         m if m >= 99.95 => 0,
         m if m >= 9.995 => 1,
         m if m >= 0.9995 => 2,
@@ -31,7 +31,7 @@ pub fn number(value: f64) -> String {
     format!("{}{}{rest}", if value < 0.0 { "-" } else { "" }, count(whole))
 }
 
-/// A whole number, its digits in groups of three: `1,234,567`.
+/// Formats a whole number, its digits in groups of three: `1,234,567`.
 pub fn count(number: impl Display) -> String {
     let text = number.to_string();
     let (sign, digits) = match text.strip_prefix('-') {
@@ -48,7 +48,7 @@ pub fn count(number: impl Display) -> String {
     out
 }
 
-/// How often: `never`, `once`, `twice`, `5 times`.
+/// Formats a number of times: `never`, `once`, `twice`, `5 times`.
 pub fn times(number: u64) -> String {
     match number {
         0 => "never".to_owned(),
@@ -58,7 +58,7 @@ pub fn times(number: u64) -> String {
     }
 }
 
-/// So many of something: `1 block`, `1,069 blocks`.
+/// Formats a number with its noun: `1 block`, `1,069 blocks`.
 pub fn many(number: u64, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
@@ -66,7 +66,7 @@ pub fn many(number: u64, what: &str) -> String {
     }
 }
 
-/// Bytes in three digits, in powers of 1000: `287 MB`.
+/// Formats a number of bytes with three digits, in powers of 1000: `287 MB`.
 pub fn volume(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if bytes < 1000 {
@@ -75,7 +75,7 @@ pub fn volume(bytes: u64) -> String {
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     let mut value = bytes as f64 / 1000.0;
     let mut unit = 0;
-    // 999.5 would be shown as 1000.
+    // The value 999.5 would be shown as 1000.
     while value >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;
@@ -88,7 +88,7 @@ pub fn volume(bytes: u64) -> String {
     format!("{value:.digits$} {}", UNITS[unit])
 }
 
-/// Bytes as they were chosen, exactly: `1 B`, `1,500 B`, `340 kB`, `64 KiB`, `1 MiB`.
+/// Formats a chosen number of bytes exactly: `1 B`, `1,500 B`, `340 kB`, `64 KiB`, `1 MiB`.
 pub fn size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 7] = [
         (1 << 40, "TiB"),
@@ -107,13 +107,13 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Bytes per second, in powers of 1000: `287 MB/s`.
+/// Formats a rate in bytes per second, in powers of 1000: `287 MB/s`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "three digits are shown")]
 pub fn rate(bytes_per_second: f64) -> String {
     format!("{}/s", volume(bytes_per_second.max(0.0).round() as u64))
 }
 
-/// How long something took: `0.5 s`, `183 s`, `2h 13m 5s`.
+/// Formats a duration, given in seconds: `0.5 s`, `183 s`, `2h 13m 5s`.
 pub fn seconds(seconds: f64) -> String {
     match seconds {
         short if short < 99.95 => format!("{short:.1} s"),
@@ -125,20 +125,21 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A time of TAI in the time of day, UTC: `2026-11-21 20:19:18`. `tai_utc_offset` is in seconds.
+/// Formats a time of TAI, in nanoseconds, as UTC: `2026-11-21 20:19:18`. `tai_utc_offset` is in seconds.
 pub fn utc(tai_nanos: u64, tai_utc_offset: i32) -> String {
     let nanos = i128::from(tai_nanos) - i128::from(tai_utc_offset) * 1_000_000_000;
     let time = UNIX_EPOCH + Duration::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX));
     humantime::format_rfc3339_seconds(time).to_string().replace('T', " ").replace('Z', "")
 }
 
-/// A time of TAI to the nanosecond: `2026-11-21T20:19:55.285473552`.
+/// Formats a time of TAI, in nanoseconds, to the nanosecond: `2026-11-21T20:19:55.285473552`.
 pub fn tai(tai_nanos: u64) -> String {
     let time = UNIX_EPOCH + Duration::from_nanos(tai_nanos);
     humantime::format_rfc3339_nanos(time).to_string().replace('Z', "")
 }
 
-/// Text from a file or another host, with everything in it that could move a terminal's cursor replaced.
+/// Returns text from a file or another host with all control characters replaced, since they could move a terminal's
+/// cursor.
 pub fn plain(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.replace(char::is_control, "\u{fffd}").into(),
@@ -146,13 +147,13 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// As [`plain`], for text of several lines.
+/// Returns text of several lines, with control characters replaced as by [`plain`].
 pub fn plain_lines(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
-/// Words in lines of at most [`WIDTH`] columns, the first behind `head`, the others indented as far. What comes from
-/// outside cannot move the cursor.
+/// Wraps words into lines of at most [`WIDTH`] columns, the first after `head`, the others indented by its width.
+/// Control characters in the text are replaced, so that it cannot move the cursor.
 pub fn wrapped(head: &str, text: &str) -> String {
     let indent = " ".repeat(display_width(head));
     let words: Vec<Cow<'_, str>> = text.split_whitespace().map(plain).collect();
@@ -160,7 +161,7 @@ pub fn wrapped(head: &str, text: &str) -> String {
     text.trim_end().to_owned() + "\n"
 }
 
-/// A text in lines of at most so many columns, broken at spaces. A longer word has a line of its own.
+/// Wraps a text into lines of at most `width` columns, broken at spaces. A longer word has a line of its own.
 pub fn broken(text: &str, width: usize) -> Vec<Cow<'_, str>> {
     textwrap::wrap(text, lines_of(width))
 }
@@ -173,7 +174,7 @@ fn lines_of(width: usize) -> Options<'static> {
         .wrap_algorithm(WrapAlgorithm::FirstFit)
 }
 
-/// Rows under a heading. Columns are as wide as what is in them, two spaces apart.
+/// Rows under a heading. Columns are as wide as their content, two spaces apart.
 #[derive(Debug)]
 pub struct Table {
     align: Vec<Align>,
@@ -181,17 +182,17 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// Which side a column's cells stand at.
+/// Alignment of the cells of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Align {
-    /// Words.
+    /// Left, for words.
     Left,
-    /// Numbers.
+    /// Right, for numbers.
     Right,
 }
 
 impl Table {
-    /// With headings and nothing below them.
+    /// Creates a table with headings and no rows.
     pub fn new<'a>(columns: impl IntoIterator<Item = (&'a str, Align)>) -> Self {
         let (heading, align): (Vec<_>, Vec<_>) =
             columns.into_iter().map(|(name, align)| (name.to_owned(), align)).unzip();
@@ -200,7 +201,7 @@ impl Table {
         table
     }
 
-    /// A cell for each column.
+    /// Adds a row, with a cell for each column.
     pub fn row(&mut self, cells: Vec<String>) {
         for (width, cell) in self.widths.iter_mut().zip(&cells) {
             *width = display_width(cell).max(*width);
@@ -208,12 +209,13 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// All rows, each behind `indent` spaces.
+    /// Returns all rows, each indented by `indent` spaces.
     pub fn text(&self, indent: usize) -> String {
         self.columns(indent, 0..self.align.len())
     }
 
-    /// As [`Table::text`], in [`WIDTH`] columns: what does not fit stands below, again behind the first column.
+    /// Returns the table as [`Table::text`] does, in [`WIDTH`] columns: columns that do not fit follow below, again
+    /// after the first column.
     pub fn folded(&self, indent: usize) -> String {
         let mut out = String::new();
         let mut from = 1;

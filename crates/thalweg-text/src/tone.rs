@@ -1,10 +1,10 @@
-//! Verdicts in colour, where a terminal shows them: green is good, yellow is poor, red is bad. The words differ, too:
-//! nothing is told by a colour alone.
+//! Verdicts in colour, for a terminal: green is good, cyan is undecided, yellow is poor, red is bad. The words differ,
+//! too: nothing is expressed by a colour alone.
 
 use anstyle::{AnsiColor, Style};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// How good news is.
+/// Degree of good or bad news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
     /// As it should be: COMPLETE, ok.
@@ -17,21 +17,21 @@ pub enum Tone {
     Bad,
 }
 
-/// A word that judges, in its colour; any other as it is.
+/// Returns a verdict in its colour, and any other word as it is.
 pub fn verdict(word: &str) -> String {
     Tone::of(word).map_or_else(|| word.to_owned(), |tone| tone.paint(word))
 }
 
-/// Whether standard output is to have colours. Text is plain until somebody says so.
+/// True if standard output is to have colours. Text is plain until [`colour`] is called.
 static COLOURED: AtomicBool = AtomicBool::new(false);
 
-/// Says whether what is printed on standard output is to have colours.
+/// Sets whether the text printed on standard output is to have colours.
 pub fn colour(on: bool) {
     COLOURED.store(on, Ordering::Relaxed);
 }
 
 impl Tone {
-    /// What a word of ours that judges says; nothing of any other word.
+    /// Returns the tone of a word that Thalweg uses as a verdict; `None` for any other word.
     pub fn of(word: &str) -> Option<Self> {
         match word {
             "COMPLETE" | "intact" | "ok" | "holds here" | "better" => Some(Self::Good),
@@ -42,7 +42,7 @@ impl Tone {
         }
     }
 
-    /// The class that a page's style sheet has for it.
+    /// Returns the class of this tone in a page's style sheet.
     pub fn class(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -52,8 +52,8 @@ impl Tone {
         }
     }
 
-    /// A verdict's word, in its colour where standard output has some. No width is counted for it
-    /// ([`Table`](crate::Table), [`wrapped`](crate::wrapped)).
+    /// Returns a verdict's word, in its colour if standard output has colours. The escape sequences count as no width
+    /// in [`Table`](crate::Table) and [`wrapped`](crate::wrapped).
     pub fn paint(self, word: &str) -> String {
         let colour = match self {
             _ if !COLOURED.load(Ordering::Relaxed) => return word.to_owned(),
