@@ -1,6 +1,6 @@
-//! How fast the model ADC writes: `cargo run --release -p thalweg-device --example adc_rate`.
+//! Rate at which the model ADC writes: `cargo run --release -p thalweg-device --example adc_rate`.
 //!
-//! The buffer is written again and again, so what limits the small sizes is the processor, and the large ones memory.
+//! The buffer is written repeatedly, so the processor limits the rate for small sizes, and memory that for large ones.
 
 use std::time::Instant;
 use thalweg_device::model_adc;

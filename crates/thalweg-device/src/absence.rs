@@ -1,22 +1,22 @@
-//! What a device that is away would have sent meanwhile, by its rate.
+//! Number of frames that an absent device would have sent meanwhile, by its rate.
 
 use std::time::Duration;
 
-/// By how much the rate of a device differs from what it should be, at most, where it is a good one.
+/// Maximum relative deviation of a good device's rate from its nominal value.
 const MOST_DRIFT: f64 = 1e-4;
 
-/// Since when nothing has come of a device, and which of its numbers was next.
+/// Time since which no frame has come from a device, and the number that was next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Absence {
-    /// When its last frame came.
+    /// Arrival time of the device's last frame.
     pub since: Duration,
-    /// The number after that one's.
+    /// Number after that of the last frame.
     pub next: u64,
 }
 
 impl Absence {
-    /// The number of a frame that comes now, of a device with so many frames per second: those before it are lost. Without a
-    /// rate none are known.
+    /// Returns the number of a frame that comes now from a device with `rate` frames per second: the frames before it
+    /// are lost. Without a rate no frames are counted as lost.
     pub fn due(self, rate: Option<f64>, now: Duration) -> u64 {
         let frames = rate.map_or(0.0, |rate| (now.saturating_sub(self.since).as_secs_f64() * rate).round() - 1.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is limited")]
@@ -24,8 +24,8 @@ impl Absence {
         self.next.saturating_add(frames)
     }
 
-    /// Whether that number is more than a guess: as many frames have passed as the rate says, give or take a quarter, and
-    /// clocks that differ by 100 ppm agree on how many.
+    /// Returns whether that number is more than a guess: the time passed is a whole number of frames by the rate, to
+    /// within a quarter, and clocks that differ by 100 ppm agree on that number.
     pub fn is_certain(self, rate: Option<f64>, now: Duration) -> bool {
         let frames = rate.map_or(f64::NAN, |rate| now.saturating_sub(self.since).as_secs_f64() * rate);
         (frames - frames.round()).abs() + frames * MOST_DRIFT <= 0.25

@@ -1,9 +1,9 @@
 //! Devices that work by themselves: buffers are posted and come back filled, in the device's order and time.
 //!
 //! Three classes of interface fit. A device that writes our memory (DMA, `recvmsg`, a `read` under way) is given the
-//! posted buffer. One that lends a buffer of its own is copied from, or has its memory posted back. One that sends
-//! messages is copied from. What they have in common: many buffers are under way, *not yet* is not *over*, and the
-//! device has a counter of its own that says what it lost.
+//! posted buffer. A device that lends a buffer of its own is copied from, or has its memory posted back. A device that
+//! sends messages is copied from. Common to all: many buffers are under way, *not yet* is not *over*, and a counter of
+//! the device shows which frames it lost.
 
 use crate::{Description, Device, DeviceError, Filled};
 use std::collections::BTreeMap;
@@ -14,32 +14,33 @@ use std::time::Duration;
 use thalweg_arena::{Arena, DmaBuf, Slot};
 use thalweg_wire::{EventId, HEADER_LEN, TaiNanos};
 
-/// A device that fills buffers in its own order and time. It belongs to one source node's hot thread.
+/// A device that fills buffers in its own order and time. Each belongs to one source node's hot thread.
 ///
 /// Frames are numbered by the device, from 0 at [`start`](Self::start): frame *n* is the fragment of the run's event
-/// *first + n*. A number that is left out is a frame that the device lost.
+/// *first + n*. A missing number is a frame that the device lost.
 pub trait Acquisition: Debug + Send {
-    /// What it produces: goes into the run's `run.json`.
+    /// Returns the description of the data that the device produces, for the run's `run.json`.
     fn description(&self) -> &Description;
 
-    /// The longest payload it will ever produce, in bytes.
+    /// Returns the length of the longest payload that the device will ever produce, in bytes.
     fn max_payload(&self) -> usize;
 
-    /// How many buffers it takes at a time; at least 1.
+    /// Returns the number of buffers that the device takes at a time; at least 1.
     fn depth(&self) -> u32;
 
-    /// How many later frames may come back before an earlier one that is not lost. 0: they come in order.
+    /// Returns the number of later frames that may come back before an earlier one that is not lost. 0: frames come in
+    /// order.
     fn reorders(&self) -> u32 {
         0
     }
 
-    /// Whether its driver writes into DMA buffers, so that buffers should be [some](Slot::dma_buf). Where they cannot be, it
-    /// is given others.
+    /// Returns whether the driver writes into DMA buffers, so that buffers should be [some](Slot::dma_buf). The device
+    /// is given other buffers where these are not available.
     fn takes_dma_bufs(&self) -> bool {
         false
     }
 
-    /// The memory that all buffers will lie in. Said once, before the first is posted.
+    /// Registers the memory that all buffers will lie in. Called once, before the first buffer is posted.
     ///
     /// # Errors
     /// The device cannot use it: an IOMMU refuses it, or a limit on locked memory.
@@ -48,10 +49,11 @@ pub trait Acquisition: Debug + Send {
         Ok(())
     }
 
-    /// Takes a buffer to be filled. Never more than [`depth`](Self::depth) at a time.
+    /// Takes a buffer to be filled. The device never holds more than [`depth`](Self::depth) at a time.
     fn post(&mut self, buffer: Buffer);
 
-    /// Begins to acquire. Buffers are posted before and after. `at` is when the run began, as all its sources are told.
+    /// Begins to acquire. Buffers are posted before and after. `at` is the time at which the run began, the same for
+    /// all its sources.
     ///
     /// # Errors
     /// The device does not answer.
@@ -60,84 +62,89 @@ pub trait Acquisition: Debug + Send {
         Ok(())
     }
 
-    /// Returns the time from one event to the next, where frames are numbered by time and it is to be told when event 0 is.
+    /// Returns the time from one event to the next if frames are numbered by time and the device must be given the time
+    /// of event 0.
     fn event_period(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns when the first frame was taken that can be believed, while such a device waits to be told.
+    /// Returns the time of the first trustworthy frame, while such a device waits for the time of event 0.
     fn first_time(&self) -> Option<TaiNanos> {
         None
     }
 
-    /// Event 0 is then: what was taken before belongs to no event.
+    /// Sets the time of event 0. Frames taken earlier belong to no event.
     fn begin_events(&mut self, origin: TaiNanos) {
         let _ = origin;
     }
 
-    /// The numbers from `first` on were compared with those of other devices, and are right: as far as they were a guess, and
-    /// no doubt has come up since, those that follow are none.
+    /// Reports that the numbers from `first` on were compared with those of other devices, and are right. Where the
+    /// numbers were a guess, and no doubt has come up since, the numbers that follow are not.
     fn numbers_agree(&mut self, first: u64) {
         let _ = first;
     }
 
-    /// What has come about since it was last asked, one thing at a time.
+    /// Returns what has happened since the last call, one item at a time.
     ///
     /// # Errors
-    /// The device failed, and nothing more can be had from it.
+    /// The device failed and gives no more data.
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError>;
 
-    /// Called again and again while nothing is taken from it: before the run, in a pause, at the end. For a device that
-    /// has to be looked at all the same; what it finds is nobody's. When it wants to be called again, if at all.
+    /// Called repeatedly while no frames are taken from the device: before the run, in a pause, at the end. For a
+    /// device that has to be polled all the same; frames found here are discarded. Returns the time at which the device
+    /// wants the next call, if any.
     ///
     /// # Errors
-    /// The device failed, and nothing more can be had from it.
+    /// The device failed and gives no more data.
     fn idle(&mut self, now: Duration) -> Result<Option<Duration>, DeviceError> {
         let _ = now;
         Ok(None)
     }
 
-    /// What to wait on until [`poll`](Self::poll) has something to say: always the same. Nothing where only time tells.
+    /// Returns the descriptor to wait on until [`poll`](Self::poll) has something to report: always the same. `None`
+    /// for a device that only has to be polled at certain times.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Whether it could take what its descriptor tells of. While it could not, nobody waits on that.
+    /// Returns whether the device could take the data that its descriptor signals. While it could not, the descriptor
+    /// is not waited on.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Whether it is unplugged, or does not answer, and is waited for.
+    /// Returns whether the device is unplugged or does not answer, and its return is awaited.
     fn is_away(&self) -> bool {
         false
     }
 
-    /// When to poll although nothing told of it.
+    /// Returns the time at which to poll even without a signal.
     fn next_time(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns how many frames, or packets of frames, have come since [`start`](Self::start) that belong to no event, as far
-    /// as their numbers or times tell. A run with any is INCOMPLETE.
+    /// Returns the number of frames, or packets of frames, that have come since [`start`](Self::start) and belong to no
+    /// event, as far as their numbers or times tell. A run with any is INCOMPLETE.
     fn of_no_event(&self) -> u64 {
         0
     }
 
-    /// What it has counted that a person should know of, by name: for the node's report. What is lost is in the ledger
-    /// beside.
+    /// Returns counters that the user should see, by name, for the node's report. Losses are in the ledger besides.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 }
 
-/// The place of a payload in a slot: the device's alone from [`Acquisition::post`] until it comes back in a [`Frame`].
+/// The place of a payload in a slot. Only the device uses it from [`Acquisition::post`] until it comes back in a
+/// [`Frame`].
 #[derive(Debug)]
 pub struct Buffer {
     slot: Slot,
 }
 
 impl Buffer {
-    /// The part of a slot that is behind the header of its first fragment, which begins a page.
+    /// Creates a buffer from the part of a slot after the header of its first fragment. That part begins at a page
+    /// boundary.
     ///
     /// # Panics
     /// The slot has no room for a header.
@@ -146,118 +153,117 @@ impl Buffer {
         Self { slot }
     }
 
-    /// Where the payload goes.
+    /// Returns the memory for the payload.
     pub fn payload(&mut self) -> &mut [u8] {
         &mut self.slot[HEADER_LEN..]
     }
 
-    /// Where its first byte lies in the arena that was registered.
+    /// Returns the offset of the payload's first byte in the registered arena, in bytes.
     pub fn offset(&self) -> usize {
         self.slot.offset() + HEADER_LEN
     }
 
-    /// The payload's place for a driver of the kernel's.
+    /// Returns the slot's DMA buffer, for a driver of the kernel. `None` if the slot is not one.
     pub fn dma_buf(&mut self) -> Option<&mut DmaBuf> {
         self.slot.dma_buf()
     }
 
-    /// Bytes that the longest payload here may have.
+    /// Returns the maximum length of the payload, in bytes.
     pub fn room(&self) -> usize {
         self.slot.len() - HEADER_LEN
     }
 
-    /// The arena that it lies in.
+    /// Returns the arena that contains the buffer.
     pub fn arena(&self) -> &Arc<Arena> {
         self.slot.arena()
     }
 
-    /// The slot it is a part of.
+    /// Returns the slot that the buffer is part of.
     pub fn into_slot(self) -> Slot {
         self.slot
     }
 }
 
-/// What [`Acquisition::poll`] found.
+/// Result of [`Acquisition::poll`].
 #[derive(Debug)]
 pub enum Acquired {
     /// A buffer came back filled.
     Frame(Frame),
-    /// The device says that it lost so many frames, from this number on.
+    /// The device reports that it lost frames.
     Lost {
-        /// The number of the first.
+        /// Number of the first lost frame.
         first: u64,
-        /// How many.
+        /// Number of lost frames.
         count: u64,
     },
-    /// The device was not triggered, or did not heed it, so many times, from this number on: it has nothing for these,
-    /// and has lost nothing.
+    /// The device was not triggered, or ignored its triggers: it has no frames for these numbers, and has lost none.
     Missed {
-        /// The number of the first.
+        /// Number of the first missed frame.
         first: u64,
-        /// How many.
+        /// Number of missed frames.
         count: u64,
     },
-    /// Nothing yet.
+    /// No frame yet.
     NotYet,
-    /// There will be nothing more.
+    /// No more frames will come.
     Over,
 }
 
-/// A buffer that came back.
+/// A filled buffer, returned by the device.
 #[derive(Debug)]
 pub struct Frame {
-    /// With the payload at its beginning.
+    /// Buffer with the payload at its beginning.
     pub buffer: Buffer,
-    /// The device's number of it.
+    /// Number of the frame, assigned by the device.
     pub number: u64,
-    /// Bytes of payload.
+    /// Length of the payload, in bytes.
     pub len: usize,
-    /// What goes into the fragment's header. Where the device says that data ran over within this frame, its status
-    /// says `truncated`.
+    /// Values for the fragment's header. The status contains `truncated` if the device reports an overrun within this
+    /// frame.
     pub filled: Filled,
-    /// The CRC32C of the payload, where the device has computed it.
+    /// CRC32C of the payload, if the device has computed it.
     pub crc: Option<u32>,
-    /// Bytes of it that were copied to where they are: by a device that lends memory of its own, or of messages that did not
-    /// come in their place.
+    /// Number of payload bytes that were copied into place: by a device that lends memory of its own, or from messages
+    /// that were not received directly into their place.
     pub copied: usize,
 }
 
-/// What comes next in the order of frames.
+/// Next item in the order of frames.
 #[derive(Debug)]
 pub enum InTurn {
     /// A frame.
     Frame(Frame),
-    /// So many that were lost.
+    /// Number of frames that were lost.
     Lost(u64),
-    /// So many that the device has nothing for.
+    /// Number of frames that the device has no data for.
     Missed(u64),
 }
 
-/// Puts frames into the order of their numbers, and finds those that are lost: the device says so, or its counter skips
-/// them and they cannot come any more.
+/// Puts frames into the order of their numbers, and finds lost frames: those that the device reports as lost, and those
+/// that its counter skips and that cannot come any more.
 #[derive(Debug, Default)]
 pub struct FrameOrder {
     reorders: usize,
     next: u64,
     early: BTreeMap<u64, Frame>,
-    /// Numbers that the device says it lost or missed, by the first.
+    /// Numbers that the device reported as lost or missed, by the first number of each gap.
     gaps: BTreeMap<u64, Gap>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Gap {
-    /// One past the last.
+    /// Number after the last one of the gap.
     end: u64,
     missed: bool,
 }
 
 impl FrameOrder {
-    /// For a device of which so many later frames may come before an earlier one.
+    /// Creates the order for a device of which up to `reorders` later frames may come before an earlier one.
     pub fn new(reorders: u32) -> Self {
         Self { reorders: reorders as usize, ..Self::default() }
     }
 
-    /// A frame came. Where its number was there before, or was taken for lost, it comes back.
+    /// Adds a frame. Returns the frame again if its number came before or was counted as lost.
     pub fn came(&mut self, frame: Frame) -> Option<Frame> {
         if frame.number < self.next || self.early.contains_key(&frame.number) {
             return Some(frame);
@@ -266,12 +272,12 @@ impl FrameOrder {
         None
     }
 
-    /// The device says that it lost these.
+    /// Records `count` frames from `first` on as lost, as reported by the device.
     pub fn lost(&mut self, first: u64, count: u64) {
         self.gap(first, count, false);
     }
 
-    /// The device has nothing for these.
+    /// Records that the device has no data for `count` frames from `first` on.
     pub fn missed(&mut self, first: u64, count: u64) {
         self.gap(first, count, true);
     }
@@ -281,7 +287,7 @@ impl FrameOrder {
         gap.end = gap.end.max(first.saturating_add(count));
     }
 
-    /// What comes next; nothing where that may still come. `over`: nothing comes any more.
+    /// Returns the next item, or `None` if the next frame may still come. `over`: no more frames will come.
     pub fn next(&mut self, over: bool) -> Option<InTurn> {
         if let Some(frame) = self.early.remove(&self.next) {
             self.next = self.next.saturating_add(1);
@@ -298,7 +304,7 @@ impl FrameOrder {
                 return Some(self.skip_to(end, missed));
             }
         }
-        // What is in front of a gap may still come, unless it is over.
+        // Frames before a gap may still come, unless the device has ended.
         let early = self.early.first_key_value().map(|(number, _)| *number);
         let gap = self.gaps.first_key_value().map(|(first, _)| *first).filter(|_| over);
         let number = early.into_iter().chain(gap).min()?;
@@ -310,13 +316,13 @@ impl FrameOrder {
         if missed { InTurn::Missed(count) } else { InTurn::Lost(count) }
     }
 
-    /// The frames that wait for earlier ones.
+    /// Returns the frames that wait for earlier ones.
     pub fn into_waiting(self) -> impl Iterator<Item = Frame> {
         self.early.into_values()
     }
 }
 
-/// A device that is asked, as one that works by itself: it fills each buffer at once.
+/// Adapter from a [`Device`], which is asked, to an [`Acquisition`]. Fills each buffer at once.
 #[derive(Debug)]
 pub struct AsAcquisition {
     device: Box<dyn Device>,
@@ -325,7 +331,7 @@ pub struct AsAcquisition {
 }
 
 impl AsAcquisition {
-    /// From its beginning.
+    /// Creates the adapter, at the beginning of the device's data.
     pub fn new(device: Box<dyn Device>) -> Self {
         Self { device, posted: None, next: 0 }
     }
@@ -370,7 +376,7 @@ mod tests {
         Frame { buffer: Buffer::new(pool.take().unwrap()), number, len: 0, filled, crc: None, copied: 0 }
     }
 
-    /// What comes out: the numbers of frames, and how many were lost in between.
+    /// Returns the numbers of frames in the order they come out, and the number of lost or missed ones in between.
     fn out(order: &mut FrameOrder, over: bool) -> Vec<Result<u64, u64>> {
         std::iter::from_fn(|| order.next(over))
             .map(|next| match next {
@@ -426,8 +432,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a device loses, repeats and reorders within its bound: each number comes out once, in order, as a
-        /// frame if it came in time and else as lost.
+        /// For any losses, repetitions and reordering within the device's bound: each number comes out once, in order,
+        /// as a frame if it came in time and else as lost.
         #[test]
         fn every_number_comes_out_once(
             numbers in proptest::collection::vec(0u64..40, 0..40),

@@ -73,8 +73,8 @@ pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
     }
 }
 
-/// Payload bytes of the model ADC's fragment number `n`, counted from 0, where its sizes go from `from` to `to`; all
-/// are as likely (to one part in 2³³). With `mix` as for [`model_adc`]:
+/// Returns the number of payload bytes of the model ADC's fragment number `n`, counted from 0, where its sizes go from
+/// `from` to `to`; all are equally likely (to one part in 2³³). With `mix` as for [`model_adc`]:
 ///
 /// ```text
 /// length = from + mix(mix(mix(~seed) ^ source) ^ n) % (to - from + 1)
@@ -84,13 +84,13 @@ pub fn payload_len(seed: u64, source: SourceId, n: u64, from: u64, to: u64) -> u
     from + drawn % to.saturating_sub(from).saturating_add(1)
 }
 
-/// Samples that share one pulse.
+/// Number of samples that share one pulse.
 const WINDOW: usize = 1024;
-/// Samples in which a pulse rises.
+/// Number of samples in which a pulse rises.
 const RISE: usize = 8;
-/// Samples in which its tail halves.
+/// Number of samples in which a pulse's tail halves.
 const HALVING: usize = 16;
-/// After so many halvings nothing is left of a height below 2048.
+/// Number of halvings after which nothing is left of a height below 2048.
 const HALVINGS: usize = 11;
 
 /// Sets `window` to baseline and noise, four samples at a time in one 64-bit word: no lane of it can overflow.
@@ -143,9 +143,9 @@ fn add<const N: usize>(window: &mut [u8], from: usize, pulse: &[u16; N]) {
 /// The model as a device.
 #[derive(Debug)]
 pub(crate) struct ModelAdc {
-    /// The smallest and the largest payload, in bytes.
+    /// Smallest and largest payload, in bytes.
     sizes: (usize, usize),
-    /// Fragments given so far.
+    /// Number of fragments given so far.
     given: u64,
     seed: u64,
     source: SourceId,
@@ -184,7 +184,7 @@ impl ModelAdc {
         let (from, to) = self.sizes;
         match from == to {
             true => to,
-            // It lies between two lengths in memory.
+            // The length lies between two lengths in memory, so it fits a `usize`.
             false => payload_len(self.seed, self.source, self.given, from as u64, to as u64) as usize,
         }
     }
@@ -204,7 +204,7 @@ impl Device for ModelAdc {
     }
 
     fn content_key(&self, event: EventId) -> Option<u64> {
-        // Payloads of different lengths are different.
+        // Payloads of different lengths differ.
         event.0.checked_rem(self.period).filter(|_| self.sizes.0 == self.sizes.1)
     }
 
@@ -291,7 +291,7 @@ mod tests {
     fn looks_like_a_digitizer() {
         let trace = trace(7, 0, 0, 1 << 20);
         let mean = |samples: &[i16]| samples.iter().map(|s| f64::from(*s)).sum::<f64>() / samples.len() as f64;
-        // In front of the earliest pulse there is nothing but noise around the baseline.
+        // Before the earliest pulse there is only noise around the baseline.
         let quiet: Vec<i16> = trace.chunks(WINDOW).flat_map(|window| window[..56].to_vec()).collect();
         assert!((mean(&quiet) - 200.0).abs() < 0.1, "{}", mean(&quiet));
         let variance = quiet.iter().map(|s| (f64::from(*s) - 200.0).powi(2)).sum::<f64>() / quiet.len() as f64;
@@ -340,7 +340,7 @@ mod tests {
         assert!(lengths.iter().all(|length| (1..=1000).contains(length)));
         let mean = lengths.iter().sum::<usize>() / lengths.len();
         assert!((480..520).contains(&mean), "{mean}");
-        // What the formula gave in Python.
+        // Lengths computed by the formula in Python.
         assert_eq!(lengths[..4], [647, 235, 657, 547]);
         let wrong = ModelAdcConfig { size_from: Some(ByteSize(1001)), ..config };
         assert!(ModelAdc::new(&wrong).unwrap_err().to_string().contains("size_from = 1001"));

@@ -1,8 +1,8 @@
 //! Events numbered by time: for devices that share a clock, or a trigger, and no counter.
 //!
-//! A machine's beat says when events are: number *n* at `origin + n · period`. A frame belongs to the beat that is nearest
-//! to its time stamp. Its device's counter says what the time stamp alone does not: whether a beat without a frame is one
-//! whose frame was lost, one whose trigger was missed, or one whose frame was stamped late.
+//! A machine's beat sets the times of events: event *n* is at `origin + n · period`. A frame belongs to the beat that
+//! is nearest to its time stamp. The device's counter tells what the time stamp alone does not: whether a beat without
+//! a frame is one whose frame was lost, one whose trigger was missed, or one whose frame was stamped late.
 //!
 //! | the counter | the time stamp | what happened |
 //! | --- | --- | --- |
@@ -10,49 +10,51 @@
 //! | skips *k* | by *k* + 1 beats | *k* frames were lost in the device |
 //! | goes on by one | by *k* + 1 beats, and the next frame's by one | *k* triggers were missed |
 //! | goes on by one | by two beats, and the next frame has its own place | the frame was stamped a beat late |
-//! | goes on by one | stays at its beat | a frame that nobody asked for |
+//! | goes on by one | stays at its beat | a frame without a trigger |
 //!
-//! Where a device's clock runs at another rate, or the beat does, frames leave their beats slowly: each device's line is
-//! followed (`drift`), and its frames belong to the beats that are nearest to that line. Nothing is believed of one time
-//! stamp alone: a first frame waits for a second one a whole number of beats behind it, and a clock that was set, for
-//! frames to contradict what was before. Then events go on by the counter, and are uncertain.
+//! Where a device's clock runs at another rate, or the beat does, frames leave their beats slowly: each device's line
+//! is followed (`drift`), and its frames belong to the beats that are nearest to that line. No conclusion rests on one
+//! time stamp alone: a first frame waits for a second one a whole number of beats after it, and a step of the clock is
+//! accepted only when several frames contradict the earlier ones. Then events go on by the counter, and are uncertain.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::TaiNanos;
 
-/// A frame may be stamped so much later, against its arrival, than any before it, in nanoseconds. By more, its clock was set.
+/// Maximum by which a frame may be stamped later, against its arrival, than any frame before it, in nanoseconds. By
+/// more, its clock was set.
 const MOST_AHEAD: i128 = 1_000_000_000;
-/// So many frames that follow each other, and contradict those before, are right.
+/// Number of consecutive frames that contradict those before, after which they are taken to be right.
 const CONTRADICTIONS: u32 = 4;
-/// By how much a device's clock may differ from the beat, where it is not known yet, and where it is: parts in one.
+/// Maximum relative difference between a device's clock and the beat, where it is not known yet, and where it is.
 const UNKNOWN_DRIFT: f64 = 1e-4;
 const KNOWN_DRIFT: f64 = 1e-6;
-/// Frames until a drift is known that well.
+/// Number of frames until a drift is known that well.
 const FRAMES_TO_KNOW: f64 = 1000.0;
 
-/// When events are.
+/// Times of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Beat {
-    /// From one event to the next.
+    /// Time from one event to the next.
     #[serde(with = "crate::duration")]
     pub period: Duration,
-    /// How much later the device stamps its frames than whole periods of TAI: where the trigger keeps to absolute time. Less
-    /// than a period. Without it events begin with a frame, and all sources are told with which.
+    /// Delay of the device's time stamps after whole periods of TAI, where the trigger keeps to absolute time. Less
+    /// than a period. Without it events begin with a frame, and all sources are given the time of that frame.
     #[serde(default, with = "crate::duration::option", skip_serializing_if = "Option::is_none")]
     pub phase: Option<Duration>,
-    /// How far a time stamp may be from where it is expected and still be of the event; at most half a period.
+    /// Maximum distance of a time stamp from its expected value at which the frame still belongs to the event; at most
+    /// half a period.
     #[serde(with = "crate::duration")]
     pub tolerance: Duration,
 }
 
 impl Beat {
-    /// Looks for what cannot be.
+    /// Checks for impossible values.
     ///
     /// # Errors
-    /// Which key, and what is wrong with it.
+    /// The key, and the problem with its value.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let Self { period, phase, tolerance } = *self;
         if !(Duration::from_micros(1)..=Duration::from_secs(3600)).contains(&period) {
@@ -67,8 +69,8 @@ impl Beat {
         }
     }
 
-    /// Returns when event 0 is where events keep to absolute time: at the first whole period of TAI from the run's start on,
-    /// and the phase later. The same for all sources of a run, whatever their phases.
+    /// Returns the time of event 0 if events keep to absolute time: the first whole period of TAI at or after the run's
+    /// start, plus the phase. The whole period is the same for all sources of a run, whatever their phases.
     pub fn origin(&self, start: TaiNanos) -> Option<TaiNanos> {
         let period = u64::try_from(self.period.as_nanos()).unwrap_or(u64::MAX).max(1);
         let first = start.0.div_ceil(period).checked_mul(period)?;
@@ -84,30 +86,30 @@ fn nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// What is known of an event.
+/// Result of numbering: a frame with its event, or events without a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbered<T> {
-    /// This is its frame.
+    /// A frame with its event.
     Frame {
-        /// Which event.
+        /// Number of the event.
         event: u64,
-        /// What [`Beats::came`] was given.
+        /// Frame that was given to [`Beats::came`].
         frame: T,
-        /// That is more than a guess.
+        /// True if the number is more than a guess.
         is_certain: bool,
     },
-    /// The device lost the frames of so many events, from this one on.
+    /// The device lost the frames of some consecutive events.
     Lost {
-        /// The first.
+        /// Number of the first event.
         event: u64,
-        /// How many.
+        /// Number of events.
         count: u64,
     },
-    /// The device was not triggered, or did not heed it, for so many events from this one on.
+    /// The device was not triggered, or ignored its triggers, for some consecutive events.
     Missed {
-        /// The first.
+        /// Number of the first event.
         event: u64,
-        /// How many.
+        /// Number of events.
         count: u64,
     },
     /// A frame from before event 0.
@@ -116,7 +118,7 @@ pub enum Numbered<T> {
     Stray(T),
 }
 
-/// What was counted beside.
+/// Counters of one device's frames and events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BeatCounts {
     /// Events whose trigger was missed.
@@ -129,7 +131,7 @@ pub struct BeatCounts {
     pub stray: u64,
     /// Times that the device began to count anew.
     pub restarts: u64,
-    /// Times that its clock was set.
+    /// Times that the device's clock was set.
     pub clock_steps: u64,
     /// Frames without a time stamp, that have a number by the counter.
     pub undated: u64,
@@ -139,19 +141,19 @@ pub struct BeatCounts {
 #[derive(Debug)]
 pub struct Beats<T> {
     beat: Beat,
-    /// When event 0 is.
+    /// Time of event 0.
     origin: Option<TaiNanos>,
-    /// The frame that came last, before one was confirmed by the next.
+    /// Frame that came last, before any was confirmed by the next.
     first: Option<Seen<T>>,
-    /// The time of the first frame that was confirmed.
+    /// Time of the first frame that was confirmed.
     confirmed: Option<TaiNanos>,
-    /// The frame that was numbered last.
+    /// Counter and event of the frame that was numbered last.
     last: Option<Last>,
-    /// A frame whose time stamp is ahead of its counter: the next one tells which is right.
+    /// Frame whose time stamp is ahead of its counter: the next frame shows which is right.
     held: Option<Held<T>>,
-    /// Counter and time of the last of so many frames that contradict those before.
+    /// Counter and time of the last frame that contradicts those before, and the number of such frames in a row.
     contradicts: Option<(u64, TaiNanos, u32)>,
-    /// From a frame's arrival to its time stamp, in nanoseconds: the most of any.
+    /// Largest time from a frame's arrival to its time stamp, in nanoseconds.
     ahead: Option<i128>,
     is_uncertain: bool,
     ready: VecDeque<Numbered<T>>,
@@ -168,7 +170,7 @@ struct Seen<T> {
     frame: T,
 }
 
-/// What is known of the frame that was numbered last.
+/// Counter and event of the frame that was numbered last.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     counter: u64,
@@ -184,7 +186,8 @@ struct Held<T> {
 }
 
 impl<T> Beats<T> {
-    /// Event 0 is at `origin`; where that is not known yet, nothing has a number until [`begin`](Self::begin).
+    /// Creates the numbering with event 0 at `origin`. If that is not known yet, no frame has a number until
+    /// [`begin`](Self::begin).
     pub fn new(beat: Beat, origin: Option<TaiNanos>) -> Self {
         Self {
             beat,
@@ -202,17 +205,17 @@ impl<T> Beats<T> {
         }
     }
 
-    /// Event 0 is then. Said once.
+    /// Sets the time of event 0. Called once.
     pub fn begin(&mut self, origin: TaiNanos) {
         self.origin.get_or_insert(origin);
     }
 
-    /// Returns the time of the first frame that can be believed, while it is not known when event 0 is.
+    /// Returns the time of the first trustworthy frame, while the time of event 0 is not known.
     pub fn first_time(&self) -> Option<TaiNanos> {
         self.confirmed.filter(|_| self.origin.is_none())
     }
 
-    /// A frame came, with its device's number, and its time stamp where it has one.
+    /// Adds a frame, with the device's number, and its time stamp if it has one.
     pub fn came(&mut self, counter: u64, time: Option<TaiNanos>, arrived: Duration, frame: T) {
         match (time, self.last) {
             (Some(time), None) => self.look_for_first(Seen { counter, time, arrived, frame }),
@@ -222,19 +225,20 @@ impl<T> Beats<T> {
         }
     }
 
-    /// Whether a frame waits for the next one, and not for ever: the first one, which nothing confirms, does.
+    /// Returns whether a frame waits for the next one for a limited time only. The first frame, not yet confirmed,
+    /// waits without limit and does not count.
     pub fn waits(&self) -> bool {
         self.held.is_some()
     }
 
-    /// The next frame does not come: what waits is taken at its time.
+    /// Assumes that the next frame does not come: a waiting frame is numbered by its time stamp.
     pub fn settle(&mut self) {
         if let Some(held) = self.held.take() {
             self.take_at_its_time(held);
         }
     }
 
-    /// No frame comes any more. A first one that no other has confirmed is of no event.
+    /// Ends the numbering: no more frames will come. A first frame that no other has confirmed belongs to no event.
     pub fn finish(&mut self) {
         self.settle();
         if let Some(seen) = self.first.take() {
@@ -242,23 +246,23 @@ impl<T> Beats<T> {
         }
     }
 
-    /// What is known by now, in the order of events.
+    /// Returns the next result known so far, in the order of events.
     pub fn take(&mut self) -> Option<Numbered<T>> {
         self.ready.pop_front()
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counts(&self) -> BeatCounts {
         self.counts
     }
 
-    /// How much slower the device's clock is than the beat, in parts of a thousand million; negative where it is faster.
-    /// Nothing before there are enough frames to tell.
+    /// Returns by how much the device's clock is slower than the beat, in parts per billion; negative if it is faster.
+    /// `None` before there are enough frames to tell.
     pub fn drift(&self) -> Option<f64> {
         self.drift.per_beat().map(|off| off / self.beat.period() as f64 * 1e9)
     }
 
-    /// Before any frame has a number: one is believed when the next is a whole number of beats behind it.
+    /// Handles a frame before any has a number: a frame is believed when the next is a whole number of beats after it.
     fn look_for_first(&mut self, seen: Seen<T>) {
         let Some(before) = self.first.take() else {
             self.first = Some(seen);
@@ -287,7 +291,7 @@ impl<T> Beats<T> {
         }
     }
 
-    /// The event that is nearest to a time by the origin alone, and how far away it is in nanoseconds.
+    /// Returns the event that is nearest to a time by the origin alone, and the distance from it in nanoseconds.
     fn nearest(&self, origin: TaiNanos, time: TaiNanos) -> (i64, i64) {
         let period = i128::from(self.beat.period());
         let since = i128::from(time.0) - i128::from(origin.0);
@@ -295,8 +299,8 @@ impl<T> Beats<T> {
         (i64::try_from(number).unwrap_or(i64::MAX), i64::try_from(since - number * period).unwrap_or(i64::MAX))
     }
 
-    /// Whether two frames can be of the same device and beat: a whole number of beats apart, and no fewer than the counter
-    /// says.
+    /// Returns whether two frames can be of the same device and beat: a whole number of beats apart, and no fewer than
+    /// the counter's difference.
     fn agree(&self, before: (u64, TaiNanos), after: (u64, TaiNanos)) -> bool {
         let between = i128::from(after.1.0) - i128::from(before.1.0);
         let period = i128::from(self.beat.period());
@@ -305,7 +309,7 @@ impl<T> Beats<T> {
         after.0 > before.0 && beats >= i128::from(after.0 - before.0) && off <= i128::from(nanos(self.beat.tolerance))
     }
 
-    /// The first frame that has a number.
+    /// Numbers the first frame.
     fn anchor(&mut self, seen: Seen<T>, origin: TaiNanos) {
         let (event, off) = self.nearest(origin, seen.time);
         if event < 0 {
@@ -315,20 +319,21 @@ impl<T> Beats<T> {
             return self.stray(seen.frame);
         }
         if event > 0 {
-            // What was there before the first is not known.
+            // Frames before the first one are not known.
             self.miss(0, event);
         }
         self.believe(seen, event);
     }
 
-    /// How far a frame of this event, with this time stamp, is from whole periods behind the origin, in nanoseconds.
+    /// Returns the deviation of a frame of this event, with this time stamp, from whole periods after the origin, in
+    /// nanoseconds.
     fn off(&self, event: i64, time: TaiNanos) -> i64 {
         let origin = self.origin.map_or(0, |origin| origin.0);
         let off = i128::from(time.0) - i128::from(origin) - i128::from(event) * i128::from(self.beat.period());
         i64::try_from(off).unwrap_or(if off > 0 { i64::MAX } else { i64::MIN })
     }
 
-    /// The event whose frame is expected nearest to a time, and how far that is from there, in nanoseconds.
+    /// Returns the event whose frame is expected nearest to a time, and the deviation of that time in nanoseconds.
     fn expected(&self, last: Last, time: TaiNanos) -> (i64, i64) {
         let beat = self.beat.period() as f64 + self.drift.per_beat().unwrap_or(0.0);
         let since = self.off(last.event, time) as f64 - self.drift.expected(last.event);
@@ -336,7 +341,7 @@ impl<T> Beats<T> {
         (last.event.saturating_add(beats as i64), (since - beats * beat) as i64)
     }
 
-    /// Whether a clock was set: time stamps cannot run ahead of the frames' arrival.
+    /// Returns whether the device's clock was set: time stamps cannot run ahead of the frames' arrival.
     fn is_ahead(&self, time: TaiNanos, arrived: Duration) -> bool {
         self.ahead.is_some_and(|most| ahead(time, arrived) > most + MOST_AHEAD)
     }
@@ -347,7 +352,7 @@ impl<T> Beats<T> {
         }
         let (by_time, off) = self.expected(last, seen.time);
         if let Some(held) = self.held.take() {
-            // Had the one before been stamped late, this one would be where the counter has it.
+            // If the frame before was stamped late, this one is where the counter has it.
             let steps = i64::try_from(seen.counter.saturating_sub(held.seen.counter)).unwrap_or(i64::MAX);
             match seen.counter > held.seen.counter && by_time == held.by_counter.saturating_add(steps) {
                 true => {
@@ -380,7 +385,7 @@ impl<T> Beats<T> {
         }
     }
 
-    /// The time stamp was right: triggers were missed.
+    /// Numbers a held frame by its time stamp, which was right: triggers were missed.
     fn take_at_its_time(&mut self, held: Held<T>) {
         if held.off.abs() > nanos(self.beat.tolerance) {
             return self.stray(held.seen.frame);
@@ -392,8 +397,8 @@ impl<T> Beats<T> {
         self.believe(held.seen, held.by_time);
     }
 
-    /// A frame whose time stamp contradicts those before: of no event, unless others like it have come. Then its clock was
-    /// set, and events go on by the counter.
+    /// Handles a frame whose time stamp contradicts those before. It belongs to no event, unless others like it have
+    /// come: then its clock was set, and events go on by the counter.
     fn contradict(&mut self, seen: Seen<T>, last: Last) {
         let (counter, time) = (seen.counter, seen.time);
         let before = self.contradicts.filter(|(before, at, _)| self.agree((*before, *at), (counter, time)));
@@ -416,7 +421,7 @@ impl<T> Beats<T> {
         }
     }
 
-    /// A frame without a time stamp: the next one by the counter, as far as is known.
+    /// Numbers a frame without a time stamp, by the counter alone.
     fn number_undated(&mut self, counter: u64, last: Last, frame: T) {
         if let Some(held) = self.held.take() {
             self.take_at_its_time(held);
@@ -430,10 +435,11 @@ impl<T> Beats<T> {
         self.number(counter, last.event.saturating_add(steps), frame, false);
     }
 
-    /// This is the event's frame, and its time stamp is right.
+    /// Gives the event this frame, whose time stamp is right.
     fn believe(&mut self, seen: Seen<T>, event: i64) {
         let Seen { counter, time, arrived, frame } = seen;
-        // After an absence in which clocks may have come apart by a part of a beat, it may be another one's.
+        // After an absence in which clocks may have drifted apart by a part of a beat, the frame may belong to another
+        // beat.
         let absence = self.last.map_or(0, |last| event.saturating_sub(last.event)) as f64;
         let most = if self.drift.count >= FRAMES_TO_KNOW { KNOWN_DRIFT } else { UNKNOWN_DRIFT };
         self.is_uncertain |= absence * most > 0.25;
@@ -442,7 +448,7 @@ impl<T> Beats<T> {
         self.number(counter, event, frame, true);
     }
 
-    /// This is the event's frame; those in between were lost.
+    /// Gives the event this frame; the frames of the events in between were lost.
     fn number(&mut self, counter: u64, event: i64, frame: T, is_certain: bool) {
         if let Some(last) = self.last {
             self.lose(last.event + 1, event);
@@ -475,12 +481,12 @@ impl<T> Beats<T> {
     }
 }
 
-/// How much later a frame was stamped than it arrived, in nanoseconds, by clocks that count from anywhere.
+/// Returns how much later a frame was stamped than it arrived, in nanoseconds, by clocks with arbitrary epochs.
 fn ahead(time: TaiNanos, arrived: Duration) -> i128 {
     i128::from(time.0) - i128::try_from(arrived.as_nanos()).unwrap_or(i128::MAX)
 }
 
-/// How far frames are from their beats, as a line over the beats: least squares, of which what is old counts less.
+/// Deviation of frames from their beats, as a line over the beats: least squares with decaying weights.
 #[derive(Debug, Default)]
 struct Drift {
     count: f64,
@@ -490,14 +496,14 @@ struct Drift {
 }
 
 impl Drift {
-    /// What is so many frames old counts a third.
+    /// Age in frames at which a frame's weight has fallen to about a third (1/e).
     const MEMORY: f64 = 10_000.0;
     const ENOUGH: f64 = 50.0;
 
     fn add(&mut self, event: i64, off: i64) {
         let step = self.last.replace(event).map_or(0.0, |last| (event - last) as f64);
         let [x, y, xx, xy] = self.sums;
-        // The origin goes along with the newest, so that sums stay small.
+        // The origin moves along with the newest frame, so that sums stay small.
         let moved = [x - step * self.count, y, xx - 2.0 * step * x + step * step * self.count, xy - step * y];
         let keep = 1.0 - 1.0 / Self::MEMORY;
         self.sums = moved.map(|sum| sum * keep);
@@ -505,14 +511,14 @@ impl Drift {
         self.count = self.count * keep + 1.0;
     }
 
-    /// Nanoseconds in a beat.
+    /// Returns the drift per beat in nanoseconds, or `None` before there are enough frames.
     fn per_beat(&self) -> Option<f64> {
         let [x, y, xx, xy] = self.sums;
         let spread = xx * self.count - x * x;
         (self.count >= Self::ENOUGH && spread > 0.0).then(|| (xy * self.count - x * y) / spread)
     }
 
-    /// How far a frame of this event will be from its beat, in nanoseconds.
+    /// Returns the expected deviation of this event's frame from its beat, in nanoseconds.
     fn expected(&self, event: i64) -> f64 {
         let [x, y, ..] = self.sums;
         let mean = if self.count > 0.0 { y / self.count } else { 0.0 };
@@ -593,7 +599,7 @@ mod tests {
         let day = 86_400_000_000_000;
         for wild in 0..4_i64 {
             let frames = (0..6).map(|n| (n as u64, at(n) + if n == wild { day } else { 0 }));
-            // A frame arrives when it was taken, whatever its stamp says.
+            // A frame arrives when it was taken, whatever its time stamp.
             let mut beats = Beats::new(beat(), Some(TaiNanos(START + 3_000_000)));
             for (counter, since) in frames {
                 let time = TaiNanos(START.checked_add_signed(since).unwrap());
@@ -690,7 +696,7 @@ mod tests {
         assert_eq!(beat().check(), Ok(()));
     }
 
-    /// A clock of a camera, and what happens to its frames: all drawn from a seed.
+    /// Model of a camera's clock and of the fate of its frames, all drawn from a seed.
     struct Clock {
         seed: u64,
         drift_ppm: f64,
@@ -710,7 +716,8 @@ mod tests {
             mix(mix(self.seed.wrapping_mul(GAMMA) ^ event).wrapping_add(what))
         }
 
-        /// Two of them never come one after the other: nobody could tell then.
+        /// Draws the fate of an event's frame. Two unusual fates never follow each other directly: they could not be
+        /// told apart.
         fn fate(&self, event: u64) -> Fate {
             match (event % 3, self.draw(event, 0) % 40) {
                 (1, 0) => Fate::Lost,
@@ -743,7 +750,7 @@ mod tests {
         }
     }
 
-    /// An hour of a trigger of 60 Hz that nobody tells the exact rate of, and of six clocks that keep to nothing.
+    /// An hour of a trigger of 60 Hz whose exact rate is unknown, and of six clocks that drift at different rates.
     #[test]
     fn of_six_clocks_that_drift_for_an_hour_no_event_is_mixed() {
         let beat = Beat { phase: None, ..beat() };
@@ -810,7 +817,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever counters and time stamps say: events come in order, each once, and every frame comes back.
+        /// For any counters and time stamps: events come in order, each once, and every frame comes back.
         #[test]
         fn events_come_in_order_and_every_frame_comes_back(
             frames in proptest::collection::vec((0u64..60, -3i64..60, -8_000_000i64..8_000_000), 0..60),
@@ -833,7 +840,7 @@ mod tests {
             prop_assert_eq!(back, frames.len());
         }
 
-        /// Times from anybody: nothing overflows.
+        /// For any times: nothing overflows.
         #[test]
         fn no_time_is_too_far_away(frames in proptest::collection::vec((any::<u64>(), any::<u64>()), 0..20), start: u64) {
             let mut beats = Beats::new(beat(), Some(TaiNanos(start)));

@@ -5,13 +5,13 @@ use thalweg_wire::{TAI_MINUS_UTC, TaiNanos};
 
 /// The clock that dates fragments and runs.
 ///
-/// The kernel may learn TAI minus UTC at any time (`adjtimex(2)`, from the NTP or PTP daemon). Until then what it is since
-/// 2017 is taken: times do not jump when it does.
+/// The kernel may learn TAI minus UTC at any time (`adjtimex(2)`, from the NTP or PTP daemon). Until then the value
+/// since 2017 is assumed: times do not jump when the kernel learns it.
 #[derive(Debug, Clone, Copy)]
 pub struct TaiClock;
 
 impl TaiClock {
-    /// Now.
+    /// Returns the present time.
     pub fn now(self) -> TaiNanos {
         let (utc, tai) = (clock_gettime(ClockId::Realtime), tai());
         let seconds = u64::try_from(tai.tv_sec + correction(utc, tai)).unwrap_or(0);
@@ -19,7 +19,7 @@ impl TaiClock {
         TaiNanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
-    /// TAI minus UTC in seconds.
+    /// Returns TAI minus UTC in seconds.
     pub fn offset(self) -> i32 {
         let (utc, tai) = (clock_gettime(ClockId::Realtime), tai());
         let nanos = |time: Timespec| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
@@ -28,13 +28,13 @@ impl TaiClock {
     }
 }
 
-/// Seconds to add to `CLOCK_TAI`: zero where the kernel knows the offset.
+/// Returns the seconds to add to `CLOCK_TAI`: zero if the kernel knows the offset.
 fn correction(utc: Timespec, tai: Timespec) -> i64 {
-    // The two readings may lie on both sides of a second.
+    // The two readings may lie on either side of a second's beginning.
     if tai.tv_sec - utc.tv_sec > 1 { 0 } else { TAI_MINUS_UTC.into() }
 }
 
-/// `CLOCK_TAI`, which every Linux since 3.10 has.
+/// Reads `CLOCK_TAI`, which every Linux since 3.10 has.
 fn tai() -> Timespec {
     clock_gettime_dynamic(DynamicClockId::Tai).unwrap_or_else(|_| clock_gettime(ClockId::Realtime))
 }

@@ -1,4 +1,4 @@
-//! How a device is asked for: the `device = { kind = "…", … }` table of the topology file.
+//! Configuration of a device: the `device = { kind = "…", … }` table of the topology file.
 
 mod drivers;
 mod fit;
@@ -57,7 +57,7 @@ pub enum DeviceConfig {
 }
 
 impl DeviceConfig {
-    /// The name of its kind, as written in a topology file.
+    /// Returns the name of the device's kind, as written in a topology file.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::ModelAdc(_) => "model-adc",
@@ -79,7 +79,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Whether it is an [`Acquisition`](crate::Acquisition).
+    /// Returns whether the device is an [`Acquisition`](crate::Acquisition).
     pub fn works_by_itself(&self) -> bool {
         matches!(
             self,
@@ -95,7 +95,7 @@ impl DeviceConfig {
         )
     }
 
-    /// Whether it gives its frames time stamps.
+    /// Returns whether the device gives its frames time stamps.
     pub fn has_times(&self) -> bool {
         match self {
             Self::Udp(udp) => match udp.format {
@@ -108,7 +108,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Bytes in its longest payload, where that is said without opening it.
+    /// Returns the length of the longest payload in bytes, or `None` if it is not known before the device is opened.
     pub fn longest(&self) -> Option<u64> {
         match self {
             Self::ModelAdc(config) => Some(config.size.0),
@@ -130,10 +130,11 @@ impl DeviceConfig {
         }
     }
 
-    /// The device at an address, which needs nothing else said: `gige:GV01`, `v4l2:/dev/video0`, `nvme:0000:01:00.0`.
+    /// Creates the configuration of the device at an address that needs no further options: `gige:GV01`,
+    /// `v4l2:/dev/video0`, `nvme:0000:01:00.0`.
     ///
     /// # Errors
-    /// What else there is.
+    /// The text is no such address; the error names the kinds that are possible.
     pub fn at(address: &str) -> Result<Self, String> {
         let Some((kind, place)) = address.split_once(':').filter(|(_, place)| !place.is_empty()) else {
             return Err(format!("'{address}' is no device's address, such as gige:GV01 or v4l2:/dev/video0"));
@@ -152,14 +153,14 @@ impl DeviceConfig {
         toml::from_str(&format!("kind = {kind:?}\n{more}")).map_err(|error| error.message().to_owned())
     }
 
-    /// Tells a model which source it plays, unless it was configured with one: sources of one run then differ.
+    /// Sets the source that a model plays, unless it was configured with one: the sources of one run then differ.
     pub fn set_source(&mut self, source: SourceId) {
         if let Self::ModelAdc(config) = self {
             config.source.get_or_insert(source);
         }
     }
 
-    /// The files it plays.
+    /// Returns the files that the device reads.
     pub fn paths(&self) -> &[PathBuf] {
         match self {
             Self::ModelAdc(_) | Self::Udp(_) | Self::Gige(_) | Self::Edu(_) | Self::Nvme(_) | Self::Fit(_) => &[],
@@ -176,7 +177,7 @@ impl DeviceConfig {
         }
     }
 
-    /// Takes relative file names as relative to `base`, the topology file's directory.
+    /// Resolves relative file names against `base`, the topology file's directory.
     pub fn resolve_paths(&mut self, base: &Path) {
         let files: &mut [PathBuf] = match self {
             Self::ModelAdc(_) | Self::Udp(_) | Self::Gige(_) | Self::Edu(_) | Self::Nvme(_) | Self::Fit(_) => &mut [],

@@ -1,31 +1,31 @@
-//! From the ticks of a device's own clock to TAI.
+//! Conversion from the ticks of a device's own clock to TAI.
 
 use thalweg_wire::TaiNanos;
 
-/// How a device's clock goes.
+/// Rate and offset of a device's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceClock {
-    /// Ticks in a second; 0: it has none.
+    /// Ticks in a second; 0: the device has no clock.
     pub hertz: u64,
-    /// What is to be added to its nanoseconds. Nothing: found out by when the first frame comes.
+    /// Nanoseconds to add to the device's time. `None`: determined when the first frame comes.
     pub offset: Option<i128>,
 }
 
 impl DeviceClock {
-    /// A device without one.
+    /// Clock of a device without one.
     pub const NONE: Self = Self { hertz: 0, offset: None };
 
-    /// Its time in nanoseconds, from where it counts.
+    /// Returns the device's time in nanoseconds since its own epoch; `None` if it has no clock.
     pub fn nanos(&self, ticks: u64) -> Option<i128> {
         (self.hertz > 0).then(|| i128::from(ticks) * 1_000_000_000 / i128::from(self.hertz))
     }
 
-    /// These ticks were now.
+    /// Sets the offset so that `ticks` corresponds to `now`.
     pub fn set(&mut self, ticks: u64, now: TaiNanos) {
         self.offset = self.nanos(ticks).map(|nanos| i128::from(now.0) - nanos);
     }
 
-    /// When that was, where it is known.
+    /// Returns the time of `ticks`, if it is known.
     pub fn at(&self, ticks: u64) -> Option<TaiNanos> {
         let time = self.nanos(ticks)?.checked_add(self.offset?)?;
         u64::try_from(time).ok().filter(|time| *time > 0).map(TaiNanos)

@@ -1,22 +1,22 @@
-//! Durations as people write them in a topology file: `"10s"`, `"500ms"`. For serde's `with`.
+//! Durations as users write them in a topology file: `"10s"`, `"500ms"`. For serde's `with`.
 
 use serde::de::{Error, Visitor};
 use serde::{Deserializer, Serializer};
 use std::fmt;
 use std::time::Duration;
 
-/// Writes one.
+/// Writes a duration as text.
 ///
 /// # Errors
-/// Those of the serializer.
+/// The errors of the serializer.
 pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&humantime::format_duration(*value))
 }
 
-/// Reads one.
+/// Reads a duration from text.
 ///
 /// # Errors
-/// It is none; the text says what one looks like.
+/// The text is not a duration; the error gives examples of the form.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     deserializer.deserialize_str(Text)
 }
@@ -36,15 +36,15 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// The same, of what may be left out.
+/// Durations that may be left out.
 pub mod option {
     use serde::{Deserializer, Serializer};
     use std::time::Duration;
 
-    /// Writes one, or that there is none.
+    /// Writes a duration, or none.
     ///
     /// # Errors
-    /// Those of the serializer.
+    /// The errors of the serializer.
     pub fn serialize<S: Serializer>(value: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
         match value {
             Some(value) => super::serialize(value, serializer),
@@ -52,10 +52,10 @@ pub mod option {
         }
     }
 
-    /// Reads one that was not left out.
+    /// Reads a duration that was not left out.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a duration.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
         super::deserialize(deserializer).map(Some)
     }

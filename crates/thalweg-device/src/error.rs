@@ -1,86 +1,86 @@
-//! What can be wrong with a device: the file, the place in it, and what to do.
+//! Errors of devices: the file, the place in it, and what to do.
 
 use std::io;
 use std::path::PathBuf;
 use thalweg_wire::EventId;
 use thiserror::Error;
 
-/// Why a device cannot be opened, or cannot produce its next fragment.
+/// Reason why a device cannot be opened, or cannot produce its next fragment.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// The operating system refused.
+    /// The operating system refused an operation on a file.
     #[error("{doing} {}: {error}", file.display())]
     File {
-        /// What was being done.
+        /// Action that failed.
         doing: &'static str,
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The system's answer.
+        /// Error from the system.
         error: io::Error,
     },
     /// A read failed, or the file became shorter while it was played.
     #[error("reading {length} bytes at byte {at} of {}: {error}; the file must stay unchanged while it is played", file.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Where the read began.
+        /// Offset at which the read began, in bytes.
         at: u64,
-        /// How many bytes were wanted.
+        /// Number of bytes wanted.
         length: usize,
-        /// The system's answer.
+        /// Error from the system.
         error: io::Error,
     },
-    /// The network, or the kernel's part of it.
+    /// The network failed, or the kernel's part of it.
     #[error("{doing}: {error}")]
     Network {
-        /// What was being done, and where.
+        /// Action that failed, and its address.
         doing: String,
-        /// The system's answer.
+        /// Error from the system.
         error: io::Error,
     },
-    /// What comes out of a pipe or a serial port is not what was said.
+    /// Data from a pipe or a serial port is not as configured.
     #[error("{} at byte {at}: {problem}", file.display())]
     Stream {
-        /// The pipe or port.
+        /// Path of the pipe or port.
         file: PathBuf,
-        /// Where in what came out of it.
+        /// Offset in the data received, in bytes.
         at: u64,
-        /// What is wrong, and what to do.
+        /// Description of the problem, and what to do.
         problem: String,
     },
-    /// A device that works by itself is not asked.
+    /// A device that works by itself was opened as one that is asked for its data.
     #[error("a device of kind {0} works by itself: a node opens it (thalweg run, thalweg node)")]
     WorksByItself(&'static str),
     /// An option of the device has a value that makes no sense.
     #[error("device option {option} = {value}: it must be {expected}")]
     Setting {
-        /// The option.
+        /// Name of the option.
         option: &'static str,
-        /// Its value.
+        /// Value of the option.
         value: u64,
-        /// What would be accepted.
+        /// Description of the accepted values.
         expected: &'static str,
     },
     /// Options of the device that do not go together, or that make no payload.
     #[error("device option {option}: {problem}")]
     Option {
-        /// The option to look at first.
+        /// Name of the option to look at first.
         option: &'static str,
-        /// What is wrong, and what to write.
+        /// Description of the problem, and what to write.
         problem: String,
     },
     /// Hardware that cannot be used, or does not do what it should.
     #[error("device {device}: {problem}")]
     Hardware {
-        /// Which.
+        /// Name of the device.
         device: String,
-        /// What is wrong, and what to do.
+        /// Description of the problem, and what to do.
         problem: String,
     },
-    /// There is nothing to play.
+    /// The recording holds no data to play.
     #[error("{} holds no data to play", file.display())]
     Empty {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
     },
     /// The file's length is not a whole number of records.
@@ -90,118 +90,118 @@ pub enum DeviceError {
         file.display(), length / record, length % record
     )]
     Leftover {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Its length in bytes, without what is passed over.
+        /// Length of the data in bytes, without the skipped part.
         length: u64,
-        /// Bytes in a record.
+        /// Length of a record, in bytes.
         record: u64,
     },
-    /// What the file announces is longer than what is left of it.
+    /// The file announces more data than it has left.
     #[error(
         "{}: {what} at byte {at} needs {needed} bytes, and {left} are left: the recording was cut off; the file is whole \
          up to byte {at}", file.display()
     )]
     Truncated {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Where it begins.
+        /// Offset at which the cut-off part begins, in bytes.
         at: u64,
-        /// What is cut off.
+        /// Name of the part that is cut off.
         what: &'static str,
-        /// Bytes it would take.
+        /// Number of bytes that the part needs.
         needed: u64,
-        /// Bytes that are there.
+        /// Number of bytes left in the file.
         left: u64,
     },
-    /// A field of a binary header.
+    /// A field of a binary header has an unusable value.
     #[error("{}: {field} at byte {at} is {found}; it must be {expected}", file.display())]
     Header {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Where the header or field begins.
+        /// Offset of the header or field, in bytes.
         at: u64,
-        /// The field.
+        /// Name of the field.
         field: &'static str,
-        /// What stands there.
+        /// Value found.
         found: String,
-        /// What would be accepted.
+        /// Description of the accepted values.
         expected: &'static str,
     },
     /// Metadata that are not JSON.
     #[error("{} is not SigMF metadata: {error}", file.display())]
     Json {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// Where and why parsing stopped.
+        /// Position and reason at which parsing stopped.
         error: serde_json::Error,
     },
-    /// A field of the metadata.
+    /// A field of the metadata has an unusable value.
     #[error("{}: {field} is {found}; it must be {expected}", file.display())]
     Metadata {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The field.
+        /// Name of the field.
         field: String,
-        /// What stands there.
+        /// Value found.
         found: String,
-        /// What would be accepted.
+        /// Description of the accepted values.
         expected: &'static str,
     },
     /// An image that is unlike the first of its sequence.
     #[error("{} is {shape}, but {} is {first_shape}: the images of one device must be alike", file.display(), first.display())]
     Shape {
-        /// The file.
+        /// Path of the image that differs.
         file: PathBuf,
-        /// What it is.
+        /// Description of this image.
         shape: String,
-        /// The sequence's first file.
+        /// Path of the sequence's first file.
         first: PathBuf,
-        /// What that is.
+        /// Description of the first image.
         first_shape: String,
     },
     /// A TIFF file that cannot be read.
     #[error("page {page} of {}: {error}", file.display())]
     Tiff {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The page, from 0.
+        /// Number of the page, from 0.
         page: usize,
-        /// What the decoder says.
+        /// Error from the decoder.
         error: tiff::TiffError,
     },
-    /// The recording asked for is not in the archive or collection, or none was asked for where there are several.
+    /// The requested recording is not in the archive or collection, or none was requested where there are several.
     #[error("{}: {}; it has {}: set the option recording to one of these", file.display(),
         match wanted { Some(wanted) => format!("no recording '{wanted}'"), None => "more than one recording".to_owned() },
         listed(recordings))]
     Recording {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The recording asked for.
+        /// Name of the requested recording, if any.
         wanted: Option<String>,
-        /// The recordings it has.
+        /// Names of the recordings in the file.
         recordings: Vec<String>,
     },
-    /// The VDIF thread asked for is not there, or none was asked for where there are several.
+    /// The requested VDIF thread is not there, or none was requested where there are several.
     #[error("{}: {}; it has threads {threads:?}: set the option thread to one of these", file.display(),
         match wanted { Some(wanted) => format!("no thread {wanted}"), None => "more than one thread".to_owned() })]
     Thread {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The thread asked for.
+        /// Number of the requested thread, if any.
         wanted: Option<u16>,
-        /// The threads it has.
+        /// Numbers of the threads in the file.
         threads: Vec<u16>,
     },
-    /// More records than an index is kept of.
+    /// The recording has more records than an index can hold.
     #[error("{} has more than {limit} frames, which is more than is indexed; play it in parts", file.display())]
     TooMany {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// How many can be indexed.
+        /// Maximum number of records in an index.
         limit: usize,
     },
-    /// None of the formats that are known by looking.
+    /// The file has none of the formats that are recognised by their content.
     #[error(
         "{} is not a recording that can be recognised: give a SigMF recording (.sigmf-meta and .sigmf-data, .sigmf, \
          .sigmf-collection), a VDIF file (.vdif), a NumPy array (.npy), PGM or TIFF images (.pgm, .tif) or a directory of \
@@ -209,30 +209,30 @@ pub enum DeviceError {
          file = \"…\", record = … }}", file.display()
     )]
     NotRecognised {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
     },
     /// The caller's buffer is not as long as the next payload.
     #[error("event {}: a payload of {expected} bytes cannot be written into {given} bytes", event.0)]
     Buffer {
-        /// The event.
+        /// Number of the event.
         event: EventId,
-        /// The next payload's length.
+        /// Length of the next payload, in bytes.
         expected: usize,
-        /// The buffer's length.
+        /// Length of the buffer, in bytes.
         given: usize,
     },
-    /// An event before the first or behind the last of the recording.
+    /// An event before the first or after the last of the recording.
     #[error("event {} is not in the recording, which has {records} records from the first event that was asked for", event.0)]
     Event {
-        /// The event.
+        /// Number of the event.
         event: EventId,
-        /// Records in the recording.
+        /// Number of records in the recording.
         records: u64,
     },
 }
 
-/// Names, but not more than a person reads.
+/// Returns the names as a list for a message: at most ten, and the number of the others.
 fn listed(names: &[String]) -> String {
     const SHOWN: usize = 10;
     let mut text = names.iter().take(SHOWN).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");

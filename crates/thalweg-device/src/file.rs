@@ -1,4 +1,4 @@
-//! A recording's file: opened once, read at stated places straight into the slot, each failure named.
+//! File of a recording: opened once, read at given offsets straight into the slot; errors name the file.
 
 use crate::DeviceError;
 use std::fs::File;
@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// An open file, or part of one, its name and its length.
+/// An open file, or part of one, with its name and its length.
 #[derive(Debug)]
 pub(crate) struct InputFile {
     file: File,
     path: PathBuf,
-    /// Where the part begins.
+    /// Offset of the part in the file, in bytes.
     start: u64,
     len: u64,
 }
@@ -33,18 +33,18 @@ impl InputFile {
         &self.path
     }
 
-    /// So many of its bytes, from byte `at` on; nothing where it does not have them.
+    /// Returns the part of `len` bytes from byte `at` on; `None` if the file is too short.
     pub(crate) fn part(self, at: u64, len: u64) -> Option<Self> {
         let within = at.checked_add(len).is_some_and(|end| end <= self.len);
         within.then(|| Self { start: self.start + at, len, ..self })
     }
 
-    /// The whole file, for a library that reads by itself.
+    /// Returns the whole file, for a library that reads by itself.
     pub(crate) fn into_inner(self) -> File {
         self.file
     }
 
-    /// Bytes in the file when it was opened.
+    /// Returns the number of bytes in the file when it was opened.
     pub(crate) fn len(&self) -> u64 {
         self.len
     }
@@ -60,7 +60,7 @@ impl InputFile {
         })
     }
 
-    /// The file's first bytes, at most `limit` of them.
+    /// Returns the file's first bytes, at most `limit` of them.
     pub(crate) fn head(&self, limit: usize) -> Result<Vec<u8>, DeviceError> {
         let mut bytes = vec![0; usize::try_from(self.len).unwrap_or(usize::MAX).min(limit)];
         self.read_at(0, &mut bytes)?;

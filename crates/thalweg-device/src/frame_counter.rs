@@ -1,69 +1,70 @@
-//! From a device's counter to the numbers of its frames.
+//! Numbers of a device's frames, from the device's counter.
 //!
-//! A counter has so many bits and wraps, goes up by a step, and begins anew where the device does. Frames are lost, overtake
-//! each other and come twice, and where anyone can send, some are forged. So a count is believed at once where it is near
-//! those before it; further ahead, when the next counts follow it; and where it cannot be reached in the time that has
-//! passed, it is taken for a counter that began anew.
+//! A counter has a limited number of bits and wraps, goes up by a step, and begins anew where the device does. Frames
+//! are lost, overtake each other and come twice, and where anyone can send, some are forged. So a count is believed at
+//! once if it is near those before it; further ahead, when the next counts follow it; and if it cannot be reached in
+//! the time that has passed, the counter is taken to have begun anew.
 //!
-//! Where the numbers that follow are a guess, because the counter began anew or the device was silent for longer than the
-//! counter counts, [`FrameCounter::is_certain`] says so.
+//! Where the numbers that follow are a guess, because the counter began anew or the device was silent for longer than
+//! the counter counts, [`FrameCounter::is_certain`] returns false.
 
 use std::time::Duration;
 use thalweg_wire::TaiNanos;
 
-/// Than this no frame of a device is further ahead of another, unless the device began anew.
+/// Maximum by which one frame of a device is ahead of another, in frames, unless the device began anew.
 const LARGEST_GAP: i128 = 1 << 24;
-/// The same of a counter of time.
+/// Maximum by which one frame is ahead of another for a counter of time, in frames.
 const LARGEST_GAP_IN_TIME: i128 = 1 << 31;
-/// So far ahead a count is believed once the next few follow it (RFC 3550, appendix A.1).
+/// Maximum by which a count is ahead and is still believed once the next few follow it (RFC 3550, appendix A.1).
 const JUMP: i128 = 1 << 16;
-/// So far ahead is no question of how fast a device is.
+/// Maximum by which a frame is ahead that is accepted at any pace of the device.
 const NEAR: i128 = 64;
-/// How long the rate of a device is looked at before it is known.
+/// Time over which the rate of a device is measured before it is known.
 const PACE_WINDOW: Duration = Duration::from_secs(1);
-/// Frames over which it is looked at by the device's own clock.
+/// Number of frames over which the rate is measured by the device's own clock.
 const DEVICE_WINDOW: u64 = 16;
-/// So many windows are remembered: nothing waits for longer on its way.
+/// Number of windows that are remembered: no frame is delayed for longer on its way.
 const LOOKS: usize = 8;
-/// No device whose pace is not known yet has more frames per second.
+/// Maximum number of frames per second of a device whose pace is not known yet.
 const FASTEST: f64 = 1e6;
-/// A device may be faster by this factor than it ever was.
+/// Factor by which a device may be faster than it ever was.
 const FASTER: f64 = 1.1;
-/// A device that begins to count anew is silent for at least so long.
+/// Minimum silence of a device that begins to count anew.
 const SOONEST: Duration = Duration::from_millis(100);
-/// So far ahead of the one before a silence is the first count behind a pause, at most.
+/// Maximum by which the first count after a pause is ahead of the last one before it.
 const PAUSE: u64 = 1;
-/// When so many have come since, they were not before the next one.
+/// Number of frames received since a drop, after which the dropped frames cannot have preceded the next one.
 const DROP_MEMORY: u32 = 128;
-/// So many that are dropped may be others', or some that came twice, where none is missing.
+/// Number of dropped frames that may be another sender's, or duplicates, where none is missing.
 const OTHERS: u64 = 16;
-/// A counter that comes round after so many frames may well have done so in a silence.
+/// Length of a counter's round, in frames, up to which it may well have wrapped in a silence.
 const SMALL: i128 = 1 << 12;
-/// So many counts that follow others, until it is known by how much the counter goes up.
+/// Number of counts that follow others, until the step of the counter is known.
 const STEPS: u32 = 32;
 
-/// When a count that is not near the others is believed.
+/// Conditions under which a count that is not near the others is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trust {
-    /// So far ahead of the newest a count is believed at once.
+    /// Maximum by which a count is ahead of the newest and is believed at once.
     pub at_once: u32,
-    /// A little further ahead it is believed when so many have come that follow each other, none believed in between.
+    /// Number of counts that must follow each other, none believed in between, for one a little further ahead to be
+    /// believed.
     pub few: u32,
-    /// Any other when so many have.
+    /// Number of counts that must follow each other for any other count to be believed.
     pub followers: u32,
-    /// And none was believed for so long before.
+    /// Time for which no count was believed, also needed for any other count.
     pub silence: Duration,
-    /// A count that is so far behind the newest is late, and says nothing of where the counter is.
+    /// Maximum by which a late count is behind the newest. A late count gives no information on the counter's position.
     pub late: u32,
-    /// Nobody else knows when the device begins to count anew.
+    /// True if only the counts show when the device begins to count anew.
     pub restarts_unseen: bool,
 }
 
 impl Trust {
-    /// In counts that anyone on the network can send: a single forged one moves nothing.
+    /// Rules for counts that anyone on the network can send: a single forged one has no effect.
     pub const DATAGRAMS: Self =
         Self { at_once: 3000, few: 4, followers: 16, silence: Duration::from_secs(1), late: 0, restarts_unseen: true };
-    /// In the counts of a camera whose address and port are known.
+    /// Rules for the counts of a camera whose address and port are known.
     pub const CAMERA: Self = Self {
         at_once: 64,
         few: 3,
@@ -72,7 +73,7 @@ impl Trust {
         late: 64,
         restarts_unseen: false,
     };
-    /// In the counts of a device of this machine.
+    /// Rules for the counts of a device of this machine.
     pub const DRIVER: Self = Self {
         at_once: LARGEST_GAP as u32,
         few: 1,
@@ -83,46 +84,46 @@ impl Trust {
     };
 }
 
-/// How a device counts.
+/// Properties of a device's counter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CounterRules {
     /// Bits of the counter, 1 to 64.
     pub bits: u32,
-    /// The lowest count: what follows the highest.
+    /// Lowest count, the one that follows the highest.
     pub lowest: u64,
-    /// By how much it goes up from one frame to the next.
+    /// Increment from one frame to the next.
     pub step: u64,
-    /// It counts time: it goes on while the device is away, and does not begin anew.
+    /// True if the counter counts time: it goes on while the device is away, and does not begin anew.
     pub is_absolute: bool,
-    /// The count of frame 0; without one, of the frame that comes first.
+    /// Count of frame 0; without one, frame 0 is the frame that comes first.
     pub first: Option<u64>,
-    /// Frames per second, where the device keeps to a clock.
+    /// Frames per second, if the device keeps to a clock.
     pub rate: Option<f64>,
-    /// When a count is believed.
+    /// Conditions under which a count is believed.
     pub trust: Trust,
 }
 
 impl CounterRules {
-    /// A counter with so many bits that goes up by one.
+    /// Creates the rules of a counter with `bits` bits that goes up by one.
     pub const fn new(bits: u32, trust: Trust) -> Self {
         Self { bits, lowest: 0, step: 1, is_absolute: false, first: None, rate: None, trust }
     }
 }
 
-/// The numbers of a device's frames, from its counts.
+/// Converter from a device's counts to the numbers of its frames.
 #[derive(Debug, Clone)]
 pub struct FrameCounter {
     rules: CounterRules,
-    /// The highest so far: the device's count, and the number.
+    /// Count and number of the highest frame so far.
     newest: Option<(u64, u64)>,
-    /// When a count was believed last.
+    /// Time at which a count was last believed.
     believed: Duration,
     pace: Pace,
-    /// When the newest was taken, and the one that is looked at, by the device's clock.
+    /// Times by the device's clock at which the newest frame and the frame being examined were taken.
     taken: (Option<TaiNanos>, Option<TaiNanos>),
     doubted: Option<Doubted>,
     steps: Steps,
-    /// Frames that were dropped on the way about when the newest came, and how many have come since.
+    /// Number of frames that were dropped on the way about when the newest came, and number of frames since.
     dropped: u64,
     went_on: u32,
     guess: Option<Guess>,
@@ -134,57 +135,58 @@ pub struct FrameCounter {
 #[derive(Debug, Clone, Copy)]
 struct Doubted {
     last: u64,
-    /// How many there were, and how many different ones.
+    /// Number of counts, and number of different ones.
     row: u32,
     different: u32,
 }
 
-/// Numbers that are a guess.
+/// Range of numbers that are a guess.
 #[derive(Debug, Clone, Copy)]
 struct Guess {
-    /// The first of them.
+    /// First number that is a guess.
     from: u64,
-    /// The newest number when a doubt came up last.
+    /// Newest number when a doubt last came up.
     doubted_at: u64,
-    /// Those from here on were found to be right.
+    /// First number from which on they were found to be right.
     right_from: Option<u64>,
 }
 
-/// How fast a device is.
+/// Speed of a device.
 #[derive(Debug, Clone, Copy, Default)]
 struct Pace {
-    /// When it was looked at, and its number then: the newest last. What has waited at a port comes late and at once, so one
-    /// look alone does not tell where the device is.
+    /// Times of the last measurements with the frame's number then: the newest last. Frames that waited at a port come
+    /// late and all at once, so one measurement alone does not show the device's position.
     looks: [Option<(Duration, u64)>; LOOKS],
     /// Frames per second: the most in one window.
     fastest: Option<f64>,
-    /// The same by the device's clock, over some frames; and those since it was looked at last, with their nanoseconds.
+    /// Frames per second by the device's clock, over some frames; and the frames since the last measurement, with their
+    /// nanoseconds.
     by_device: Option<f64>,
     since: (u64, u64),
 }
 
-/// What is known of how a counter goes up.
+/// Knowledge of a counter's step.
 #[derive(Debug, Clone, Copy, Default)]
 struct Steps {
     last: Option<u64>,
-    /// What divides all steps so far, and how many there were.
+    /// Greatest common divisor of all steps so far, and the number of steps.
     divisor: u64,
     count: u32,
 }
 
-/// What the number of a frame is.
+/// Number of a frame, as far as its count determines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameNumber {
-    /// This one.
+    /// The frame has this number.
     At(u64),
-    /// One before the first.
+    /// The frame is before the first.
     Early,
-    /// Far from all others.
+    /// The frame's count is far from all others.
     Stray,
 }
 
 impl FrameCounter {
-    /// Nothing has come.
+    /// Creates a counter before the first frame.
     pub fn new(rules: CounterRules) -> Self {
         Self {
             rules,
@@ -202,37 +204,38 @@ impl FrameCounter {
         }
     }
 
-    /// Whether a frame's number is more than a guess.
+    /// Returns whether a frame's number is more than a guess.
     pub fn is_certain(&self, number: u64) -> bool {
         self.guess.is_none_or(|guess| number < guess.from || guess.right_from.is_some_and(|right| number >= right))
     }
 
-    /// The numbers from `first` on were compared with those of other devices, and are right: those that follow are no guess,
-    /// unless a doubt has come up since `first` was the newest.
+    /// Reports that the numbers from `first` on were compared with those of other devices, and are right: those that
+    /// follow are no guess, unless a doubt has come up since `first` was the newest.
     pub fn numbers_agree(&mut self, first: u64) {
         if let Some(guess) = self.guess.as_mut().filter(|guess| first > guess.doubted_at) {
             guess.right_from = Some(first);
         }
     }
 
-    /// From now on it counts with so many bits, from `lowest` on.
+    /// Sets the number of bits with which the device counts from now on, and the lowest count.
     pub fn set_width(&mut self, bits: u32, lowest: u64) {
         let lowest = if bits == self.rules.bits { lowest.min(self.rules.lowest) } else { lowest };
         (self.rules.bits, self.rules.lowest) = (bits, lowest);
     }
 
-    /// From now on the device has so many frames per second, where it keeps to a clock.
+    /// Sets the device's frames per second from now on, if it keeps to a clock.
     pub fn set_rate(&mut self, rate: Option<f64>) {
         self.rules.rate = rate;
     }
 
-    /// Whether it may come round unseen while frames are [`dropped`](Self::dropped) within a second or so.
+    /// Returns whether the counter may wrap unnoticed while frames are [`dropped`](Self::dropped) within a second or
+    /// so.
     pub fn is_narrow(&self) -> bool {
         self.rules.bits <= 16 && !self.rules.is_absolute
     }
 
-    /// Takes note of frames that were dropped on the way, before those that come next or among those since number `from`.
-    /// Where the counter may have come round meanwhile, numbers from `from` on are a guess.
+    /// Records frames that were dropped on the way, before those that come next or among those since number `from`.
+    /// Where the counter may have wrapped meanwhile, numbers from `from` on are a guess.
     pub fn dropped(&mut self, frames: u64, from: u64) {
         if frames == 0 || self.rules.is_absolute {
             return;
@@ -241,7 +244,7 @@ impl FrameCounter {
             self.dropped = 0;
         }
         self.dropped = self.dropped.saturating_add(frames);
-        // As many again may have been lost unseen.
+        // As many again may have been lost unnoticed.
         if i128::from(self.dropped) >= self.round() / 2 {
             if self.is_certain(from) {
                 tracing::warn!(
@@ -254,17 +257,17 @@ impl FrameCounter {
         }
     }
 
-    /// Returns how often the counter began anew.
+    /// Returns the number of times that the counter began anew.
     pub fn restarts(&self) -> u64 {
         self.restarts
     }
 
-    /// Whether a count has come.
+    /// Returns whether a count has come.
     pub fn has_begun(&self) -> bool {
         self.newest.is_some()
     }
 
-    /// Returns the count of a number near the newest; nothing where none has come.
+    /// Returns the count of a number near the newest; `None` if no frame has come.
     pub fn count_of(&self, number: u64) -> Option<u64> {
         let (count, newest) = self.newest?;
         let steps = (i128::from(number) - i128::from(newest)) * i128::from(self.rules.step);
@@ -272,8 +275,8 @@ impl FrameCounter {
         u64::try_from(place.rem_euclid(self.period())).ok().map(|place| place + self.rules.lowest)
     }
 
-    /// The frame with this count has this number, whatever came before: a device that is there again. `is_certain`: the
-    /// number is more than a guess.
+    /// Sets the number of the frame with this count, whatever came before, for a device that has returned.
+    /// `is_certain`: the number is more than a guess.
     pub fn begin(&mut self, count: u64, number: u64, is_certain: bool, now: Duration) {
         if !is_certain {
             self.doubt_from(number);
@@ -283,7 +286,7 @@ impl FrameCounter {
         self.believe(count, number, now);
     }
 
-    /// The counter has begun anew with this count: the frame's number is the one after the newest, or `next`. Returns it.
+    /// Begins anew with this count. Returns the frame's number: the one after the newest, or `next`.
     pub fn begin_anew(&mut self, count: u64, next: u64, now: Duration) -> u64 {
         self.restarts += 1;
         let number = self.newest.map_or(0, |(_, newest)| newest.saturating_add(1)).max(next);
@@ -293,7 +296,7 @@ impl FrameCounter {
         number
     }
 
-    /// Returns the number that would be believed at once, and is none of the past. Changes nothing.
+    /// Returns the number that would be believed at once and is not in the past. Changes no state.
     pub fn expects(&self, count: u64, next: u64) -> Option<u64> {
         self.near(self.place(count)?, next)
     }
@@ -303,29 +306,31 @@ impl FrameCounter {
         u64::try_from(place).ok().filter(|number| *number >= next && is_near)
     }
 
-    /// Takes note of a count. `next` is the first number that is still waited for: what is before it is of no use.
+    /// Takes a count, and returns the frame's number. `next` is the first number that is still waited for: earlier
+    /// frames are of no use.
     pub fn came(&mut self, count: u64, next: u64, now: Duration) -> FrameNumber {
         self.came_dated(count, next, now, None)
     }
 
-    /// As [`came`](Self::came), of a frame that was taken then, by the device's clock: frames that were lost together may
-    /// have been sent long after each other, and come at once.
+    /// Takes a count as [`came`](Self::came) does, of a frame taken at time `taken` by the device's clock: frames that
+    /// were lost together may have been sent long after each other, and come at once.
     pub fn came_dated(&mut self, count: u64, next: u64, now: Duration, taken: Option<TaiNanos>) -> FrameNumber {
         self.taken.1 = taken;
-        // Some cameras count 0, which others leave out: the first 0 tells.
+        // Some cameras count 0, which others leave out: the first 0 shows it.
         self.rules.lowest = self.rules.lowest.min(count);
         self.look_for_step(count);
         let place = self.place(count).map(|place| place + self.rounds_by_date(place) * self.round());
         let near = place.and_then(|place| self.near(place, next));
         if let Some(number) = near.filter(|number| self.is_reachable(*number, now)) {
-            // Old counts have come again, one after the other, up to here: they came twice, or the counter began anew.
+            // Old counts have come again, one after the other, up to this one: they came twice, or the counter began
+            // anew.
             if self
                 .doubted
                 .is_some_and(|doubted| self.follows(doubted, count) && doubted.different >= self.rules.trust.few)
             {
                 self.doubt_from(number);
             }
-            // One that is missing comes late; or the counter began anew among many that were dropped.
+            // A missing frame comes late; or the counter began anew among many dropped frames.
             if self.dropped > OTHERS && self.ahead(number.into()) < 0 {
                 self.doubt_from(number);
             }
@@ -373,8 +378,8 @@ impl FrameCounter {
         if begins_anew { FrameNumber::At(self.begin_anew(count, next, now)) } else { other }
     }
 
-    /// Returns by how many rounds a narrow counter's place is another one, where the device's clock says so: a frame that seems
-    /// to be behind the newest was taken after it, or the other way round.
+    /// Returns by how many rounds a narrow counter's place is another one, where the device's clock shows it: a frame
+    /// that seems to be behind the newest was taken after it, or the other way round.
     fn rounds_by_date(&self, place: i128) -> i128 {
         let (Some(newest), Some(taken), true) = (self.taken.0, self.taken.1, self.is_narrow()) else { return 0 };
         match self.ahead(place) {
@@ -384,7 +389,7 @@ impl FrameCounter {
         }
     }
 
-    /// Numbers before a count comes again.
+    /// Returns the number of frames until a count comes again.
     fn round(&self) -> i128 {
         match self.rules.step {
             // Nearly all counters: no division for each frame.
@@ -393,12 +398,12 @@ impl FrameCounter {
         }
     }
 
-    /// Counts before one comes again.
+    /// Returns the number of counts until one comes again.
     fn period(&self) -> i128 {
         (1_i128 << self.rules.bits) - i128::from(self.rules.lowest)
     }
 
-    /// Where it would be; nothing where it lies between two numbers. Changes nothing.
+    /// Returns the number that a count would have; `None` if it lies between two numbers. Changes no state.
     fn place(&self, count: u64) -> Option<i128> {
         match (self.newest, self.rules.first) {
             (Some((newest, number)), _) => Some(i128::from(number) + self.numbers(newest, count)?),
@@ -407,19 +412,19 @@ impl FrameCounter {
         }
     }
 
-    /// How many numbers there are from one count to another.
+    /// Returns the difference in numbers from one count to another, or `None` if it is not a whole number of steps.
     fn numbers(&self, from: u64, to: u64) -> Option<i128> {
         let (counts, step) = (self.distance(from, to), i128::from(self.rules.step));
         (counts % step == 0).then_some(counts / step)
     }
 
-    /// How far that is ahead of the newest; before the first came, of number 0.
+    /// Returns by how much a number is ahead of the newest, or of number 0 before the first frame.
     fn ahead(&self, place: i128) -> i128 {
         place - self.newest.map_or(0, |(_, number)| number.into())
     }
 
-    /// From one count to another. Only the last quarter of what the counter counts is taken for the past: frames overtake few
-    /// others, and many are lost.
+    /// Returns the distance from one count to another. Only the last quarter of the counter's range is taken for the
+    /// past: frames overtake few others, and many are lost.
     fn distance(&self, from: u64, to: u64) -> i128 {
         let period = self.period();
         let ahead = match self.rules.lowest {
@@ -430,7 +435,7 @@ impl FrameCounter {
         if ahead < period - period / 4 { ahead } else { ahead - period }
     }
 
-    /// Whether a device can have got to a number by now, as fast as it ever was.
+    /// Returns whether a device can have reached a number by now, at the fastest it ever was.
     fn is_reachable(&self, number: u64, now: Duration) -> bool {
         if self.ahead(number.into()) <= NEAR {
             return true;
@@ -440,9 +445,9 @@ impl FrameCounter {
         i128::from(number) <= NEAR + i128::from(most)
     }
 
-    /// A count that is ahead, or one of the past. After a silence in which the counter may have come round, the number is the
-    /// one that the rate leads to; and where that does not fit, a guess. It is one, too, where the device may have begun anew
-    /// in that silence and counted up to there.
+    /// Believes a count that is ahead, or one of the past. After a silence in which the counter may have wrapped, the
+    /// number is the one that the rate leads to, or a guess if that does not fit. The number is also a guess if the
+    /// device may have begun anew in that silence and counted up to there.
     fn believe_after_silence(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
         let (Some((_, newest)), false) = (self.newest.filter(|(_, newest)| number > *newest), self.rules.is_absolute)
         else {
@@ -456,8 +461,8 @@ impl FrameCounter {
         let ahead = (number - newest) as f64;
         let (period, due) = (self.round() as f64, silence * fastest.unwrap_or(FASTEST));
         if fastest.is_none() || due < 0.75 * period {
-            // A pause, or as many as the rate says: it goes on. Any other may be the count of one that began anew meanwhile, or
-            // came round.
+            // A pause, or as many frames as the rate predicts: the counter goes on. Any other count may come from a
+            // counter that began anew meanwhile, or wrapped.
             let is_small = self.round() <= SMALL;
             let expected = fastest.or_else(|| self.pace.so_far(newest, self.believed)).map(|pace| silence * pace);
             let goes_on = ahead <= PAUSE as f64
@@ -469,14 +474,14 @@ impl FrameCounter {
                     number,
                     "the device was silent for {silence:.1} s and may have begun to count anew: numbers are uncertain"
                 );
-                // One that is overtaken, too.
+                // A frame that is overtaken is in doubt as well.
                 self.doubt_from(newest.saturating_add(1));
             }
             return self.believe(count, number, now);
         }
         let rounds = ((due - ahead) / period).round().max(0.0);
         let by_rate = ahead + rounds * period;
-        // Among rounds that are all as near, none is known.
+        // If the uncertainty covers several rounds, none of them is known.
         let most = (0.01 * due).max(2.0);
         let fits = (by_rate - due).abs() <= most && most <= 0.25 * period && by_rate < LARGEST_GAP as f64;
         let number = if fits { newest.saturating_add(by_rate as u64) } else { number };
@@ -524,12 +529,13 @@ impl FrameCounter {
 
     fn doubt_from(&mut self, number: u64) {
         let newest = self.newest.map_or(number, |(_, newest)| newest.max(number));
-        // Of an earlier guess that was right, what comes late is one again.
+        // A frame that comes late, numbered in an earlier guess that was confirmed, is a guess again.
         let from = self.guess.map_or(number, |guess| guess.from.min(number));
         self.guess = Some(Guess { from, doubted_at: newest, right_from: None });
     }
 
-    /// How many have come in a row, none believed in between, each a little behind the one before.
+    /// Returns how many counts have come in a row, none believed in between, each a little ahead of the one before or
+    /// equal to it.
     fn follow(&mut self, count: u64) -> u32 {
         let (mut row, mut different) = (1, 1);
         if let Some(before) = self.doubted.filter(|before| self.follows(*before, count)) {
@@ -545,7 +551,7 @@ impl FrameCounter {
         (0..=near).contains(&self.distance(doubted.last, count))
     }
 
-    /// Finds out whether the counter goes up by more than it was thought to, once.
+    /// Finds out, once, whether the counter goes up by more than configured.
     fn look_for_step(&mut self, count: u64) {
         if self.steps.count >= STEPS {
             return;
@@ -563,13 +569,13 @@ impl FrameCounter {
         }
     }
 
-    /// By how much the counter goes up, as far as that is known by now.
+    /// Returns the step of the counter, as far as it is known by now.
     #[cfg(test)]
     fn step_found(&self) -> Option<u64> {
         (self.steps.count >= STEPS).then_some(self.steps.divisor)
     }
 
-    /// Whether so many in a row, after such a silence, are the device's.
+    /// Returns whether `row` counts in a row, after this silence, are the device's.
     fn begins_anew(&self, row: u32, now: Duration) -> bool {
         let Trust { followers, silence, .. } = self.rules.trust;
         row >= followers && now.saturating_sub(self.believed) >= silence
@@ -577,14 +583,14 @@ impl FrameCounter {
 }
 
 impl Pace {
-    /// A frame with this number came.
+    /// Records that the frame with this number came.
     fn passed(&mut self, number: u64, now: Duration, silence: Duration) {
         let last = self.looks[LOOKS - 1];
         if let Some((since, first)) = last {
             if now < since + PACE_WINDOW {
                 return;
             }
-            // The first frame behind a silence may have waited, and more of that time with it.
+            // The first frame after a silence may have waited, and other frames of that time with it.
             if silence <= (now - since) / 2 {
                 let pace = number.saturating_sub(first) as f64 / (now - since).as_secs_f64();
                 self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
@@ -594,7 +600,7 @@ impl Pace {
         self.looks[LOOKS - 1] = Some((now, number));
     }
 
-    /// Returns the highest number that the device can have got to by now, where that is known.
+    /// Returns the highest number that the device can have reached by now, or `None` if that is not known.
     fn furthest(&self, now: Duration) -> Option<u64> {
         let fastest = self.fastest? * FASTER;
         let from = |(since, number): (Duration, u64)| {
@@ -603,7 +609,7 @@ impl Pace {
         self.looks.iter().flatten().map(|look| from(*look)).max()
     }
 
-    /// So many frames were taken in so many nanoseconds.
+    /// Records that `frames` frames were taken in `nanos` nanoseconds.
     fn passed_by_device(&mut self, frames: u64, nanos: u64) {
         let (before, time) = self.since;
         self.since = (before.saturating_add(frames), time.saturating_add(nanos));
@@ -674,7 +680,7 @@ mod tests {
         restart(&mut counter, 100, NOW + 2 * Trust::DATAGRAMS.silence);
         let (_, newest) = counter.newest.unwrap();
         assert!(counter.is_certain(99) && !counter.is_certain(newest));
-        // Of numbers before the restart nobody learns whether it was right.
+        // Numbers before the restart do not show whether it was numbered right.
         counter.numbers_agree(99);
         assert!(!counter.is_certain(newest));
         counter.numbers_agree(newest);
@@ -697,7 +703,7 @@ mod tests {
             assert_eq!(counter.came(9 + 70_000 * step + 1, 70_000, NOW), FrameNumber::Stray, "it lies between two");
             assert_eq!(counter.step_found(), Some(step));
         }
-        // What was thought to go up by one.
+        // A counter that was thought to go up by one.
         let mut counter = counter_of(64, None, 1, false);
         for number in 0..40u64 {
             counter.came(7 + 4096 * number, 0, NOW);
@@ -713,7 +719,7 @@ mod tests {
         let (away, later) = (40_000_000, NOW + Trust::DATAGRAMS.silence);
         let came: Vec<_> = (0..20).map(|number| counter.came(1_000_000 + away + number, 10, later)).collect();
         assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(away + 15)]);
-        // Somebody sets it back.
+        // The clock is set back.
         let later = later + Trust::DATAGRAMS.silence;
         let came: Vec<_> = (0..40).map(|number| counter.came(1_000_000 + number, away + 20, later)).collect();
         assert!(came.iter().all(|number| *number == FrameNumber::Stray), "{came:?}");
@@ -733,7 +739,7 @@ mod tests {
         let came: Vec<_> = (0..100).map(|number| counter.came((1 << 62) + number, 0, NOW)).collect();
         assert!(came.iter().all(|number| *number == FrameNumber::Stray), "{came:?}");
         assert!(counter.warned);
-        // One that is nearer is, when others follow it.
+        // A nearer count is believed, when others follow it.
         let came: Vec<_> = (0..20).map(|number| counter.came(1_000_000 + number, 0, NOW)).collect();
         assert_eq!(came[14..16], [FrameNumber::Stray, FrameNumber::At(1_000_015)]);
         assert_eq!(counter.restarts(), 0);
@@ -770,7 +776,7 @@ mod tests {
         assert_eq!(came[15..17], [FrameNumber::At(5000), FrameNumber::At(5001)]);
         assert_eq!(counter.restarts(), 1);
         assert!(counter.is_certain(4999) && !counter.is_certain(5000));
-        // What can have been lost in a second is; more cannot be.
+        // A loss that is possible within a second is believed; a larger one is not.
         let later = later + Trust::DATAGRAMS.silence;
         let came: Vec<_> = (0..4).map(|count| counter.came(5000 + count, 5005, later)).collect();
         assert_eq!(came[2..], [FrameNumber::Stray, FrameNumber::At(9988)]);
@@ -784,7 +790,7 @@ mod tests {
     fn a_frame_counted_anew_that_comes_late_is_none_that_was_missing_before() {
         let mut counter = FrameCounter::new(CounterRules::new(32, Trust::DRIVER));
         [0, 1, 2, 3, 5].into_iter().for_each(|count| _ = counter.came(count, 0, NOW));
-        // 4 is still waited for.
+        // Number 4 is still waited for.
         assert_eq!(counter.begin_anew(2, 4, NOW), 6);
         assert_eq!(counter.came(0, 4, NOW), FrameNumber::At(4));
         assert!(counter.is_certain(3) && !counter.is_certain(4));
@@ -798,7 +804,7 @@ mod tests {
         (10..100).for_each(|count| _ = counter.came(count, 10, NOW));
         counter.dropped(200, 100);
         counter.came(100, 100, NOW);
-        // A comparison of those before has been under way.
+        // A comparison of earlier numbers was under way.
         counter.numbers_agree(50);
         assert!(!counter.is_certain(101));
         counter.numbers_agree(101);
@@ -809,16 +815,17 @@ mod tests {
     fn a_source_that_stands_still_takes_its_device_for_no_slower_than_it_is() {
         let mut counter = counter_of(64, None, 1, false);
         let at = |number: u64| Duration::from_millis(20 * number);
-        // It stands still for a second, with the frames of that second waiting.
+        // The host stands still for a second, with the frames of that second waiting.
         (0..25).for_each(|number| _ = counter.came(number, number, at(number)));
         (25..75).for_each(|number| _ = counter.came(number, number, at(75)));
         (75..110).for_each(|number| _ = counter.came(number, number, at(number)));
-        // The device begins anew, and counts while nothing is heard of it.
+        // The device begins anew, and counts while none of its frames arrive.
         counter.came(140, 110, at(110) + Duration::from_secs_f64(3.4));
         assert!(!counter.is_certain(140));
     }
 
-    /// A counter of 16 bits at so many frames a second that is silent for so long, and then goes on `ahead` of where it was.
+    /// Runs a counter of 16 bits at 50 frames a second that is silent for `seconds`, and then goes on `ahead` of its
+    /// last number.
     fn after_silence(rate: Option<f64>, seconds: u64, ahead: u64) -> (u64, bool) {
         let mut counter = FrameCounter::new(CounterRules { rate, ..CounterRules::new(16, Trust::CAMERA) });
         for number in 0..200 {
@@ -846,11 +853,11 @@ mod tests {
     #[test]
     fn a_narrow_counter_of_frames_that_are_dated_comes_round_unseen_by_no_burst() {
         let taken = |number: u64| Some(TaiNanos(1_800_000_000_000_000_000 + 1000 * number));
-        // Of very many lost nobody knows how many rounds they were.
+        // After a very long loss the number of rounds is unknown.
         let cases = [(0, 0, true), (10, 10, true), (11, 11, false), (16, 16, false), (1600, 0, false)];
         for (lost, seen, is_certain) in cases {
             let mut counter = counter_of(4, None, 1, false);
-            // All of them come at once.
+            // All frames arrive at once.
             for number in 0..20 {
                 assert_eq!(counter.came_dated(number % 16, number, NOW, taken(number)), FrameNumber::At(number));
             }
@@ -862,7 +869,7 @@ mod tests {
 
     #[test]
     fn a_counter_may_begin_anew_among_what_is_dropped_or_in_a_silence() {
-        // A hundred a second.
+        // A hundred frames a second.
         let at = |count: u64| NOW + Duration::from_millis(10 * count);
         let counted = |to: u64| {
             let mut counter = counter_of(64, None, 1, false);
@@ -871,12 +878,13 @@ mod tests {
             });
             counter
         };
-        // Fifty came, sixty were dropped, and then it is at 58: it went on, and most of them were others'; or it began anew.
+        // Fifty came, sixty were dropped, and then the count is 58: either it went on, and most of the dropped ones
+        // were another sender's, or it began anew.
         let mut counter = counted(50);
         counter.dropped(60, 51);
         counter.came(58, 51, at(51));
         assert!(!counter.is_certain(58) && counter.is_certain(50));
-        // The next one, by chance.
+        // The next count, by chance.
         for (dropped, is_certain) in [(10, true), (60, false)] {
             let mut counter = counted(50);
             counter.dropped(dropped, 51);
@@ -887,7 +895,7 @@ mod tests {
         counter.dropped(60, 51);
         counter.came(111, 51, at(51));
         assert!(counter.is_certain(111), "it went on");
-        // Ten seconds of silence.
+        // The device is silent for ten seconds.
         for (count, is_certain) in [(1001, true), (1050, false), (2000, true)] {
             let mut counter = counted(1000);
             counter.came(count, 1001, at(2000));
@@ -939,8 +947,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes, nothing overflows; and what is believed is at or behind what is waited for, and no further
-        /// ahead than a gap can be.
+        /// For any counts: nothing overflows; and a believed number is ahead by no more than the largest gap.
         #[test]
         fn any_numbers(raws in proptest::collection::vec(any::<u64>(), 0..50), bits in 1u32..=64, first: Option<u64>, step in 1u64..9, is_absolute: bool) {
             let mut counter = counter_of(bits, first, step, is_absolute);
@@ -950,7 +957,7 @@ mod tests {
                 let expected = counter.expects(raw, next);
                 let number = counter.came(raw, next, NOW * at as u32);
                 if let (Some(expected), FrameNumber::At(number)) = (expected, number) {
-                    // It is another one where the counter has come round, or begun anew.
+                    // The number differs where the counter has wrapped, or begun anew.
                     prop_assert!(expected >= next && (number == expected || !counter.is_certain(number)));
                 }
                 if let FrameNumber::At(number) = number && number >= next {

@@ -1,12 +1,12 @@
-//! What of a fragment did not come, in words.
+//! Text that lists the missing bytes of a fragment.
 
 use std::fmt::Write;
 
-/// Ranges of bytes that are written out.
+/// Maximum number of ranges of bytes that are written out.
 const MOST_RANGES: usize = 8;
 
-/// Returns the ranges of bytes, each with its end behind it, that are missing of a fragment of so many: "bytes 8 to 16, 32 to
-/// 40 of 64".
+/// Returns the missing ranges of bytes of a fragment of `length` bytes as text, each with its exclusive end: "bytes 8
+/// to 16, 32 to 40 of 64".
 pub fn gaps_text(gaps: &[(usize, usize)], length: usize) -> String {
     let mut text = String::from("bytes ");
     for (at, (begin, end)) in gaps.iter().take(MOST_RANGES).enumerate() {

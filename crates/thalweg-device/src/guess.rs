@@ -1,4 +1,4 @@
-//! Which devices a file makes, by its name and its first bytes: for `thalweg demo --input FILE…`.
+//! Devices for a file, recognised by its name and its first bytes: for `thalweg demo --input FILE…`.
 
 use crate::file::InputFile;
 use crate::pgm::has_ending;
@@ -6,14 +6,14 @@ use crate::sigmf_files::{Container, file_names};
 use crate::{DeviceConfig, DeviceError, NpyConfig, PgmConfig, SigmfConfig, TiffConfig, VdifConfig, npy, tiff, vdif};
 use std::path::{Path, PathBuf};
 
-/// The devices that play `inputs`, in that order; again and again where `looped`.
+/// Returns the devices that play `inputs`, in that order; repeatedly if `looped`.
 ///
 /// A SigMF recording makes one device, named by either of its files or both; an archive or collection makes one for
 /// each of its recordings. A VDIF file makes one for each of its threads, since one event is one frame time across
 /// threads. All PGM images, and those of directories, make one sequence, and so do all TIFF images.
 ///
 /// # Errors
-/// Where one of `inputs` cannot be read, or is of no format that is known here.
+/// One of `inputs` cannot be read, or has no format that is known here.
 pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>, DeviceError> {
     let mut devices: Vec<DeviceConfig> = Vec::new();
     for input in inputs {

@@ -1,27 +1,27 @@
-//! What the records of a device are, where somebody has to say it: so many bytes, or an array.
+//! Layout of a device's records, where it has to be configured: a number of bytes, or an array.
 
 use crate::{DeviceError, MAX_AXES, MAX_PAYLOAD, StoredType};
 use std::path::Path;
 use thalweg_text::ByteSize;
 use thalweg_wire::PayloadType;
 
-/// Records of one size.
+/// Layout of records of one size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes in each.
+    /// Length of each record, in bytes.
     pub bytes: usize,
-    /// What they are.
+    /// Type of the payload.
     pub payload_type: PayloadType,
-    /// Their axes, where they are arrays: the last one without gaps.
+    /// Lengths of the axes, if records are arrays: the last one without gaps.
     pub shape: Option<Vec<u64>>,
     stored: Option<StoredType>,
 }
 
 impl Layout {
-    /// Records of `record` bytes, or of elements of a type with these axes, or with one axis.
+    /// Creates the layout of records of `record` bytes, or of elements of a type with these axes, or with one axis.
     ///
     /// # Errors
-    /// Not enough is said, it contradicts itself, or they would be longer than 1 GiB.
+    /// The options are incomplete or contradictory, or the records would be longer than 1 GiB.
     pub fn new(
         record: Option<ByteSize>,
         stored: Option<StoredType>,
@@ -37,20 +37,20 @@ impl Layout {
         Ok(Self { bytes, payload_type, shape, stored })
     }
 
-    /// Makes of a record what a fragment has.
+    /// Converts a record to the byte order of fragments, little-endian.
     pub fn to_little_endian(&self, record: &mut [u8]) {
         if let Some(stored) = self.stored {
             stored.to_little_endian(record);
         }
     }
 
-    /// What a person should know of records that come from there.
+    /// Returns a note for the user on records from that file, if there is anything to know.
     pub fn note(&self, from: &Path) -> Option<String> {
         self.stored.and_then(|stored| stored.note(from))
     }
 }
 
-/// Bytes in a record, and its axes where it is an array.
+/// Returns the number of bytes in a record, and its axes if it is an array.
 fn record_of(
     record: Option<u64>,
     stored: Option<StoredType>,

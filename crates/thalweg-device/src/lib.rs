@@ -1,13 +1,12 @@
-//! Where bytes begin: devices that work by themselves, model digitizers, and replayed recordings.
+//! Sources of data: devices that work by themselves, model digitizers, and replayed recordings.
 //!
-//! An [`Acquisition`] fills buffers that are posted to it, in its own order and time, and counts what it loses.
+//! An [`Acquisition`] fills buffers that are posted to it, in its own order and time, and counts its losses.
 //!
 //! A [`Device`] stands for the hardware that writes fragments into a slot by DMA: the source node's hot thread asks it
-//! for the next payload's length, gives it that many bytes of a slot, and gets back what belongs in the fragment
-//! header. A model says `simulated` and a recording says `replayed`, in its [`Description`] and in every fragment's
-//! status.
+//! for the next payload's length, passes it that many bytes of a slot, and receives the values for the fragment header.
+//! A model is marked `simulated` and a recording `replayed`, in its [`Description`] and in every fragment's status.
 //!
-//! | kind | what it is | one fragment is |
+//! | kind | device | one fragment is |
 //! | --- | --- | --- |
 //! | `model-adc` | a 12-bit digitizer computed from a seed ([`model_adc`]) | `size` bytes of samples |
 //! | `sigmf` | a SigMF recording | `samples_per_fragment` samples of every channel |
@@ -19,46 +18,46 @@
 //! | `udp` | an instrument that sends datagrams (`thalweg-instrument`) | a frame, a heap, a packet or several |
 //! | `gige` | a GigE Vision camera (an [`Acquisition`], in `thalweg-gige`) | an image |
 //! | `stream` | records out of a pipe or a serial port (an [`Acquisition`], in `thalweg-dev`) | one record |
-//! | `comedi` | a board that samples (an [`Acquisition`], in `thalweg-dev`) | so many samples of each channel |
+//! | `comedi` | a board that samples (an [`Acquisition`], in `thalweg-dev`) | as many samples of each channel |
 //! | `v4l2` | a camera that the kernel has a driver for (an [`Acquisition`], in `thalweg-dev`) | one image |
 //! | `fit` | fits of another source's images (an [`Acquisition`], in `thalweg-features`) | a row of numbers |
 //! | `edu` | QEMU's edu device (an [`Acquisition`], in `thalweg-pci`) | what it writes into a slot |
 //! | `nvme` | an NVMe disk (an [`Acquisition`], in `thalweg-pci`) | a part of the disk, which it writes into a slot |
 //!
-//! How fast fragments are taken is not the device's business: the source node paces. Files are input from a stranger:
-//! what their headers say is compared with what is there, and errors name the file, the place and the field.
+//! Devices do not pace themselves: the source node determines the rate at which fragments are taken. Files are
+//! untrusted input: their headers are compared with their contents, and errors name the file, the place and the field.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! | --- | --- |
-//! | `config` | How a device is asked for: the `device = { kind = "…", … }` table of the topology file |
+//! | `config` | Configuration of a device: the `device = { kind = "…", … }` table of the topology file |
 //! | `acquisition` | Devices that work by themselves: buffers are posted and come back filled, in the device's order and time |
-//! | `absence` | What a device that is away would have sent meanwhile, by its rate |
-//! | `frame_counter` | From a device's counter to the numbers of its frames |
+//! | `absence` | Number of frames that an absent device would have sent meanwhile, by its rate |
+//! | `frame_counter` | Numbers of a device's frames, from the device's counter |
 //! | `by_time` | Events numbered by time: for devices that share a clock, or a trigger, and no counter |
 //! | `on_time` | A device that works by itself, whose frames are numbered by their time stamps |
-//! | `tap` | What a device takes, seen by somebody beside it: a copy of each payload, and nobody waits for who looks at it |
+//! | `tap` | Copies of a device's payloads for an observer that never holds the device up |
 //! | `adc` | The model ADC: traces like those of a 12-bit digitizer, each sample of which anyone can compute again |
-//! | `replay` | What all recordings have in common: records in a row, played once or again and again |
+//! | `replay` | Common part of all recordings: consecutive records, played once or repeatedly |
 //! | `vdif` | Replay of one thread of a VDIF recording (*VLBI Data Interchange Format Specification*, release 1.1.1, 2014, <https://vlbi.org/vlbi-standards/vdif/>) |
 //! | `sigmf` | Replay of a SigMF recording (the Signal Metadata Format, <https://sigmf.org>, version 1.2) |
-//! | `sigmf_files` | Where a SigMF recording's metadata and samples are: in two files, in an archive, or named by a collection |
+//! | `sigmf_files` | Metadata and samples of a SigMF recording: from two files, an archive, or a collection |
 //! | `pgm` | Replay of camera images stored as binary PGM files (Netpbm `P5`, <https://netpbm.sourceforge.net/doc/pgm.html>) |
 //! | `tiff` | Replay of images stored as TIFF (*TIFF Revision 6.0*, 1992, and BigTIFF), page by page |
 //! | `npy` | Replay of a NumPy array, fragment by fragment along its first axis (`.npy`, versions 1 to 3, <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>) |
-//! | `layout` | What the records of a device are, where somebody has to say it: so many bytes, or an array |
+//! | `layout` | Layout of a device's records, where it has to be configured: a number of bytes, or an array |
 //! | `raw` | Replay of a file of records of one size, such as a front end's packets or frames without a header |
-//! | `guess` | Which devices a file makes, by its name and its first bytes: for `thalweg demo --input FILE…` |
-//! | `file` | A recording's file: opened once, read at stated places straight into the slot, each failure named |
-//! | `stored` | Array elements as a file has them, in its byte order: each fragment has them little-endian |
+//! | `guess` | Devices for a file, recognised by its name and its first bytes: for `thalweg demo --input FILE…` |
+//! | `file` | File of a recording: opened once, read at given offsets straight into the slot; errors name the file |
+//! | `stored` | Array elements in the byte order of a file; in a fragment they are always little-endian |
 //! | `clock` | The clock that dates fragments and runs |
-//! | `device_clock` | From the ticks of a device's own clock to TAI |
-//! | `gaps` | What of a fragment did not come, in words |
-//! | `time` | From the UTC that recordings carry to the TAI of the fragment header |
-//! | `duration` | Durations as people write them in a topology file: `"10s"`, `"500ms"` |
+//! | `device_clock` | Conversion from the ticks of a device's own clock to TAI |
+//! | `gaps` | Text that lists the missing bytes of a fragment |
+//! | `time` | Conversion from the UTC of recordings to the TAI of the fragment header |
+//! | `duration` | Durations as users write them in a topology file: `"10s"`, `"500ms"` |
 //! | `rate` | Rates of recordings, in samples or fragments per second |
-//! | `error` | What can be wrong with a device: the file, the place in it, and what to do |
+//! | `error` | Errors of devices: the file, the place in it, and what to do |
 #![forbid(unsafe_code)]
 
 mod absence;
@@ -116,118 +115,119 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
 use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 
-/// The longest payload any device here produces, in bytes. A fragment's length is a 32-bit number on the wire, and a
-/// header in a file must not be able to ask for all memory there is.
+/// Maximum length of any device's payload, in bytes. A fragment's length is a 32-bit number on the wire, and a header
+/// in a file must not be able to request all memory there is.
 pub const MAX_PAYLOAD: usize = 1 << 30;
 
-/// The most axes that a payload has: enough for a detector's panels of pixels of samples in colours.
+/// Maximum number of axes of a payload: enough for a detector's panels of pixels of samples in colours.
 pub const MAX_AXES: usize = 8;
 
-/// Where fragments come from. One device belongs to one source node's hot thread.
+/// Producer of fragments that is asked for each. One device belongs to one source node's hot thread.
 ///
 /// The caller gives each event in turn, without leaving one out, to either [`fill`](Self::fill) or
 /// [`skip`](Self::skip). The first event it gives, whatever its number, is the recording's first record.
 pub trait Device: Debug + Send {
-    /// What it produces: goes into the run's `run.json`.
+    /// Returns the description of the data that the device produces, for the run's `run.json`.
     fn description(&self) -> &Description;
 
-    /// The longest payload it will ever produce, in bytes; at most [`MAX_PAYLOAD`].
+    /// Returns the length of the longest payload that the device will ever produce, in bytes; at most [`MAX_PAYLOAD`].
     fn max_payload(&self) -> usize;
 
-    /// What there is to play, where it is a recording.
+    /// Returns the contents of a recording; `None` for other devices.
     fn contents(&self) -> Option<Contents> {
         None
     }
 
-    /// Length of the next fragment's payload, in bytes; nothing when the recording is over. It may be 0: the recording
-    /// has a gap there (status `missing`).
+    /// Returns the length of the next fragment's payload, in bytes; `None` when the recording is over. It may be 0: the
+    /// recording has a gap there (status `missing`).
     fn next_len(&mut self) -> Option<usize>;
 
-    /// Two events with the same key have the same payload bytes: a slot that still holds it need not be filled again,
-    /// as with the ring of a DMA engine. Nothing: always fill.
+    /// Returns a key of the payload's content. Two events with the same key have the same payload bytes: a slot that
+    /// still holds them need not be filled again, as with the ring of a DMA engine. `None`: always fill.
     fn content_key(&self, event: EventId) -> Option<u64>;
 
     /// Writes the next fragment's payload, that of `event`; `payload` is [`next_len`](Self::next_len) bytes long.
     ///
     /// # Errors
-    /// Where the recording is over or cannot be read, or `payload` has another length. The device stands where it stood
-    /// before.
+    /// The recording is over or cannot be read, or `payload` has another length. The device's position is unchanged.
     fn fill(&mut self, event: EventId, payload: &mut [u8]) -> Result<Filled, DeviceError>;
 
     /// Advances past the next fragment, that of `event`, without writing it: it is in place already (its
     /// [`content_key`](Self::content_key) is that of the slot), or is dropped. Returns what `fill` would.
     ///
     /// # Panics
-    /// Where the recording is over ([`next_len`](Self::next_len) says so).
+    /// The recording is over ([`next_len`](Self::next_len) returns `None`).
     fn skip(&mut self, event: EventId) -> Filled;
 }
 
-/// What a recording holds.
+/// Contents of a recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
-    /// Records: a fragment each.
+    /// Number of records: a fragment each.
     pub records: u64,
-    /// When the first and the last were taken. From 0 on where the recording has no date, and 0 where it has no times.
+    /// Time of the first record. Counted from 0 if the recording has no date, and 0 if it has no times.
     pub first: TaiNanos,
-    /// See [`first`](Self::first).
+    /// Time of the last record, as for [`first`](Self::first).
     pub last: TaiNanos,
-    /// Nanoseconds from the first to the end of the last; 0 where unknown.
+    /// Nanoseconds from the first record to the end of the last; 0 if unknown.
     pub nanos: u64,
-    /// The files of the first and of the last, where it has several.
+    /// Files of the first and of the last record, if the recording has several.
     pub files: Option<[String; 2]>,
-    /// Records that it says are invalid.
+    /// Number of records that the recording marks as invalid.
     pub invalid: u64,
-    /// Records that it has no payload of.
+    /// Number of records without a payload.
     pub missing: u64,
 }
 
-/// What a device says of one fragment; goes into its header.
+/// Values that a device gives for one fragment's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filled {
-    /// What the payload is made of.
+    /// Type of the payload.
     pub payload_type: PayloadType,
-    /// `simulated` or `replayed`, and what the recording says of the fragment.
+    /// Status with `simulated` or `replayed`, and the recording's own marks for the fragment.
     pub status: Status,
-    /// How much time the payload covers, in nanoseconds; 0 where unknown.
+    /// Time that the payload covers, in nanoseconds; 0 if unknown.
     pub window: u32,
-    /// When its first sample was taken; of a recording always what that says, and never when it is played. A recording
-    /// without a date begins at 0, as far as it says how time goes by. Where it is repeated its clock runs on: each
-    /// pass is later by the length of one pass, so that time never goes back. Nothing where a model is asked: now.
+    /// Time of the first sample. For a recording always the recorded time, never the time of playing. A recording
+    /// without a date begins at 0, and goes on as far as it records the passing of time. In a repeated recording the
+    /// clock runs on: each pass is later by the length of one pass, so that time never goes back. `None` for a model:
+    /// now.
     pub timestamp: Option<TaiNanos>,
 }
 
-/// What a device produces, for `run.json`. What has no meaning for a kind of device, or is not known, is left out.
+/// Description of the data that a device produces, for `run.json`. Fields that have no meaning for a kind of device, or
+/// are not known, are left out.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Description {
-    /// `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `gige`, `edu`, `nvme`,
-    /// `stream`, `v4l2`, `comedi`, `fit`, or `udp-` and a format.
+    /// Kind of the device: `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `gige`, `edu`, `nvme`, `stream`,
+    /// `v4l2`, `comedi`, `fit`, or `udp-` and a format.
     pub kind: String,
     /// Name of the payload type, as [`PayloadType::name`].
     pub payload_type: String,
-    /// Made by a model, not measured.
+    /// True if the data are made by a model, not measured.
     pub simulated: bool,
-    /// Played from a recording.
+    /// True if the data are played from a recording.
     pub replayed: bool,
-    /// Played again from the beginning when it is over.
+    /// True if the recording is played again from the beginning when it is over.
     #[serde(rename = "loop")]
     pub looped: bool,
-    /// Lengths of the axes of a full fragment's payload, where it is an array: the last one without gaps.
+    /// Lengths of the axes of a full fragment's payload, if it is an array: the last one without gaps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<u64>>,
-    /// Fragments per second by which they are dated, where that was stated.
+    /// Fragments per second by which they are dated, if configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fragment_rate: Option<f64>,
-    /// Channels, interleaved sample by sample.
+    /// Number of channels, interleaved sample by sample.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<u32>,
     /// Samples per second and channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sample_rate: Option<f64>,
-    /// Bits that mean something in a sample or pixel.
+    /// Number of significant bits in a sample or pixel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits: Option<u32>,
-    /// Whether a sample is a complex number (VDIF).
+    /// True if a sample is a complex number (VDIF).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub complex: Option<bool>,
     /// Pixels in an image's row.
@@ -236,25 +236,25 @@ pub struct Description {
     /// Rows in an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub height: Option<u32>,
-    /// What a pixel is, by the name that the camera gives it (GenICam PFNC).
+    /// Type of a pixel, by the camera's own name (GenICam PFNC).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pixel_format: Option<String>,
-    /// Who made the camera.
+    /// Manufacturer of the camera.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manufacturer: Option<String>,
-    /// Which camera it is: its model.
+    /// Model of the camera.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
-    /// The camera's serial number.
+    /// Serial number of the camera.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// The value of a white pixel.
+    /// Value of a white pixel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_value: Option<u32>,
     /// Bytes in a full fragment's payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
-    /// Bytes in the smallest fragment's payload, where they differ.
+    /// Bytes in the smallest fragment's payload, if lengths differ.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record_bytes_from: Option<u64>,
     /// Samples per channel in a full fragment.
@@ -263,37 +263,37 @@ pub struct Description {
     /// Fragments in one pass over the recording.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub records: Option<u64>,
-    /// The model's seed.
+    /// Seed of the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// The source number the model's samples are computed from.
+    /// Number of the source that the model's samples are computed from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<u32>,
-    /// How many different waveforms the model makes before it repeats them; 0: it never does.
+    /// Number of different waveforms that the model makes before it repeats them; 0: it never repeats them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<u64>,
-    /// The recording: the file, or the first file of a sequence.
+    /// Path of the recording: the file, or the first file of a sequence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// The VDIF thread that is played.
+    /// Number of the VDIF thread that is played.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<u16>,
-    /// The VDIF station: its number, or its two letters.
+    /// Name of the VDIF station: its number, or its two letters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub station: Option<String>,
-    /// Data frames per second, where it could be inferred.
+    /// Data frames per second, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frame_rate: Option<u32>,
-    /// Frames of this thread that the recording lacks, though other threads have them.
+    /// Number of frames of this thread that the recording lacks, though other threads have them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missing: Option<u64>,
-    /// Frames of this thread that come a second time, and are not played.
+    /// Number of frames of this thread that come a second time, and are not played.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub repeated: Option<u64>,
-    /// Bytes at the recording's end that are no whole frame, and are not played.
+    /// Number of bytes at the recording's end that are no whole frame, and are not played.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cut_off_bytes: Option<u64>,
-    /// What a person should know of the recording before it is played.
+    /// Notes on the recording that the user should read before it is played.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
     /// The SigMF recording's `global` object.
@@ -304,7 +304,8 @@ pub struct Description {
 /// Opens the device that `config` describes, and checks what can be checked before the run.
 ///
 /// # Errors
-/// Where the device works by itself, an option makes no sense, or the recording cannot be read, is empty, or is not what its format says.
+/// The device works by itself, an option makes no sense, or the recording cannot be read, is empty, or does not have
+/// the expected format.
 pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
     Ok(match config {
         DeviceConfig::ModelAdc(config) => Box::new(adc::ModelAdc::new(config)?),

@@ -1,8 +1,9 @@
 //! Replay of a NumPy array, fragment by fragment along its first axis (`.npy`, versions 1 to 3,
 //! <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>).
 //!
-//! The elements are numbers, complex numbers, or pairs of whole numbers that make a complex one, such as
-//! `[('r', '<i2'), ('i', '<i2')]`. The header is a Python literal; no more of Python is read than it may have.
+//! The elements are numbers, complex numbers, or pairs of whole numbers that make a complex one, such as `[('r',
+//! '<i2'), ('i', '<i2')]`. The header is a Python literal; the parser accepts only the part of Python that it may
+//! contain.
 
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
@@ -10,12 +11,12 @@ use crate::{Description, DeviceError, Filled, MAX_AXES, MAX_PAYLOAD, NpyConfig, 
 use std::path::Path;
 use thalweg_wire::{Element, NumberKind, PayloadType};
 
-/// How a file begins.
+/// First bytes of a file.
 pub(crate) const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// Longer headers are refused, as NumPy does (`max_header_size`).
+/// Maximum length of a header, in bytes, the same as in NumPy (`max_header_size`).
 const MAX_HEADER: usize = 10_000;
 
-/// Opens the array and checks that all of it is there.
+/// Opens the array and checks that it is complete.
 pub(crate) fn open(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
     let file = InputFile::open(&config.file)?;
     let Header { stored, shape, data_at } = Header::read(&file)?;
@@ -101,24 +102,24 @@ impl Recording for Npy {
     }
 }
 
-/// What the header says.
+/// Fields of the header.
 #[derive(Debug, PartialEq, Eq)]
 struct Header {
     stored: StoredType,
     shape: Vec<u64>,
-    /// Where the elements begin.
+    /// Offset of the elements, in bytes.
     data_at: u64,
 }
 
 impl Header {
     fn read(file: &InputFile) -> Result<Self, DeviceError> {
-        // With the longest prefix: magic, version, length.
+        // The length covers the longest prefix: magic, version, length.
         Self::parse(file.path(), &file.head(12 + MAX_HEADER)?)
     }
 
     fn parse(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
         let wrong = |at: usize, field, found: String, expected| {
-            // A stranger's text is shown, but not all of it.
+            // The text comes from an untrusted file, so it is shortened.
             let found = found.chars().take(80).collect();
             DeviceError::Header { file: path.to_owned(), at: at as u64, field, found, expected }
         };
@@ -170,7 +171,7 @@ impl Header {
     }
 }
 
-/// The elements of a `descr`: `'<f4'`, or two fields of one type of whole numbers.
+/// Returns the type of the elements of a `descr`: `'<f4'`, or two fields of one type of whole numbers.
 fn stored_type(descr: &Literal) -> Option<StoredType> {
     match descr {
         Literal::Text(name) => simple_type(name),
@@ -192,7 +193,7 @@ fn stored_type(descr: &Literal) -> Option<StoredType> {
     }
 }
 
-/// `<f4`: byte order, kind, bytes of an element.
+/// Parses a type such as `<f4`: byte order, kind, bytes of an element.
 fn simple_type(name: &str) -> Option<StoredType> {
     let big_endian = match name.chars().next()? {
         '<' | '|' => false,
@@ -223,13 +224,13 @@ enum Literal {
     Text(String),
     Bool(bool),
     Number(u64),
-    /// A list too.
+    /// A tuple or a list.
     Tuple(Vec<Literal>),
     Dict(Vec<(String, Literal)>),
 }
 
 impl Literal {
-    /// The literal that all of `text` is, or the place where it is none.
+    /// Parses all of `text` as one literal, or returns the offset at which it is not one.
     fn parse(text: &[u8]) -> Result<Self, usize> {
         let mut parser = Parser { text, at: 0 };
         let literal = parser.literal(0).ok_or(parser.at)?;
@@ -248,7 +249,7 @@ impl Parser<'_> {
         self.at += self.text[self.at..].iter().take_while(|byte| byte.is_ascii_whitespace()).count();
     }
 
-    /// Goes on behind `word`, if that comes next.
+    /// Skips `word` and returns true, if that comes next.
     fn takes(&mut self, word: &str) -> bool {
         self.space();
         let there = self.text[self.at..].starts_with(word.as_bytes());
@@ -256,7 +257,7 @@ impl Parser<'_> {
         there
     }
 
-    /// A literal inside of so many others.
+    /// Parses a literal nested `depth` levels deep.
     fn literal(&mut self, depth: usize) -> Option<Literal> {
         self.space();
         match self.text.get(self.at)? {
@@ -285,7 +286,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Items with commas between; one behind the last is allowed.
+    /// Parses items with commas between; a trailing comma is allowed.
     fn row<T>(&mut self, open: &str, close: &str, mut item: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         self.takes(open).then_some(())?;
         let mut items = Vec::new();
@@ -298,7 +299,7 @@ impl Parser<'_> {
         Some(items)
     }
 
-    /// Text in quotes, without escapes.
+    /// Parses text in quotes, without escapes.
     fn string(&mut self) -> Option<String> {
         let quote = *self.text.get(self.at).filter(|byte| matches!(byte, b'\'' | b'"'))?;
         let inside = &self.text[self.at + 1..];

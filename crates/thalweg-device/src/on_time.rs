@@ -14,23 +14,24 @@ use thalweg_wire::{Status, TaiNanos};
 pub struct OnTime {
     device: Box<dyn Acquisition>,
     beat: Beat,
-    /// By the device's own counter.
+    /// Frames in the order of the device's own counter.
     order: FrameOrder,
     beats: Beats<Frame>,
-    /// Since when a frame is held.
+    /// Time since which a frame is held.
     held: Option<Duration>,
     over: bool,
-    /// A frame had a time stamp.
+    /// True once a frame had a time stamp.
     is_dated: bool,
-    /// So many came before that had none.
+    /// Number of frames without a time stamp before that.
     undated: u32,
 }
 
-/// So many frames without a time stamp, and none with one: the device has no clock.
+/// Maximum number of frames without a time stamp, before any with one: after these the device is taken to have no
+/// clock.
 const MOST_UNDATED: u32 = 16;
 
 impl OnTime {
-    /// From its beginning.
+    /// Creates the device, at its beginning.
     pub fn new(device: Box<dyn Acquisition>, beat: Beat) -> Self {
         let order = FrameOrder::new(device.reorders());
         Self {
@@ -45,10 +46,10 @@ impl OnTime {
         }
     }
 
-    /// What is in order by the device's counter gets its event.
+    /// Assigns events to the frames that are in order by the device's counter.
     fn number(&mut self, now: Duration) -> Result<(), DeviceError> {
         while let Some(next) = self.order.next(self.over) {
-            // The counter's gap is seen in the next frame's.
+            // A gap in the counter shows in the next frame's number.
             let InTurn::Frame(frame) = next else { continue };
             self.is_dated |= frame.filled.timestamp.is_some();
             self.undated += u32::from(!self.is_dated);
@@ -61,7 +62,7 @@ impl OnTime {
         Ok(())
     }
 
-    /// How long a held frame waits for the next one.
+    /// Returns the time for which a held frame waits for the next one.
     fn patience(&self) -> Duration {
         self.beat.period * 2
     }
@@ -113,7 +114,7 @@ impl Acquisition for OnTime {
         loop {
             match self.beats.take() {
                 Some(Numbered::Frame { event, mut frame, is_certain }) => {
-                    // Its time says where it belongs, whatever its counter says.
+                    // The time stamp determines the event, whatever the counter is.
                     frame.filled.status.set(Status::UNCERTAIN, !is_certain);
                     return Ok(Acquired::Frame(Frame { number: event, ..frame }));
                 }
@@ -199,7 +200,7 @@ mod tests {
     use thalweg_arena::SlotPool;
     use thalweg_wire::PayloadType;
 
-    /// Has these frames: counter and time stamp, where it has one.
+    /// A camera with these frames: counter, and time stamp if the frame has one.
     #[derive(Debug)]
     struct Camera {
         description: Description,
@@ -256,7 +257,7 @@ mod tests {
         Some((1001 + 10 * event) * MS)
     }
 
-    /// What it says by then, and the buffers that came with it.
+    /// Returns all results up to that time as text, and posts the buffers that came with them again.
     fn said(device: &mut OnTime, now: u64) -> Vec<String> {
         let mut said = Vec::new();
         loop {

@@ -1,7 +1,7 @@
 //! Replay of camera images stored as binary PGM files (Netpbm `P5`, <https://netpbm.sourceforge.net/doc/pgm.html>).
 //!
 //! One fragment is one image: its pixels row by row, 8 bits each where white is at most 255, else 16 bits. PGM stores
-//! the more significant byte first; the fragment has them little-endian.
+//! the more significant byte first; in the fragment pixels are little-endian.
 
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};
@@ -11,10 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{Element, PayloadType};
 
-/// A header with comments longer than this is refused.
+/// Maximum length of a header with its comments, in bytes.
 const MAX_HEADER: usize = 4096;
 
-/// Opens the sequence: each image's header is read, and compared with its file's length and with the first image.
+/// Opens the sequence: reads each image's header, and compares it with its file's length and with the first image.
 pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
     if config.files.is_empty() {
         return Err(DeviceError::Setting { option: "files", value: 0, expected: "a list of at least one image" });
@@ -54,7 +54,7 @@ pub(crate) fn open(config: &PgmConfig) -> Result<Replay<Pgm>, DeviceError> {
     Ok(Replay::new(Pgm { images, shape, clock: Clock(config.rate) }, description, shape.bytes(), config.looped))
 }
 
-/// The image itself, or those of a directory with one of these endings, by name.
+/// Returns the image itself, or the images of a directory with one of these endings, sorted by name.
 pub(crate) fn images_in(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, DeviceError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -71,7 +71,7 @@ pub(crate) fn images_in(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, D
     if images.is_empty() { Err(DeviceError::Empty { file: path.to_owned() }) } else { Ok(images) }
 }
 
-/// Compares paths as people do: numbers in them by their value, `img2` before `img10`.
+/// Compares paths in natural order: numbers in them by their value, `img2` before `img10`.
 fn in_natural_order(one: &Path, other: &Path) -> Ordering {
     let (mut one_rest, mut other_rest) = (one.as_os_str().as_bytes(), other.as_os_str().as_bytes());
     while let ([a, ..], [b, ..]) = (one_rest, other_rest) {
@@ -90,24 +90,24 @@ fn in_natural_order(one: &Path, other: &Path) -> Ordering {
             return longer;
         }
     }
-    // Those that differ in leading zeros alone have an order, too.
+    // Paths that differ in leading zeros only have an order as well.
     one_rest.len().cmp(&other_rest.len()).then_with(|| one.cmp(other))
 }
 
-/// The digits in front, without leading zeros, and the rest.
+/// Splits off the leading digits, without leading zeros, from the rest.
 fn leading_number(bytes: &[u8]) -> (&[u8], &[u8]) {
     let zeros = bytes.iter().take_while(|byte| **byte == b'0').count();
     let digits = bytes[zeros..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     bytes[zeros..].split_at(digits)
 }
 
-/// Whether a file's name ends in one of these, in whatever case.
+/// Returns whether a file's name ends in one of these, in upper or lower case.
 pub(crate) fn has_ending(file: &Path, endings: &[&str]) -> bool {
     file.extension().is_some_and(|own| endings.iter().any(|ending| own.eq_ignore_ascii_case(ending)))
 }
 
-/// The images, each with the place where its pixels begin. They are opened one at a time: a sequence may have more than
-/// a process may have files.
+/// Sequence of images, each with the offset of its pixels. They are opened one at a time: a sequence may have more
+/// files than a process may have open.
 #[derive(Debug)]
 pub(crate) struct Pgm {
     images: Vec<(PathBuf, u64)>,
@@ -147,7 +147,7 @@ impl Recording for Pgm {
     }
 }
 
-/// What a header says of the pixels.
+/// Size and white value of an image, from its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Shape {
     width: u32,
@@ -156,7 +156,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Bytes of pixels. At most [`MAX_PAYLOAD`], as [`check`] has seen to.
+    /// Returns the number of bytes of pixels. At most [`MAX_PAYLOAD`], as ensured by [`check`].
     fn bytes(self) -> usize {
         self.width as usize * self.height as usize * self.pixel()
     }
@@ -174,7 +174,7 @@ impl Shape {
     }
 }
 
-/// The shape of an image file and where its pixels begin; the file holds exactly one image.
+/// Returns the shape of an image file and the offset of its pixels; the file must hold exactly one image.
 fn check(file: &InputFile) -> Result<(Shape, u64), DeviceError> {
     let (shape, pixels_at) = parse_header(file.path(), &file.head(MAX_HEADER)?)?;
     let pixels_at = pixels_at as u64;
@@ -195,7 +195,7 @@ fn check(file: &InputFile) -> Result<(Shape, u64), DeviceError> {
     Ok((shape, pixels_at))
 }
 
-/// Reads `P5`, width, height and white, with white space and comments between them, and one white space behind.
+/// Reads `P5`, width, height and white, with white space and comments between them, and one white space at the end.
 fn parse_header(path: &Path, bytes: &[u8]) -> Result<(Shape, usize), DeviceError> {
     let mut parser = Parser { path, bytes, at: 0 };
     if bytes.get(..2) != Some(b"P5") {
@@ -206,7 +206,7 @@ fn parse_header(path: &Path, bytes: &[u8]) -> Result<(Shape, usize), DeviceError
     let width = parser.number("width", u32::MAX, "a number of pixels, at least 1")?;
     let height = parser.number("height", u32::MAX, "a number of pixels, at least 1")?;
     let white = parser.number("the maximum value", 65535, "a number from 1 to 65535")?;
-    // Exactly one: the next byte may be a pixel that looks like white space.
+    // Exactly one white space: the next byte may be a pixel that looks like white space.
     if !parser.peek().is_some_and(|b| b.is_ascii_whitespace()) {
         return Err(parser.error("the end of the header", parser.shown(), "one white-space character"));
     }

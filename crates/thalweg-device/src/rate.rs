@@ -3,7 +3,7 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
 
-/// How many samples or fragments a second has, as the whole number of millionths that times are computed from. Written
+/// Number of samples or fragments per second, as the whole number of millionths that times are computed from. Written
 /// as a number: `100`, `12.5`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
@@ -11,18 +11,18 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Nothing where a clock of that rate could not be counted: below a millionth or above 10¹² per second.
+    /// Creates a rate. `None` if a clock of that rate could not be counted: below a millionth or above 10¹² per second.
     pub fn new(hertz: f64) -> Option<Self> {
         let micro = (hertz * 1e6).round();
         (1.0..=1e18).contains(&micro).then_some(Self { micro: micro as u64 })
     }
 
-    /// Per second.
+    /// Returns the rate per second.
     pub fn hertz(self) -> f64 {
         self.micro as f64 / 1e6
     }
 
-    /// How long so many of them take, in nanoseconds, rounded down.
+    /// Returns the time that `count` samples or fragments take, in nanoseconds, rounded down.
     pub(crate) fn nanos(self, count: u64) -> u64 {
         let nanos = u128::from(count) * 1_000_000_000_000_000 / u128::from(self.micro);
         u64::try_from(nanos).unwrap_or(u64::MAX)

@@ -1,7 +1,7 @@
 //! Replay of a file of records of one size, such as a front end's packets or frames without a header.
 //!
-//! A header in front of all records is passed over. What a record is made of can be stated: the fragments are arrays
-//! then, little-endian whatever the file is.
+//! A header before all records is skipped. The type of a record's elements can be configured: the fragments are arrays
+//! then, little-endian whatever the file's byte order is.
 
 use crate::file::InputFile;
 use crate::replay::{Clock, Recording, Replay};

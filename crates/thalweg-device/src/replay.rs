@@ -1,4 +1,4 @@
-//! What all recordings have in common: records in a row, played once or again and again.
+//! Common part of all recordings: consecutive records, played once or repeatedly.
 
 use crate::{Contents, Description, Device, DeviceError, Filled, Rate};
 use std::fmt::Debug;
@@ -7,32 +7,32 @@ use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 
 /// A recording cut into records, counted from 0; there is at least one.
 pub(crate) trait Recording: Debug + Send {
-    /// How many there are.
+    /// Returns the number of records.
     fn records(&self) -> u64;
-    /// Bytes in one record's payload.
+    /// Returns the length of one record's payload, in bytes.
     fn payload_len(&self, record: u64) -> usize;
-    /// What the header of its fragment says in the first pass.
+    /// Returns the header values of a record's fragment in the first pass.
     fn filled(&self, record: u64) -> Filled;
-    /// Writes its payload; `payload` has the right length.
+    /// Writes a record's payload; `payload` has the right length.
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError>;
-    /// Time from the first record to the end of the last, in nanoseconds; 0 where unknown.
+    /// Returns the time from the first record to the end of the last, in nanoseconds; 0 if unknown.
     fn pass_nanos(&self) -> u64;
-    /// The files of the first and of the last record, where it has several.
+    /// Returns the files of the first and of the last record, if there are several.
     fn ends(&self) -> Option<(&Path, &Path)> {
         None
     }
-    /// Records that it says are invalid, and those that it has no payload of.
+    /// Returns the number of records that are marked as invalid, and of those without a payload.
     fn marked(&self) -> (u64, u64) {
         (0, 0)
     }
 }
 
-/// The times of records that come at one rate, counted from 0; no times where nobody says the rate.
+/// Times of records that come at one rate, counted from 0; without a rate there are no times.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Clock(pub(crate) Option<Rate>);
 
 impl Clock {
-    /// What the header says of a record without more to say.
+    /// Returns the header values of a record that has no others.
     pub(crate) fn filled(self, record: u64, payload_type: PayloadType) -> Filled {
         Filled {
             payload_type,
@@ -42,38 +42,37 @@ impl Clock {
         }
     }
 
-    /// How long so many records take.
+    /// Returns the time that `records` records take, in nanoseconds.
     pub(crate) fn nanos(self, records: u64) -> u64 {
         self.0.map_or(0, |rate| rate.nanos(records))
     }
 }
 
-/// Plays a recording.
+/// Player of a recording.
 ///
-/// Which record an event carries follows from the event's number alone: the first event asked for, whatever its number,
-/// carries record 0, the one after it record 1, and so on. So `content_key` can never promise other bytes than `fill`
-/// writes.
+/// The event's number alone determines its record: the first event requested, whatever its number, carries record 0,
+/// the one after it record 1, and so on. So `content_key` can never promise other bytes than `fill` writes.
 #[derive(Debug)]
 pub(crate) struct Replay<R> {
     recording: R,
     description: Description,
     max_payload: usize,
     looped: bool,
-    /// The event that carries record 0 of the first pass.
+    /// Event that carries record 0 of the first pass.
     origin: Option<EventId>,
-    /// Events taken so far: the position of the next one.
+    /// Number of events taken so far: the position of the next one.
     next: u64,
 }
 
 impl<R: Recording> Replay<R> {
-    /// Plays `recording`, whose longest payload is `max_payload` bytes.
+    /// Creates a player of `recording`, whose longest payload is `max_payload` bytes.
     pub(crate) fn new(recording: R, description: Description, max_payload: usize, looped: bool) -> Self {
         debug_assert!(recording.records() > 0);
         let description = Description { replayed: true, looped, records: Some(recording.records()), ..description };
         Self { recording, description, max_payload, looped, origin: None, next: 0 }
     }
 
-    /// How many events after the first `event` comes.
+    /// Returns the number of events from the first to `event`, or `None` if that is not in the recording.
     fn position(&self, event: EventId) -> Option<u64> {
         let position = event.0.checked_sub(self.origin.unwrap_or(event).0)?;
         (self.looped || position < self.recording.records()).then_some(position)

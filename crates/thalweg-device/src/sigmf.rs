@@ -4,8 +4,8 @@
 //! reaches from one capture segment into the next, since time may jump between them; the last one of each is sent
 //! short. Samples are of any of the standard's types; a fragment has them little-endian.
 //!
-//! Of a dataset in another program's format (`core:dataset`, `core:header_bytes`, `core:trailing_bytes`) the samples are
-//! played, and what stands in front of a capture's samples and behind the last is not.
+//! Of a dataset in another program's format (`core:dataset`, `core:header_bytes`, `core:trailing_bytes`) the samples
+//! are played, but not the bytes before a capture's samples and after the last one.
 
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
@@ -16,10 +16,10 @@ use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 use thalweg_wire::{Meaning, PayloadType, Status, TaiNanos};
 
-/// A `global` object longer than this, as JSON, is left out of the device's description, which has to travel in one
-/// message.
+/// Maximum length of a `global` object as JSON, in bytes. A longer one is left out of the device's description, which
+/// has to travel in one message.
 const MAX_DESCRIBED: usize = 8 << 10;
-/// Bytes of a fragment, about, where its length is not stated.
+/// Approximate length of a fragment in bytes, where it is not configured.
 const DEFAULT_FRAGMENT: u64 = 64 << 10;
 
 /// Opens the recording and checks its metadata against its data.
@@ -75,7 +75,7 @@ pub(crate) struct Sigmf {
     /// Samples per channel in a full fragment.
     per_fragment: u64,
     rate: Option<Rate>,
-    /// At least one; each holds at least one sample.
+    /// Segments of the recording. At least one; each holds at least one sample.
     segments: Vec<Segment>,
 }
 
@@ -85,13 +85,14 @@ struct Segment {
     first_sample: u64,
     samples: u64,
     first_record: u64,
-    /// Bytes of the file up to it that are no samples.
+    /// Number of bytes of the file up to the segment that are not samples.
     skipped: u64,
     began: TaiNanos,
 }
 
 impl Sigmf {
-    /// The segment a record lies in, its first sample counted within the segment, and its number of samples.
+    /// Returns the segment that contains a record, its first sample counted within the segment, and its number of
+    /// samples.
     fn locate(&self, record: u64) -> (&Segment, u64, u64) {
         let segment = &self.segments[self.segments.partition_point(|s| s.first_record <= record) - 1];
         let begin = (record - segment.first_record) * self.per_fragment;
@@ -134,7 +135,7 @@ impl Recording for Sigmf {
     }
 }
 
-/// What is used of the metadata.
+/// Fields of the metadata that are used.
 #[derive(Debug)]
 struct Metadata {
     file: PathBuf,
@@ -143,22 +144,22 @@ struct Metadata {
     stored: StoredType,
     channels: u64,
     rate: Option<Rate>,
-    /// The file with the samples, where it has a name of its own.
+    /// Name of the file with the samples, if the metadata give one.
     dataset: Option<String>,
-    /// Bytes behind the last sample.
+    /// Number of bytes after the last sample.
     trailing: u64,
 }
 
 #[derive(Debug)]
 struct Capture {
     sample_start: u64,
-    /// Bytes in front of its samples that are none.
+    /// Number of bytes before the capture's samples that are not samples.
     header: u64,
     began: Option<TaiNanos>,
 }
 
 impl Capture {
-    /// The capture of this number. `bad` makes an error of a field, what is there and what should be.
+    /// Reads the capture of this number. `bad` makes an error from a field, its value and the expected value.
     fn read(
         i: usize,
         capture: &Value,
@@ -256,7 +257,7 @@ impl Metadata {
         Ok(Self { file: path.to_owned(), global, captures, stored, channels, rate, dataset, trailing })
     }
 
-    /// Samples per channel in the file, where it is a whole number of them, each of `frame` bytes.
+    /// Returns the number of samples per channel in the file, if it is a whole number, each of `frame` bytes.
     fn samples(&self, file: &InputFile, frame: u64) -> Result<u64, DeviceError> {
         let headers = self.captures.iter().fold(self.trailing, |sum, capture| sum.saturating_add(capture.header));
         let Some(length) = file.len().checked_sub(headers) else {
@@ -276,9 +277,9 @@ impl Metadata {
         Ok(length / frame)
     }
 
-    /// The capture segments of a data file with so many samples per channel.
+    /// Returns the capture segments of a data file with `samples` samples per channel.
     fn segments(&self, samples: u64, per_fragment: u64) -> Result<Vec<Segment>, DeviceError> {
-        // Samples in front of the first capture, or all where there is none, are played too.
+        // Samples before the first capture, or all where there is none, are played as well.
         let mut starts = vec![(0, None, 0)];
         for (i, capture) in self.captures.iter().enumerate() {
             let (previous, _, skipped) = starts[starts.len() - 1];
@@ -292,8 +293,8 @@ impl Metadata {
             }
             starts.push((capture.sample_start, capture.began, capture.header.saturating_add(skipped)));
         }
-        // A capture without a date follows the one before it at once, as its samples do; what lies in front of the
-        // first that has one ends there. Where none has one, time begins at 0.
+        // A capture without a date follows the one before it without a gap, as its samples do; the samples before the
+        // first dated capture end at its date. Where no capture has a date, time begins at 0.
         let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
         let dated = starts.iter().find_map(|&(start, began, _)| Some((start, began?)));
         let (start, began) = dated.unwrap_or_default();
@@ -313,7 +314,8 @@ impl Metadata {
         Ok(segments)
     }
 
-    /// The `global` object for the device's description; where it is too long to travel, a word that says so.
+    /// Returns the `global` object for the device's description, or a note that it was omitted if it is too long to
+    /// travel.
     fn described(&self) -> Value {
         let global = Value::Object(self.global.clone());
         let length = global.to_string().len();
@@ -325,7 +327,7 @@ impl Metadata {
 }
 
 fn bad_field(file: &Path, field: &str, found: &Value, expected: &'static str) -> DeviceError {
-    // A stranger's value is shown, but not all of it.
+    // The value comes from an untrusted file, so it is shortened.
     let mut found = if found.is_null() { "missing".to_owned() } else { found.to_string() };
     if let Some((end, _)) = found.char_indices().nth(60) {
         found.truncate(end);
@@ -334,7 +336,7 @@ fn bad_field(file: &Path, field: &str, found: &Value, expected: &'static str) ->
     DeviceError::Metadata { file: file.to_owned(), field: field.to_owned(), found, expected }
 }
 
-/// A type by the standard's grammar (SigMF 1.2, *Dataset Format*).
+/// Parses a type by the standard's grammar (SigMF 1.2, *Dataset Format*).
 fn stored_type(datatype: &str) -> Option<StoredType> {
     let ours = match datatype.split_at_checked(1)? {
         ("r", stored) => stored.to_owned(),
@@ -342,7 +344,7 @@ fn stored_type(datatype: &str) -> Option<StoredType> {
         _ => return None,
     };
     let stored: StoredType = ours.parse().ok()?;
-    // `rci16_le` would be read too, and the byte order may be left out of bytes only, where it must be.
+    // `rci16_le` would be parsed as well; and the byte order may be left out for single bytes only, where it must be.
     let complex = stored.element.is_complex() == datatype.starts_with('c');
     let ordered = datatype.ends_with("_le") || datatype.ends_with("_be");
     (complex && ordered == (stored.element.number_size() > 1)).then_some(stored)

@@ -1,5 +1,5 @@
-//! Where a SigMF recording's metadata and samples are: in two files, in an archive, or named by a collection
-//! (SigMF 1.2, *SigMF Files*, *SigMF Archives*, *SigMF Collections*).
+//! Metadata and samples of a SigMF recording: from two files, an archive, or a collection (SigMF 1.2, *SigMF Files*,
+//! *SigMF Archives*, *SigMF Collections*).
 
 use crate::file::InputFile;
 use crate::{DeviceError, SigmfConfig};
@@ -8,15 +8,15 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-/// Metadata longer than this are refused. Real ones are a few KiB; annotations can make them some MiB.
+/// Maximum length of metadata, in bytes. Real metadata have a few KiB; annotations can make them some MiB.
 pub(crate) const MAX_METADATA: usize = 16 << 20;
-/// Bytes of an archive that may be anything but its files' content: the headers of some 100 000 files.
+/// Maximum number of bytes of an archive that are not its files' content: the headers of some 100 000 files.
 const MAX_HEADERS: u64 = 64 << 20;
 
-/// A recording's two parts.
+/// Metadata and samples of a recording.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    /// Where the metadata are, for people.
+    /// Path of the metadata, for messages.
     pub(crate) meta: PathBuf,
     pub(crate) meta_bytes: Vec<u8>,
     data: Data,
@@ -26,12 +26,12 @@ pub(crate) struct Parts {
 enum Data {
     /// A file beside the metadata.
     File(PathBuf),
-    /// Part of the archive.
+    /// Part of the archive, if it contains one.
     Part(Option<InputFile>),
 }
 
 impl Parts {
-    /// Those of the recording that `config` names.
+    /// Returns the parts of the recording that `config` names.
     pub(crate) fn of(config: &SigmfConfig) -> Result<Self, DeviceError> {
         let (file, wanted) = (&config.file, config.recording.as_deref());
         match Container::of(file) {
@@ -73,7 +73,7 @@ impl Parts {
         Ok(Self { meta: archive.join(format!("{name}.sigmf-meta")), meta_bytes, data: Data::Part(data) })
     }
 
-    /// The samples; of a file of this name where the metadata give one (`core:dataset`).
+    /// Returns the samples: from the file `dataset`, if the metadata name one (`core:dataset`).
     pub(crate) fn data(self, dataset: Option<&str>) -> Result<InputFile, DeviceError> {
         match (self.data, dataset) {
             (Data::File(_), Some(name)) => InputFile::open(&self.meta.with_file_name(name)),
@@ -89,7 +89,7 @@ impl Parts {
     }
 }
 
-/// The two files of the recording that `path` names: by either of them, or by their name without ending.
+/// Returns the two files of the recording that `path` names: by either of them, or by their name without ending.
 pub(crate) fn file_names(path: &Path) -> (PathBuf, PathBuf) {
     let known = path.extension().is_some_and(|ending| ending == "sigmf-meta" || ending == "sigmf-data");
     let stem = if known { path.with_extension("") } else { path.to_owned() };
@@ -109,7 +109,7 @@ pub(crate) enum Container {
 }
 
 impl Container {
-    /// By its name, as the standard has it.
+    /// Recognises a container by its name, as the standard defines it.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "sigmf" => Some(Self::Archive),
@@ -118,7 +118,7 @@ impl Container {
         }
     }
 
-    /// The names of its recordings.
+    /// Returns the names of the container's recordings.
     pub(crate) fn recordings(self, path: &Path) -> Result<Vec<String>, DeviceError> {
         match self {
             Self::Archive => Ok(in_archive(path)?.into_keys().collect()),
@@ -127,7 +127,7 @@ impl Container {
     }
 }
 
-/// The name that is wanted, or the only one.
+/// Returns the wanted name, or the only one.
 fn chosen(file: &Path, wanted: Option<&str>, recordings: Vec<String>) -> Result<String, DeviceError> {
     match (wanted, &recordings[..]) {
         (_, []) => Err(DeviceError::Empty { file: file.to_owned() }),
@@ -140,7 +140,7 @@ fn chosen(file: &Path, wanted: Option<&str>, recordings: Vec<String>) -> Result<
     }
 }
 
-/// The `core:streams` of a collection.
+/// Returns the names in the `core:streams` of a collection.
 fn named_by_collection(path: &Path) -> Result<Vec<String>, DeviceError> {
     let bytes = InputFile::open(path)?.head(MAX_METADATA + 1)?;
     let bad = |found: String| DeviceError::Metadata {
@@ -163,19 +163,19 @@ fn named_by_collection(path: &Path) -> Result<Vec<String>, DeviceError> {
     names.collect()
 }
 
-/// Whether a stranger's text names a file of the same directory, and no other.
+/// Returns whether an untrusted text names a file of the same directory, and no other.
 pub(crate) fn is_file_name(name: &str) -> bool {
     !name.contains('\0') && Path::new(name).file_name().is_some_and(|last| last == name)
 }
 
-/// Where in the archive a recording's two files are: first byte and length.
+/// Places of a recording's two files in the archive: offset and length, in bytes.
 #[derive(Debug, Default)]
 struct Member {
     meta: Option<(u64, u64)>,
     data: Option<(u64, u64)>,
 }
 
-/// The recordings of an archive, by the name of their files without ending.
+/// Returns the recordings of an archive, by the name of their files without ending.
 fn in_archive(path: &Path) -> Result<BTreeMap<String, Member>, DeviceError> {
     let wrap = |error| DeviceError::File { doing: "reading the archive", file: path.to_owned(), error };
     let file = InputFile::open(path)?.into_inner();
@@ -184,7 +184,7 @@ fn in_archive(path: &Path) -> Result<BTreeMap<String, Member>, DeviceError> {
     for entry in archive.entries_with_seek().map_err(wrap)? {
         let entry = entry.map_err(wrap)?;
         let name = entry.path().map_err(wrap)?.into_owned();
-        // Anything else, such as a sparse file, has no bytes that could be played.
+        // Any other entry, such as a sparse file, has no bytes that could be played.
         if !entry.header().entry_type().is_file() {
             continue;
         }
@@ -200,7 +200,7 @@ fn in_archive(path: &Path) -> Result<BTreeMap<String, Member>, DeviceError> {
     Ok(recordings)
 }
 
-/// A file of which only so many bytes may be read: content is passed over, so that more would be a header's lie.
+/// A file of which only `left` bytes may be read: content is skipped, so that more can only come from false headers.
 struct Frugal<R> {
     file: R,
     left: u64,

@@ -1,4 +1,4 @@
-//! Array elements as a file has them, in its byte order: each fragment has them little-endian.
+//! Array elements in the byte order of a file; in a fragment they are always little-endian.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
@@ -9,14 +9,15 @@ use thalweg_wire::{Element, ElementError, Meaning, PayloadType};
 /// A type of elements and their byte order, written `i16` or `i16_le`, and `i16_be`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredType {
-    /// What they are.
+    /// Type of the elements.
     pub element: Element,
-    /// Whether the more significant byte comes first.
+    /// True if the most significant byte comes first.
     pub big_endian: bool,
 }
 
 impl StoredType {
-    /// What a payload with these axes is, and its axes: samples have channels, though there be one.
+    /// Returns the type of a payload with these axes, and its axes: samples have a channel axis even where there is one
+    /// channel.
     pub(crate) fn array(self, mut shape: Vec<u64>) -> (PayloadType, Vec<u64>) {
         let payload_type = PayloadType::of_array(self.element, shape.len());
         if shape.len() == 1 && payload_type.parts().is_some_and(|(meaning, _)| meaning == Meaning::Samples) {
@@ -25,12 +26,12 @@ impl StoredType {
         (payload_type, shape)
     }
 
-    /// Makes elements that were read what a fragment has.
+    /// Converts elements from a file to the byte order of fragments, little-endian.
     pub(crate) fn to_little_endian(self, bytes: &mut [u8]) {
         if !self.big_endian {
             return;
         }
-        // Lengths that the compiler knows become byte-swap instructions.
+        // Swapping with lengths known at compile time becomes byte-swap instructions.
         match self.element.number_size() {
             2 => bytes.as_chunks_mut::<2>().0.iter_mut().for_each(|number| number.reverse()),
             4 => bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|number| number.reverse()),
@@ -39,7 +40,7 @@ impl StoredType {
         }
     }
 
-    /// What a person should know of it.
+    /// Returns a note for the user if fragments have another byte order than the file.
     pub(crate) fn note(self, file: &Path) -> Option<String> {
         let swapped = self.big_endian && self.element.number_size() > 1;
         swapped.then(|| format!("{}: {} is big-endian; fragments have it little-endian", file.display(), self.element))

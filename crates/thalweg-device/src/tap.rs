@@ -1,4 +1,4 @@
-//! What a device takes, seen by somebody beside it: a copy of each payload, and nobody waits for who looks at it.
+//! Copies of a device's payloads for an observer that never holds the device up.
 
 use crate::{Acquired, Acquisition, Buffer, Contents, Description, Device, DeviceError, Filled};
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,11 +11,11 @@ use std::time::Duration;
 use thalweg_arena::Arena;
 use thalweg_wire::{EventId, TaiNanos};
 
-/// The end of the device.
+/// Sending end, at the device.
 #[derive(Debug)]
 struct Tap {
     copies: Option<SyncSender<Passed>>,
-    /// What whoever looks is done with.
+    /// Buffers that the observer has given back.
     back: Receiver<Vec<u8>>,
     shared: Arc<Shared>,
 }
@@ -23,7 +23,7 @@ struct Tap {
 #[derive(Debug)]
 struct Shared {
     bell: OwnedFd,
-    /// The number behind the highest that the device has come to.
+    /// Number after the highest that the device has reached.
     next: AtomicU64,
 }
 
@@ -34,18 +34,18 @@ enum Passed {
     Lost { first: u64, count: u64 },
 }
 
-/// A payload.
+/// Copy of one payload.
 #[derive(Debug)]
 pub struct Copied {
-    /// The number of its frame, from 0 at the start of the run.
+    /// Number of the frame, from 0 at the start of the run.
     pub number: u64,
-    /// The payload.
+    /// Bytes of the payload.
     pub bytes: Vec<u8>,
-    /// What the device said of it.
+    /// Header values that the device gave for the payload.
     pub filled: Filled,
 }
 
-/// The end of whoever looks.
+/// Receiving end, at the observer.
 #[derive(Debug)]
 pub struct Copies {
     copies: Receiver<Passed>,
@@ -53,30 +53,30 @@ pub struct Copies {
     shared: Arc<Shared>,
 }
 
-/// What [`Copies::take`] finds.
+/// Result of [`Copies::take`].
 #[derive(Debug)]
 pub enum Next {
-    /// A copy: to be [given back](Copies::give_back).
+    /// A copy, to be [given back](Copies::give_back).
     Copied(Copied),
-    /// The device has nothing for so many, from this number on.
+    /// The device has no data for some frames.
     Missed {
-        /// The number of the first.
+        /// Number of the first missed frame.
         first: u64,
-        /// How many.
+        /// Number of missed frames.
         count: u64,
     },
-    /// The device lost so many, or they came while all copies waited.
+    /// The device lost frames, or frames came while all copies were waiting.
     Lost {
-        /// The number of the first.
+        /// Number of the first lost frame.
         first: u64,
-        /// How many.
+        /// Number of lost frames.
         count: u64,
     },
-    /// Nothing yet.
+    /// No copy or report yet.
     NotYet,
-    /// There will be nothing more.
+    /// No more copies will come.
     Over {
-        /// The number behind the highest that the device has come to.
+        /// Number after the highest that the device has reached.
         next: u64,
     },
 }
@@ -85,7 +85,7 @@ fn pair(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
     let told = |error: Errno| DeviceError::Hardware { device: "a fit".into(), problem: format!("eventfd: {error}") };
     let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(told)?;
     let shared = Arc::new(Shared { bell, next: AtomicU64::new(0) });
-    // Beside copies there may be word of what the device has nothing for.
+    // Besides copies, messages about missed frames may be queued.
     let (copies, taken) = sync_channel(2 * depth);
     let (give_back, back) = sync_channel(depth);
     (0..depth).for_each(|_| drop(give_back.try_send(Vec::with_capacity(longest))));
@@ -93,9 +93,9 @@ fn pair(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
     Ok((tap, Copies { copies: taken, back: give_back, shared }))
 }
 
-/// A device that works by itself, and copies of its payloads. At most `depth` of them wait: while they do, what else
-/// comes is not copied, and is told as lost. Where there is no room even for that, its number is left out, as a later one or
-/// [`Next::Over`] shows.
+/// Returns a device that works by itself, and copies of its payloads. At most `depth` copies wait: meanwhile, further
+/// payloads are not copied and are reported as lost. Where there is no room even for that report, the number is
+/// missing, as a later one or [`Next::Over`] shows.
 ///
 /// # Errors
 /// The system gives no descriptor.
@@ -107,7 +107,7 @@ pub fn tap_acquisition(
     Ok((Box::new(TappedAcquisition { device, tap }), copies))
 }
 
-/// The same of a device that is asked.
+/// Returns a device that is asked for its data, and copies of its payloads, as [`tap_acquisition`] does.
 ///
 /// # Errors
 /// The system gives no descriptor.
@@ -141,7 +141,7 @@ impl Tap {
         }
     }
 
-    /// Whoever waits sees that there will be nothing more.
+    /// Tells the observer that nothing more will come.
     fn end(&mut self) {
         self.copies = None;
         ring(&self.shared.bell);
@@ -155,18 +155,18 @@ impl Drop for Tap {
 }
 
 fn ring(bell: &OwnedFd) {
-    // A bell that has rung 2⁶⁴ times and was not heard is heard all the same.
+    // A write fails only where the counter is at its maximum; the descriptor is then readable all the same.
     let _ = write(bell, &1u64.to_ne_bytes());
 }
 
 impl Copies {
-    /// The oldest copy. Where there is none, the descriptor is silent until there is.
+    /// Returns the oldest copy. If there is none, the descriptor is not readable until there is one.
     pub fn take(&mut self) -> Next {
-        // First the bell: what is copied after this rings it again.
+        // Reset the descriptor first: a copy made after this makes it readable again.
         let _ = read(&self.shared.bell, &mut [0u8; 8]);
         match self.copies.try_recv() {
             Ok(passed) => {
-                // There may be more.
+                // More copies may be waiting.
                 ring(&self.shared.bell);
                 match passed {
                     Passed::Copied(copied) => Next::Copied(copied),
@@ -175,17 +175,17 @@ impl Copies {
                 }
             }
             Err(TryRecvError::Empty) => Next::NotYet,
-            // What the device did before it let go of its end is seen here.
+            // Whatever the device did before it dropped its end is visible here.
             Err(TryRecvError::Disconnected) => Next::Over { next: self.shared.next.load(Ordering::Relaxed) },
         }
     }
 
-    /// Makes room for another.
+    /// Returns the buffer of a copy for reuse.
     pub fn give_back(&mut self, copied: Copied) {
         let _ = self.back.try_send(copied.bytes);
     }
 
-    /// Readable while there may be a copy.
+    /// Returns a descriptor that is readable while there may be a copy.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.shared.bell.as_fd()
     }
@@ -314,7 +314,7 @@ impl Device for TappedDevice {
         self.device.next_len()
     }
 
-    /// A slot that still holds the payload would not be filled, and the payload not be seen.
+    /// Returns `None`: a slot that still holds the payload would not be filled, and the payload would not be copied.
     fn content_key(&self, _event: EventId) -> Option<u64> {
         None
     }
@@ -354,7 +354,7 @@ mod tests {
             device.fill(EventId(event), &mut payload).unwrap();
             payload.clone()
         };
-        // Of events 9 and 10 there is word; of 11 and 12 not even that.
+        // The loss of events 9 and 10 is reported; that of 11 and 12 is not even reported.
         let filled: Vec<Vec<u8>> = (7..13).map(&mut fill).collect();
         let (mut seen, mut lost) = (Vec::new(), Vec::new());
         let mut look = |copies: &mut Copies| {

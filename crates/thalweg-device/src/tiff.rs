@@ -1,8 +1,8 @@
 //! Replay of images stored as TIFF (*TIFF Revision 6.0*, 1992, and BigTIFF), page by page.
 //!
 //! One fragment is one page: its pixels row by row, grey or in colours, of 8 to 64 bits or floating-point,
-//! little-endian whatever the file is. Pages may be packed (LZW, Deflate, PackBits); they are unpacked as they are
-//! played. A page whose white is 0 is inverted, so that more is brighter.
+//! little-endian whatever the file's byte order is. Pages may be compressed (LZW, Deflate, PackBits); they are
+//! decompressed as they are played. A page whose white is 0 is inverted, so that more is brighter.
 
 use crate::file::InputFile;
 use crate::pgm::images_in;
@@ -16,12 +16,12 @@ use tiff::decoder::{Decoder, DecodingSampleType};
 use tiff::tags::Tag;
 use tiff::{ColorType, TiffError};
 
-/// The files' endings.
+/// File name endings of TIFF images.
 pub(crate) const ENDINGS: [&str; 2] = ["tif", "tiff"];
-/// More pages than this are not indexed. A page takes some hundred bytes, so that they are files of many GiB.
+/// Maximum number of pages in an index. A page takes some hundred bytes, so that this many are files of many GiB.
 const MAX_PAGES: usize = 1 << 22;
 
-/// Opens the sequence: each page's directory is read, and compared with the first page.
+/// Opens the sequence: reads each page's directory, and compares it with the first page.
 pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
     if config.files.is_empty() {
         return Err(DeviceError::Setting { option: "files", value: 0, expected: "a list of at least one image" });
@@ -82,8 +82,8 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
     Ok(Replay::new(tiff, description, bytes, config.looped))
 }
 
-/// How many images the first page's description says that there are, as ImageJ and tifffile have it. Both may write one page
-/// for all.
+/// Returns the number of images announced in the first page's description, as ImageJ and tifffile write it. Both may
+/// write one page for all.
 fn images_announced(decoder: &mut Decoder<BufReader<File>>, page: &Page) -> Option<u64> {
     let text = decoder.get_tag_ascii_string(Tag::ImageDescription).ok()?;
     if text.starts_with("ImageJ=") {
@@ -104,8 +104,8 @@ fn page_error(path: &Path, page: usize, error: TiffError) -> DeviceError {
     DeviceError::Tiff { file: path.to_owned(), page, error }
 }
 
-/// The pages, as numbers of a file and of a page in it. One file is open at a time: a sequence may have more than a
-/// process may have files.
+/// Sequence of pages, as numbers of a file and of a page in it. One file is open at a time: a sequence may have more
+/// files than a process may have open.
 #[derive(Debug)]
 pub(crate) struct Tiff {
     files: Vec<PathBuf>,
@@ -132,7 +132,7 @@ impl Recording for Tiff {
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         let (file, page) = self.pages[record as usize];
         let path = &self.files[file as usize];
-        // After an error the decoder stands anywhere.
+        // After an error the decoder is in an undefined position.
         let mut open = match self.open.take() {
             Some((open, decoder)) if open == file => decoder,
             _ => decoder(path)?,
@@ -144,7 +144,7 @@ impl Recording for Tiff {
             let what = "the page has another size than when the recording was opened";
             return Err(wrap(std::io::Error::other(what).into()));
         }
-        // In the byte order of this machine, which is little-endian.
+        // Pixels come in the byte order of this machine, which is little-endian.
         const { assert!(cfg!(target_endian = "little")) };
         open.read_image_bytes(payload).map_err(wrap)?;
         self.open = Some((file, open));
@@ -161,13 +161,13 @@ impl Recording for Tiff {
     }
 }
 
-/// What a page's directory says of its pixels.
+/// Format of a page's pixels, from its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Page {
     element: Element,
-    /// Rows, columns, and colours where there are several.
+    /// Numbers of rows, columns, and colours where there are several.
     shape: Vec<u64>,
-    /// At most [`MAX_PAYLOAD`].
+    /// Length of the pixels in bytes, at most [`MAX_PAYLOAD`].
     bytes: usize,
 }
 
@@ -204,7 +204,7 @@ impl Page {
         }
         let bytes = element.bytes_of(&shape).filter(|bytes| (1..=MAX_PAYLOAD as u64).contains(bytes));
         let Some(bytes) = bytes else { return refused(format!("it is {width} x {height} pixels: 1 GiB is possible")) };
-        // Pixels of fewer bits than a number has, and colours in planes of their own, would lie otherwise.
+        // Pixels of fewer bits than a number has, and colours in separate planes, would have another layout.
         if usize::from(bits) != element.size() * 8 || layout.complete_len as u64 != bytes || layout.planes != 1 {
             return refused(format!("its pixels of {bits} bits are not laid out one number behind the other"));
         }
@@ -318,14 +318,14 @@ mod tests {
         assert!(open(&TiffConfig { files: vec![], rate: None, looped: false }).is_err());
         let whole = stack(&[[0; 6], [1; 6]]);
         let mut looping = whole.clone();
-        // The second directory's pointer to the next leads back to the first.
+        // The pointer in the second directory to the next one leads back to the first.
         let next = looping.len() - 4;
         looping[next..].copy_from_slice(&whole[4..8]);
         assert!(refused(&[&looping]).contains("page"), "{}", refused(&[&looping]));
     }
 
     proptest! {
-        /// Whatever is damaged, what is played has the length that was said, and nothing hangs.
+        /// For any damage: played pages have the announced length, and the device never hangs.
         #[test]
         fn a_damaged_stack_is_played_or_refused(
             damage in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 0..6),

@@ -1,14 +1,14 @@
-//! From the UTC that recordings carry to the TAI of the fragment header.
+//! Conversion from the UTC of recordings to the TAI of the fragment header.
 
 use std::time::SystemTime;
 use thalweg_wire::{TaiNanos, tai_minus_utc};
 
-/// The moment that an ISO 8601 date and time in UTC names, as SigMF writes it: `2020-03-01T12:00:00.5Z`. Digits behind
-/// the ninth decimal are ignored. Nothing where it is not one, or before 1972, when UTC began to differ from TAI by
-/// whole seconds.
+/// Returns the time of an ISO 8601 date and time in UTC, as SigMF writes it: `2020-03-01T12:00:00.5Z`. Digits after the
+/// ninth decimal are ignored. `None` if it is not one, or before 1972, when UTC began to differ from TAI by whole
+/// seconds.
 pub(crate) fn parse_utc(text: &str) -> Option<TaiNanos> {
-    // A leap second is the one after the last of a day. The library takes any second 60, and takes it for the one
-    // before.
+    // A leap second is the one after the last of a day. The library accepts second 60 in any minute, and takes it for
+    // the one before.
     let leap = text.get(10..19) == Some("T23:59:60");
     if text.get(16..19) == Some(":60") && !leap {
         return None;

@@ -2,15 +2,15 @@
 //! <https://vlbi.org/vlbi-standards/vdif/>).
 //!
 //! One fragment is one data frame, its header included; one event is one frame time (second and frame number) across
-//! all threads of the file. Each thread's device looks through the whole file, so that all count the same events: where
-//! other threads have a frame and this one has none, its fragment is without payload and has status `missing`. A frame
-//! whose `invalid` bit is set has status `corrupt`. Frames are played in the order of their times. A frame that comes
-//! twice is played once, and one that is cut off at the file's end not at all; the device's notes say how many these
-//! were.
+//! all threads of the file. Each thread's device reads the headers of the whole file, so that all count the same
+//! events: where other threads have a frame and this one has none, its fragment is without payload and has status
+//! `missing`. A frame whose `invalid` bit is set has status `corrupt`. Frames are played in the order of their times. A
+//! frame that comes twice is played once, and one that is cut off at the file's end is not played; the device's notes
+//! give the numbers of these.
 //!
-//! A frame's time is that of its second and number, the same in all threads. How many frames a second has follows from
-//! the configuration (`rate`, or `sample_rate`), or else from the headers' extension, or is seen where one second goes over
-//! into the next. Where it is not known a frame's time is that of its second.
+//! A frame's time is that of its second and number, the same in all threads. The number of frames per second follows
+//! from the configuration (`rate`, or `sample_rate`), or else from the headers' extension, or from the frame numbers at
+//! the transition from one second to the next. If it is not known, a frame's time is that of its second.
 
 use crate::file::InputFile;
 use crate::replay::{Recording, Replay};
@@ -22,13 +22,13 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
-/// An index of more frames than this is not kept; with frames of 8 KiB they are 256 GiB.
+/// Maximum number of frames in an index; frames of 8 KiB are then 256 GiB.
 const MAX_FRAMES: usize = 1 << 25;
-/// Bytes of a header, and of one in the legacy form without the last four words.
+/// Length of a header in bytes, and of one in the legacy form without the last four words.
 const HEADER: usize = 32;
 const LEGACY_HEADER: usize = 16;
 
-/// Opens the recording, looks through all its frame headers, and indexes those of the thread asked for.
+/// Opens the recording, reads all its frame headers, and indexes the frames of the requested thread.
 pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
     let file = InputFile::open(&config.file)?;
     let thread = match config.thread {
@@ -70,18 +70,19 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
     Ok(Replay::new(recording, description, header.length, config.looped))
 }
 
-/// Samples per second and channel: those that are stated, or follow from the frames that are.
+/// Returns samples per second and channel: as configured, or computed from the configured frame rate, or from the
+/// header.
 fn sample_rate(config: &VdifConfig, header: &Header) -> Option<f64> {
     let of_frames = || Some(config.rate?.hertz() * header.samples()? as f64);
     config.sample_rate.map(|rate| rate as f64).or_else(of_frames).or(header.sample_rate())
 }
 
-/// The threads of a recording, in order. All of it is looked through.
+/// Returns the threads of a recording, in order. Reads all headers of the file.
 pub(crate) fn threads(path: &Path) -> Result<Vec<u16>, DeviceError> {
     threads_in(&InputFile::open(path)?)
 }
 
-/// Whether a file of unknown name begins like a VDIF recording: two frames that fit together.
+/// Returns whether a file of unknown name begins like a VDIF recording, with two frames that fit together.
 pub(crate) fn looks_like_vdif(file: &InputFile) -> bool {
     let header_at = |at: u64| {
         let left = usize::try_from(file.len().checked_sub(at)?).unwrap_or(usize::MAX);
@@ -113,7 +114,7 @@ pub(crate) struct Vdif {
     frames: Vec<Frame>,
     /// Bytes in each frame.
     length: usize,
-    /// Frames per second, where known.
+    /// Frames per second, if known.
     rate: Option<u32>,
 }
 
@@ -123,7 +124,7 @@ impl Vdif {
         frame.second() * 1_000_000_000 + self.rate.map_or(0, since)
     }
 
-    /// How much time one frame covers, in nanoseconds.
+    /// Returns the time that one frame covers, in nanoseconds; 0 if unknown.
     fn window(&self) -> u32 {
         self.rate.map_or(0, |rate| 1_000_000_000 / rate)
     }
@@ -169,12 +170,12 @@ impl Recording for Vdif {
     }
 }
 
-/// A frame time, and where this thread's frame of it is. 16 bytes, since there may be millions.
+/// A frame time, and the place of this thread's frame in the file. 16 bytes, since there may be millions.
 #[derive(Debug, Clone, Copy)]
 struct Frame {
     /// TAI second since 1970 in the upper 40 bits, frame number in the lower 24: sorts by time.
     time: u64,
-    /// Byte in the file, with [`Frame::INVALID`] where the frame says so; or [`Frame::MISSING`].
+    /// Offset in the file, with [`Frame::INVALID`] if the frame is marked as invalid; or [`Frame::MISSING`].
     place: u64,
 }
 
@@ -191,7 +192,7 @@ impl Frame {
     }
 }
 
-/// What looking through the recording gave.
+/// Index of a recording's frames, for one thread.
 struct Index {
     path: PathBuf,
     /// The first frame of the thread in the file.
@@ -199,19 +200,19 @@ struct Index {
     frames: Vec<Frame>,
     /// Frames per second by the first header of any thread that states a sample rate, so that all threads have one.
     stated: Option<f64>,
-    /// The highest frame number, and the most frames that a second which goes over into the next was seen to have.
+    /// Highest frame number, and the largest number of frames seen in a second that is followed directly by the next.
     highest: u32,
     seen: Option<u32>,
-    /// The times of each thread's first and last frame.
+    /// Times of each thread's first and last frame.
     spans: BTreeMap<u16, (u64, u64)>,
-    /// Frames of the thread that were there already.
+    /// Number of the thread's frames whose time another of its frames has as well.
     repeated: usize,
-    /// Invalid frames of the thread whose time is far from all valid ones.
+    /// Number of the thread's invalid frames whose time is far from all valid ones.
     undated: usize,
     cut: Option<Cut>,
 }
 
-/// An invalid frame's time is believed where it is no further from the valid ones than this, in units of
+/// Maximum distance of an invalid frame's time from the valid ones at which it is believed, in units of
 /// [`Frame::time`]: ten seconds.
 const NEAR: u64 = 10 << 24;
 
@@ -234,7 +235,7 @@ impl Index {
                 (*begin, *end) = (time.min(*begin), time.max(*end));
             }
             if header.thread == thread {
-                // One thread has one frame length; a change of it is damage, or another recording behind the first.
+                // One thread has one frame length; a change of it is damage, or another recording after the first.
                 if header.length != first.get_or_insert(*header).length {
                     let found = format!("{} bytes", header.length);
                     return Err(wrong(file, at, "the frame length", found, "that of the thread's first frame"));
@@ -246,7 +247,7 @@ impl Index {
             }
             Ok(())
         })?;
-        // What fills a gap may have no time: its clock is 0.
+        // Frames that fill a gap may have no time: their clock is 0.
         let valid = times.iter().min().copied().zip(times.iter().max().copied());
         let is_near = |time: u64| {
             valid.is_none_or(|(first, last)| (first.saturating_sub(NEAR)..=last.saturating_add(NEAR)).contains(&time))
@@ -261,7 +262,7 @@ impl Index {
         let highest = times.iter().map(|time| number(*time)).max().unwrap_or(0);
         let rolls = times.windows(2).filter(|pair| pair[1] >> 24 == (pair[0] >> 24) + 1 && number(pair[1]) == 0);
         let seen = rolls.map(|pair| number(pair[0]) + 1).max();
-        // Of two for the same time the one that is valid, and of two such the first.
+        // Of two frames for the same time the valid one is kept, and of two valid ones the first.
         own.sort_unstable_by_key(|frame| (frame.time, frame.place));
         let all = own.len();
         own.dedup_by_key(|frame| frame.time);
@@ -274,7 +275,7 @@ impl Index {
         Ok(Self { path: file.path().to_owned(), first, frames, stated, highest, seen, spans, repeated, undated, cut })
     }
 
-    /// Frames per second. Nothing where nobody says it, or a frame number contradicts what the headers say.
+    /// Returns frames per second, or `None` if they are not known, or if a frame number contradicts the headers.
     fn frame_rate(&self, header: &Header, config: &VdifConfig) -> Result<Option<u32>, DeviceError> {
         let possible = |rate| vdif_rate(rate).filter(|rate| *rate > self.highest);
         match (config.rate, config.sample_rate) {
@@ -305,7 +306,7 @@ impl Index {
         }
     }
 
-    /// The frame of this thread that the file's end cuts off.
+    /// Returns the frame of this thread that the file's end cuts off, if any.
     fn cut_of(&self, thread: u16) -> Option<Cut> {
         self.cut.filter(|cut| cut.is_of(thread, &self.spans))
     }
@@ -351,29 +352,29 @@ impl Index {
     }
 }
 
-/// A frame's time for people, to the second.
+/// Returns a frame's time as text, to the second.
 fn date(time: u64) -> impl std::fmt::Display {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_secs(time >> 24))
 }
 
-/// A frame that is not all there, at the end of the file.
+/// An incomplete frame at the end of the file.
 #[derive(Debug, Clone, Copy)]
 struct Cut {
     at: u64,
     left: u64,
-    /// Whose it is, where so much is there.
+    /// Thread of the frame, if the header is complete.
     thread: Option<u16>,
 }
 
 impl Cut {
-    /// Whether it may be a frame of that thread; where nobody knows whose it is it may be anybody's.
+    /// Returns whether it may be a frame of that thread. If its thread is unknown, it may be a frame of any.
     fn is_of(self, thread: u16, known: &BTreeMap<u16, (u64, u64)>) -> bool {
         self.thread.filter(|own| known.contains_key(own)).is_none_or(|own| own == thread)
     }
 }
 
-/// Calls `visit` with the place and header of each frame in the file. Returns what is left at its end where that is too
-/// short for a frame like those before it.
+/// Calls `visit` with the offset and header of each frame in the file. Returns the rest at its end if that is too short
+/// for a frame like those before it.
 fn for_each_frame(
     file: &InputFile,
     mut visit: impl FnMut(u64, &Header) -> Result<(), DeviceError>,
@@ -399,7 +400,7 @@ fn for_each_frame(
             }
         };
         if header.length as u64 > left {
-            // A length that no frame had may be damage, behind which there is more.
+            // A length that no frame had may be damage, after which more data follow.
             return match header.length <= longest {
                 true => Ok(Some(Cut { at, left, thread: Some(header.thread) })),
                 false => Err(cut(at, "the data frame", header.length as u64, left)),
@@ -416,7 +417,7 @@ fn wrong(file: &InputFile, at: u64, field: &'static str, found: String, expected
     DeviceError::Header { file: file.path().to_owned(), at, field, found, expected }
 }
 
-/// The reference epochs, in TAI seconds since 1970. They are 6 bits.
+/// Reference epochs, in TAI seconds since 1970. An epoch has 6 bits.
 static EPOCHS: LazyLock<[u64; 64]> = LazyLock::new(|| {
     std::array::from_fn(|epoch| {
         let begins = format!("{}-{:02}-01T00:00:00Z", 2000 + epoch / 2, 1 + 6 * (epoch % 2));
@@ -429,14 +430,14 @@ static EPOCHS: LazyLock<[u64; 64]> = LazyLock::new(|| {
 struct Header {
     invalid: bool,
     legacy: bool,
-    /// Since the reference epoch.
+    /// Seconds since the reference epoch.
     seconds: u32,
-    /// Half-years since 2000.
+    /// Reference epoch, in half-years since 2000.
     epoch: u8,
-    /// Within the second.
+    /// Number of the frame within the second.
     frame: u32,
     channels_log2: u8,
-    /// Bytes in the frame, header included: below 2²⁷, the field having 24 bits of 8-byte units.
+    /// Length of the frame in bytes, header included: below 2²⁷, the field having 24 bits of 8-byte units.
     length: usize,
     complex: bool,
     /// Bits in one sample, or in each component of a complex one: 1 to 32.
@@ -445,29 +446,29 @@ struct Header {
     station: u16,
     /// Word 4: extended data version and its first field. 0 in a legacy header.
     extension: u32,
-    /// Whether a bit is set that the specification reserves.
+    /// True if a bit is set that the specification reserves.
     reserved: bool,
 }
 
-/// What a data frame's header says, of a frame that has just come.
+/// Header of a data frame that has just arrived.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct VdifFrame {
-    /// The second it lies in, in TAI since 1970.
+    /// Second of the frame, in TAI since 1970.
     pub second: u64,
-    /// Its number within the second: below 2²⁴.
+    /// Number of the frame within the second: below 2²⁴.
     pub number: u32,
-    /// Bytes in it, header included.
+    /// Length of the frame in bytes, header included.
     pub length: usize,
-    /// Whose it is.
+    /// Number of the thread.
     pub thread: u16,
-    /// It says that its samples are not valid.
+    /// True if the header marks the samples as invalid.
     pub invalid: bool,
-    /// Frames per second of a thread, where an extension says it and it can be.
+    /// Frames per second of a thread, if an extension gives a possible value.
     pub rate: Option<u32>,
 }
 
 impl VdifFrame {
-    /// Reads the header at the beginning of any bytes. Nothing where they are no VDIF frame's.
+    /// Reads the header at the beginning of any bytes. Returns `None` if they do not begin with a VDIF header.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let header = Header::parse(bytes).ok()?;
         Some(Self {
@@ -481,17 +482,17 @@ impl VdifFrame {
     }
 }
 
-/// Frames per second of a thread, where that can be so many: by the specification each second has a whole number of
-/// frames, and the field for their numbers has 24 bits.
+/// Returns the number of frames per second of a thread if `rate` is possible: by the specification each second has a
+/// whole number of frames, and the field for their numbers has 24 bits.
 pub fn vdif_rate(rate: f64) -> Option<u32> {
     (rate.fract() == 0.0 && (1.0..16_777_216.0).contains(&rate)).then_some(rate as u32)
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum HeaderError {
-    /// So many bytes would be needed.
+    /// The header needs this number of bytes.
     Short(usize),
-    /// The frame has this many bytes, not more than its header.
+    /// The frame has this number of bytes, not more than its header.
     Length(usize),
 }
 
@@ -532,14 +533,14 @@ impl Header {
         })
     }
 
-    /// The second the frame lies in, in TAI since 1970. The count from the reference epoch, which is UTC midnight of 1
-    /// January or 1 July, has no leaps: it is the time that went by.
+    /// Returns the second of the frame, in TAI since 1970. The count from the reference epoch, which is UTC midnight of
+    /// 1 January or 1 July, has no leaps: it is elapsed time.
     fn tai_second(&self) -> u64 {
         EPOCHS[usize::from(self.epoch)] + u64::from(self.seconds)
     }
 
-    /// Complete samples of all channels in the frame; nothing where samples do not fill the 32-bit words they are
-    /// packed into.
+    /// Returns the number of complete samples of all channels in the frame; `None` if samples do not fill the 32-bit
+    /// words they are packed into.
     fn samples(&self) -> Option<u64> {
         let header = if self.legacy { LEGACY_HEADER } else { HEADER };
         let payload_bits = (self.length - header) as u64 * 8;
@@ -547,9 +548,9 @@ impl Header {
         (self.bits.is_power_of_two() && payload_bits.is_multiple_of(sample_bits)).then(|| payload_bits / sample_bits)
     }
 
-    /// Samples per second and channel, from extended data version 1 or 3 (<https://vlbi.org/vlbi-standards/vdif/>, NICT
-    /// and VLBA extensions): bit 23 is the unit, MHz or kHz, and the number below it the rate of complex samples, or
-    /// half that of real ones.
+    /// Returns samples per second and channel, from extended data version 1 or 3
+    /// (<https://vlbi.org/vlbi-standards/vdif/>, NICT and VLBA extensions): bit 23 is the unit, MHz or kHz, and the
+    /// number below it the rate of complex samples, or half that of real ones.
     fn sample_rate(&self) -> Option<f64> {
         let (version, number) = (self.extension >> 24, self.extension & 0x7f_ffff);
         let unit = if self.extension >> 23 & 1 == 1 { 1e6 } else { 1e3 };
@@ -557,12 +558,12 @@ impl Header {
         (matches!(version, 1 | 3) && number > 0).then(|| f64::from(number) * unit * per_sample)
     }
 
-    /// Frames per second, by that.
+    /// Returns frames per second, by that sample rate.
     fn frame_rate(&self) -> Option<f64> {
         self.sample_rate().zip(self.samples()).map(|(rate, samples)| rate / samples as f64)
     }
 
-    /// Two letters, the first in the more significant byte, or a number.
+    /// Returns the station's two letters, the first from the more significant byte, or its number.
     fn station_name(&self) -> String {
         let letters = self.station.to_be_bytes();
         if letters.iter().all(u8::is_ascii_graphic) {
@@ -581,7 +582,7 @@ pub(crate) mod tests {
     use std::path::PathBuf;
     use thalweg_wire::EventId;
 
-    /// A frame to be written: real header bits, and a payload of its place in the test.
+    /// A frame to be written: the header fields that tests vary.
     #[derive(Debug, Clone, Copy)]
     pub(crate) struct Written {
         pub(crate) thread: u16,
@@ -638,7 +639,7 @@ pub(crate) mod tests {
 
     #[test]
     fn each_thread_plays_its_frames_with_their_headers() {
-        // Four frames a second, as the change of the second shows.
+        // Four frames a second, as the transition from one second to the next shows.
         let times = [(9, 2), (9, 3), (10, 0), (10, 1)];
         let frames: Vec<Written> =
             times.iter().flat_map(|&(second, frame)| [5, 2].map(|thread| Written::at(thread, second, frame))).collect();
@@ -664,7 +665,7 @@ pub(crate) mod tests {
             Written::at(0, 5, 0),
             Written::at(1, 5, 0),
             Written::at(0, 5, 1),
-            // Behind its time, as networks do.
+            // Frames arrive out of order, as in networks.
             Written::at(1, 5, 2),
             Written::at(0, 5, 2),
         ]);
@@ -783,7 +784,7 @@ pub(crate) mod tests {
         assert!(notes.contains("its last 95 bytes, from byte 480, are not played"), "{notes}");
         assert_eq!((device.description().repeated, device.description().cut_off_bytes), (None, Some(95)));
         assert_eq!(play(&mut device).last().unwrap().1.status, Status::REPLAYED | Status::MISSING);
-        // Of a header that is cut off nobody knows whose it is.
+        // The thread of a cut-off header is unknown.
         std::fs::write(&file, &whole[..whole.len() - 90]).unwrap();
         for thread in [0, 1] {
             let notes = opened(thread).description().notes.join("\n");
@@ -829,7 +830,7 @@ pub(crate) mod tests {
         let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 250) }]);
         let device = open(&config(&file, 0)).unwrap();
         assert_eq!((device.description().sample_rate, device.description().frame_rate), (Some(128e3), Some(500)));
-        // A frame number that cannot be: the rate is not believed.
+        // An impossible frame number: the rate is not believed.
         let (_dir, file) = recording(&[Written { edv, ..Written::at(0, 5, 500) }]);
         assert_eq!(open(&config(&file, 0)).unwrap().description().frame_rate, None);
     }
@@ -892,7 +893,8 @@ pub(crate) mod tests {
             }
         }
 
-        /// Files of small frames with damaged bytes: whatever they say, what is played lies within the file.
+        /// For files of small frames with damaged bytes: whatever the headers contain, played frames lie within the
+        /// file.
         #[test]
         fn a_damaged_recording_is_played_or_refused(
             frames in proptest::collection::vec((0u16..3, 0u32..3, 0u32..4), 1..8),

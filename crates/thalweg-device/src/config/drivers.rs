@@ -7,26 +7,27 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use thalweg_text::ByteSize;
 
-/// QEMU's edu device, bound to `vfio-pci`: see [a machine with devices](https://www.qemu.org/docs/master/specs/edu.html).
+/// QEMU's edu device, bound to `vfio-pci`: see
+/// [a machine with devices](https://www.qemu.org/docs/master/specs/edu.html).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EduConfig {
-    /// Its PCI address, `0000:00:10.0`.
+    /// PCI address of the device, `0000:00:10.0`.
     pub address: String,
     /// Bytes in each fragment's payload.
     #[serde(default = "longest_edu")]
     pub size: ByteSize,
-    /// Before the run, have it write to memory that it was not shown, which an IOMMU keeps it from.
+    /// True to have the device, before the run, write to memory that was not registered with it: an IOMMU prevents it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub stray: bool,
 }
 
 impl EduConfig {
-    /// Looks for what cannot be, without touching the device. QEMU ends where the device reads its buffer's last byte
+    /// Checks the options, without touching the device. QEMU ends where the device reads its buffer's last byte
     /// (`edu_check_range`, hw/misc/edu.c, up to 9.2).
     ///
     /// # Errors
-    /// Another size than its buffer has room for.
+    /// The size is 0, or does not fit into the buffer of the device.
     pub fn check(&self) -> Result<(), DeviceError> {
         let possible = (1..=longest_edu().0).contains(&self.size.0);
         let expected = "1 to 4032 bytes, what its buffer has room for";
@@ -34,7 +35,7 @@ impl EduConfig {
     }
 }
 
-/// A record of it is a page.
+/// Default size in bytes: with its header, a record then has the size of a page.
 fn longest_edu() -> ByteSize {
     ByteSize(4032)
 }
@@ -43,17 +44,17 @@ fn longest_edu() -> ByteSize {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeConfig {
-    /// Its PCI address, `0000:00:18.0`.
+    /// PCI address of the disk, `0000:00:18.0`.
     pub address: String,
-    /// Bytes in each fragment's payload: a multiple of its blocks.
+    /// Bytes in each fragment's payload: a multiple of the disk's blocks.
     pub size: ByteSize,
 }
 
 impl NvmeConfig {
-    /// Looks for what cannot be, without touching the disk.
+    /// Checks the options, without touching the disk.
     ///
     /// # Errors
-    /// A size that no disk gives at once.
+    /// The size is not possible in one read of any disk.
     pub fn check(&self) -> Result<(), DeviceError> {
         let possible = (512..=2 << 20).contains(&self.size.0) && self.size.0.is_multiple_of(512);
         let expected = "a multiple of 512 bytes, at most 2 MiB";
@@ -61,34 +62,35 @@ impl NvmeConfig {
     }
 }
 
-/// What a program writes into a pipe, or an instrument to a serial port: record after record.
+/// Records that a program writes into a pipe, or an instrument to a serial port, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamConfig {
-    /// A named pipe, a serial port, or a file.
+    /// Path of a named pipe, a serial port, or a file.
     pub file: PathBuf,
-    /// Bytes in each record; may be left out where `type` and `shape` say it, or where each has its `length` in front.
+    /// Bytes in each record; may be left out where `type` and `shape` determine it, or where each record is preceded by
+    /// its `length`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<ByteSize>,
-    /// What a record is made of; bytes without a stated meaning where left out.
+    /// Type of a record's elements; bytes without a stated meaning where left out.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub stored: Option<StoredType>,
-    /// A record's axes, the last one without gaps; one axis where left out.
+    /// Lengths of a record's axes, the last one without gaps; one axis where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<u64>>,
-    /// In front of each record stands how many bytes it has.
+    /// Format of the number before each record that states the record's length in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length: Option<LengthPrefix>,
-    /// Bytes in the longest record, where each has its `length` in front.
+    /// Bytes in the longest record, where each is preceded by its `length`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,
-    /// Bytes in front of each record by which the next is found where some were lost.
+    /// Bytes before each record by which the next record is found where some bytes were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
-    /// Bytes behind each record, which are of no record.
+    /// Bytes after each record, which belong to no record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<Mark>,
-    /// A serial port's bits per second; as it is set where left out.
+    /// Bit rate of a serial port, in bits per second; the port's present one where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baud: Option<u32>,
 }
@@ -99,7 +101,7 @@ pub struct StreamConfig {
 pub struct Mark(Vec<u8>);
 
 impl Mark {
-    /// The bytes.
+    /// Returns the bytes of the mark.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -125,7 +127,7 @@ impl From<Mark> for String {
 }
 
 impl StreamConfig {
-    /// Bytes in the longest record, where the options say it.
+    /// Returns the number of bytes in the longest record, or `None` if the options do not state it.
     pub fn longest(&self) -> Option<u64> {
         let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
         match self.length {
@@ -135,7 +137,8 @@ impl StreamConfig {
         }
     }
 
-    /// Looks for what cannot be, without opening anything. What its records are, where none has its length in front.
+    /// Checks the options, without opening anything. Returns the layout of the records, or `None` where their length
+    /// varies.
     ///
     /// # Errors
     /// Options that do not go together, or that make no record.
@@ -178,53 +181,53 @@ impl StreamConfig {
     }
 }
 
-/// A number in front of a record: `{ bytes = 4 }`.
+/// Format of a number before a record: `{ bytes = 4 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LengthPrefix {
-    /// How many bytes the number has: 1 to 8.
+    /// Number of bytes of the prefix: 1 to 8.
     pub bytes: u8,
-    /// The least significant byte comes first.
+    /// True if the least significant byte comes first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub little_endian: bool,
 }
 
-/// A camera that the kernel has a driver for.
+/// A camera that the kernel has a driver for (V4L2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct V4l2Config {
-    /// Its video node, `/dev/video0`.
+    /// Path of the video node, `/dev/video0`.
     pub file: PathBuf,
-    /// Pixels in a row; as the camera is set where left out.
+    /// Pixels in a row; the camera's present setting where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub width: Option<u32>,
-    /// Rows.
+    /// Number of rows; the camera's present setting where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub height: Option<u32>,
-    /// What pixels are: the letters of V4L2, such as `GREY` or `Y16`.
+    /// Pixel format: the letters of V4L2, such as `GREY` or `Y16`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<String>,
     /// Images per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Its controls, by the names that v4l2-ctl has for them.
+    /// Controls of the camera, by the names that v4l2-ctl has for them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub controls: BTreeMap<String, i64>,
 }
 
-/// A board that samples voltages, with a driver of comedi's (<https://www.comedi.org>). A fragment is so many samples of each
-/// channel.
+/// A board that samples voltages, with a driver of comedi (<https://www.comedi.org>). A fragment has the same number of
+/// samples of each channel.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ComediConfig {
-    /// Its file, `/dev/comedi0`.
+    /// Path of the board's file, `/dev/comedi0`.
     pub file: PathBuf,
-    /// The part of the board; the first that reads by command where left out.
+    /// Number of the subdevice; the first that reads by command where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subdevice: Option<u32>,
-    /// Its channels, in the order in which they are sampled.
+    /// Channels, in the order in which they are sampled.
     pub channels: Vec<u8>,
-    /// The range of all of them, by its number.
+    /// Number of the range, the same for all channels.
     #[serde(default)]
     pub range: u8,
     /// Samples per second, of each channel.
@@ -234,19 +237,19 @@ pub struct ComediConfig {
 }
 
 impl ComediConfig {
-    /// The most samples in a fragment.
+    /// Maximum number of samples in a fragment.
     const MOST: u32 = 1 << 26;
 
-    /// Whether it makes sense.
+    /// Checks the options.
     ///
     /// # Errors
-    /// The key that does not.
+    /// The option with an impossible value.
     pub fn check(&self) -> Result<(), DeviceError> {
         let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
         if self.channels.is_empty() {
             return wrong("channels", "name at least one");
         }
-        // Nanoseconds from one to the next have 32 bits.
+        // The time from one sample to the next, in nanoseconds, has 32 bits.
         if !(0.3..=1e9).contains(&self.rate.hertz()) {
             return wrong("rate", "0.3 to 1000000000 samples a second are possible");
         }
@@ -261,34 +264,35 @@ impl ComediConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DmaConfig {
-    /// Its file, `/dev/xdma0_c2h_0`.
+    /// Path of the card's file, `/dev/xdma0_c2h_0`.
     pub file: PathBuf,
-    /// Bytes in the longest fragment: what each read asks for.
+    /// Bytes in the longest fragment: the length of each read.
     pub size: ByteSize,
-    /// What a fragment is made of; bytes without a stated meaning where left out.
+    /// Type of a fragment's elements; bytes without a stated meaning where left out.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub stored: Option<StoredType>,
-    /// Where on the card each read begins, in bytes: of an engine with addresses. Left out, of one that streams.
+    /// Address on the card at which each read begins, in bytes: for an engine with addresses. Left out: for one that
+    /// streams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address: Option<u64>,
-    /// Where each fragment has the card's count of them.
+    /// Place in each fragment of the card's count of fragments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter: Option<Counter>,
-    /// Reads under way at a time; 4 with a `counter`, which tells them apart, and 1 without.
+    /// Number of reads under way at a time; 4 with a `counter`, which tells them apart, and 1 without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads: Option<u32>,
 }
 
 impl DmaConfig {
-    /// Reads under way at a time.
+    /// Returns the number of reads under way at a time.
     pub fn reads(&self) -> u32 {
         self.reads.unwrap_or(if self.counter.is_some() { 4 } else { 1 })
     }
 
-    /// Whether it makes sense, and what its fragments are.
+    /// Checks the options, and returns the layout of the fragments.
     ///
     /// # Errors
-    /// The key that does not.
+    /// The option with an impossible value.
     pub fn check(&self) -> Result<Layout, DeviceError> {
         let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
         if !(1..=MAX_PAYLOAD as u64).contains(&self.size.0) {

@@ -6,34 +6,34 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FitConfig {
-    /// The source that takes the images. The fit is a part of its process.
+    /// Name of the source that takes the images. The fit is a part of its process.
     pub of: String,
-    /// What is fitted.
+    /// Kind of the fit.
     pub fit: FitKind,
-    /// The part that is looked at: x, y, width, height.
+    /// Region of the image that is fitted: x, y, width, height; the whole image where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<[usize; 4]>,
-    /// Millimetres from pixel to pixel: lengths come in millimetres, too.
+    /// Distance from pixel to pixel, in millimetres: lengths are then reported in millimetres as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pixel_mm: Option<f64>,
-    /// The most that a pixel can show.
+    /// Highest value that a pixel can have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub white: Option<f64>,
-    /// Fringes: the light of one slit.
+    /// Fringes: shape of the light of one slit.
     #[serde(default, skip_serializing_if = "EnvelopeConfig::is_default")]
     pub envelope: EnvelopeConfig,
-    /// Fringes in two dimensions: whether the slits may be turned against the camera.
+    /// Fringes in two dimensions: true if the slits may be rotated with respect to the camera.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub turned: bool,
-    /// Fringes: what makes them; with it comes the size of the source of light.
+    /// Fringes: interferometer that makes them; with it the size of the light source is reported as well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interferometer: Option<InterferometerConfig>,
-    /// How many images may wait to be fitted. What comes while so many do has no fit.
+    /// Maximum number of images that may wait to be fitted. An image that comes while this many wait has no fit.
     #[serde(default = "FitConfig::waiting", skip_serializing_if = "FitConfig::is_usual")]
     pub waiting: u32,
 }
 
-// A number that is NaN is refused before anything is compared.
+// NaN is refused before anything is compared.
 impl Eq for FitConfig {}
 
 impl FitConfig {
@@ -45,10 +45,10 @@ impl FitConfig {
         *waiting == Self::waiting()
     }
 
-    /// Looks for what cannot be.
+    /// Checks the options.
     ///
     /// # Errors
-    /// The key, and what is wrong with it.
+    /// The key, and the problem with its value.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         let positive = |number: f64| number.is_finite() && number > 0.0;
         let must = |holds, key, problem: &str| if holds { Ok(()) } else { Err((key, problem.to_owned())) };
@@ -68,7 +68,7 @@ impl FitConfig {
     }
 }
 
-/// What is fitted to an image.
+/// Kind of a fit to an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FitKind {
     /// Beam moments after ISO 11146.
@@ -110,11 +110,11 @@ impl FitKind {
     }
 }
 
-/// The light of one slit.
+/// Shape of the light of one slit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EnvelopeConfig {
-    /// That of a slit of uniform light: (sin x / x)².
+    /// Light of a slit of uniform illumination: (sin x / x)².
     #[default]
     Sinc2,
     /// A Gaussian.
@@ -127,14 +127,14 @@ impl EnvelopeConfig {
     }
 }
 
-/// A double slit that looks at a source of light. Lengths are in metres.
+/// A double slit before a light source. Lengths are in metres.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterferometerConfig {
-    /// Of the light.
+    /// Wavelength of the light.
     pub wavelength: f64,
-    /// From the centre of one slit to that of the other.
+    /// Distance from the centre of one slit to that of the other.
     pub separation: f64,
-    /// From the source to the slits.
+    /// Distance from the light source to the slits.
     pub distance: f64,
 }

@@ -1,4 +1,4 @@
-//! What sends packets: instruments and cameras.
+//! Devices that send packets: instruments and cameras.
 
 use crate::{Rate, StoredType};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -12,77 +12,78 @@ use thalweg_wire::tai_minus_utc;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpConfig {
-    /// Where it sends to: `udp:HOST:PORT`, `af-xdp:HOST:PORT`, `dpdk:HOST:PORT`.
+    /// Address that the instrument sends to: `udp:HOST:PORT`, `af-xdp:HOST:PORT`, `dpdk:HOST:PORT`.
     pub listen: String,
-    /// What its datagrams are.
+    /// Format of the datagrams.
     pub format: DatagramFormat,
-    /// Bytes in the longest fragment.
+    /// Length of the longest fragment, in bytes.
     pub size: ByteSize,
-    /// Who alone is listened to: an address, or one with a port.
+    /// Only accepted sender: an address, or an address with a port. Any sender where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// How many later datagrams may come before an earlier one that is not lost.
+    /// Number of later datagrams that may come before an earlier one that is not lost.
     #[serde(default = "sixteen")]
     pub reorders: u32,
-    /// How long something that is missing is waited for while nothing else comes.
+    /// Time to wait for missing data while nothing else comes.
     #[serde(default = "patience", with = "crate::duration")]
     pub patience: Duration,
     /// Bytes of datagrams that the kernel keeps until they are received.
     #[serde(default = "buffer")]
     pub buffer: ByteSize,
-    /// The number, in the instrument's own count, of the run's first event; the first that comes where left out. VDIF: its
-    /// second since 1970 (TAI) times `rate` and the frame's number, or the sequence number. Not for VITA-49.
+    /// Number, in the instrument's own count, of the run's first event; the first number received where left out. VDIF:
+    /// second since 1970 (TAI) times `rate` plus the frame's number, or the sequence number. Not for VITA-49.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<u64>,
-    /// SPEAD and fixed: by how much the instrument's counter goes up from one fragment to the next; 1 where left out.
+    /// SPEAD and fixed: increment of the instrument's counter from one fragment to the next; 1 where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
     /// Frames (VDIF) or packets (VITA-49) per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// VDIF: the thread; that of the first frame where left out.
+    /// VDIF: number of the thread; that of the first frame where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<u16>,
-    /// VDIF: a sequence number of 8 bytes stands in front of each frame (VTP).
+    /// VDIF: each frame is preceded by a sequence number of 8 bytes (VTP).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sequence: bool,
-    /// VITA-49: the stream; that of the first packet where left out.
+    /// VITA-49: number of the stream; that of the first packet where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stream: Option<u32>,
-    /// Fixed: bytes of the header of each datagram.
+    /// Fixed: length of the header of each datagram, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub header: Option<u32>,
-    /// Fixed: where in it the counter is: of fragments where there is an `index`, else of datagrams.
+    /// Fixed: place of the counter in the header. It counts fragments where there is an `index`, else datagrams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter: Option<Counter>,
-    /// Fixed: where in it the number of the datagram within its fragment is; by the counter where left out.
+    /// Fixed: place in the header of the datagram's number within its fragment; derived from the counter where left
+    /// out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub index: Option<Counter>,
-    /// Fixed: how many datagrams make a fragment; 1 where left out.
+    /// Fixed: number of datagrams in a fragment; 1 where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packets: Option<u32>,
-    /// SPEAD and fixed: what a fragment is made of; bytes without a stated meaning where left out.
+    /// SPEAD and fixed: type of a fragment's elements; bytes without a stated meaning where left out.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub stored: Option<StoredType>,
-    /// SPEAD and fixed: a fragment's axes, the last one without gaps; one axis where left out.
+    /// SPEAD and fixed: lengths of a fragment's axes, the last one without gaps; one axis where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<u64>>,
-    /// Where the instrument's time is. Fixed: in the header. SPEAD: in an item.
+    /// Place of the instrument's time. Fixed: in the header. SPEAD: in an item.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<TimeField>,
-    /// SPEAD and fixed: what becomes of a fragment of which datagrams are missing; it is lost where left out.
+    /// SPEAD and fixed: treatment of a fragment of which datagrams are missing; it is lost where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<Partial>,
 }
 
 impl UdpConfig {
-    /// Returns `HOST:PORT` where the datagrams come by an adapter that the program drives by itself, with DPDK.
+    /// Returns `HOST:PORT` if the datagrams come by an adapter that the program drives itself, with DPDK.
     pub fn driven_port(&self) -> Option<&str> {
         self.listen.strip_prefix("dpdk:").filter(|place| place.contains(':'))
     }
 }
 
-/// What datagrams are.
+/// Format of an instrument's datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DatagramFormat {
@@ -92,12 +93,12 @@ pub enum DatagramFormat {
     Spead,
     /// VITA-49 signal data packets.
     Vita49,
-    /// A payload behind a header of known length with a counter.
+    /// A payload after a header of known length with a counter.
     Fixed,
 }
 
 impl DatagramFormat {
-    /// As it is written in a topology file.
+    /// Returns the name of the format, as written in a topology file.
     pub fn name(self) -> &'static str {
         match self {
             Self::Vdif => "vdif",
@@ -108,40 +109,40 @@ impl DatagramFormat {
     }
 }
 
-/// What becomes of a fragment of which datagrams are missing.
+/// Treatment of a fragment of which datagrams are missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Partial {
-    /// It is lost in the device.
+    /// The fragment is lost in the device.
     Lost,
-    /// It is taken, with zeros for what is missing, and its status says that it is damaged.
+    /// The fragment is taken, with zeros for the missing data, and its status says that it is damaged.
     Damaged,
 }
 
-/// A time in front of data: `{ at = 24, bytes = 8, hertz = 10_000_000 }`, or in an item of a SPEAD heap: `{ item = 0x1600,
-/// hertz = 1_712_000_000 }`.
+/// Place of a time before the data: `{ at = 24, bytes = 8, hertz = 10_000_000 }`, or in an item of a SPEAD heap:
+/// `{ item = 0x1600, hertz = 1_712_000_000 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimeField {
-    /// Its first byte.
+    /// Offset of the time's first byte.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub at: u32,
-    /// How many it has: 1 to 8.
+    /// Number of bytes of the time: 1 to 8.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub bytes: u32,
-    /// The number of the item that it is, instead of these.
+    /// Number of the SPEAD item that holds the time, instead of `at` and `bytes`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub item: Option<u32>,
-    /// The least significant byte comes first.
+    /// True if the least significant byte comes first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub little_endian: bool,
-    /// How many of them are a second.
+    /// Number of ticks in a second.
     pub hertz: u64,
-    /// Where the nanoseconds are, if it has whole seconds.
+    /// Place of the nanoseconds, if the time counts whole seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nanoseconds: Option<Counter>,
-    /// Since when it counts. Left out: since anything, such as when the instrument was switched on. Its times are then set by
-    /// when the first datagram comes.
+    /// Epoch of the time. Left out: any, such as when the instrument was switched on. The times are then set by the
+    /// arrival of the first datagram.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<Epoch>,
 }
@@ -152,17 +153,17 @@ fn is_zero(value: &u32) -> bool {
 }
 
 impl TimeField {
-    /// Where its ticks are.
+    /// Returns the place of the ticks.
     pub fn ticks(&self) -> Counter {
         Counter { at: self.at, bytes: self.bytes, little_endian: self.little_endian }
     }
 }
 
-/// Since when a clock counts, and in which seconds.
+/// Epoch of a clock, and the kind of its seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Epoch {
-    /// Since 1970, with leap seconds: what PTP distributes.
+    /// Since 1970, with leap seconds: the time that PTP distributes.
     Tai,
     /// Since 1970, without leap seconds: Unix time.
     Utc,
@@ -170,11 +171,11 @@ pub enum Epoch {
     Gps,
 }
 
-/// The beginning of GPS time, 6 January 1980, in TAI seconds since 1970 (IS-GPS-200, section 3.3.4: 19 s behind TAI).
+/// The beginning of GPS time, 6 January 1980, in TAI seconds since 1970 (IS-GPS-200, section 3.3.4: TAI minus 19 s).
 const GPS_EPOCH: u64 = 315_964_800 + 19;
 
 impl Epoch {
-    /// Returns the TAI second since 1970 that a second of this clock is; nothing where nobody can say.
+    /// Returns the TAI second since 1970 that a second of this clock is; `None` if it cannot be known.
     pub fn tai_second(self, second: u64) -> Option<u64> {
         let offset = match self {
             Self::Tai => 0,
@@ -185,26 +186,26 @@ impl Epoch {
     }
 }
 
-/// A sequence counter in front of data: `{ at = 0, bytes = 8 }`.
+/// Place of a sequence counter before the data: `{ at = 0, bytes = 8 }`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Counter {
-    /// Its first byte, of the datagram or the fragment.
+    /// Offset of the counter's first byte in the datagram or the fragment.
     pub at: u32,
-    /// How many it has: 1 to 8.
+    /// Number of bytes of the counter: 1 to 8.
     pub bytes: u32,
-    /// The least significant byte comes first.
+    /// True if the least significant byte comes first.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub little_endian: bool,
 }
 
 impl Counter {
-    /// Whether it has 1 to 8 bytes, all of them among the first so many.
+    /// Returns whether the counter has 1 to 8 bytes, all of them within the first `length` bytes.
     pub fn is_within(&self, length: u64) -> bool {
         (1..=8).contains(&self.bytes) && u64::from(self.at) + u64::from(self.bytes) <= length
     }
 
-    /// What it says; nothing where it is not all there.
+    /// Returns the counter's value; `None` if `from` does not contain all of it.
     pub fn read(&self, from: &[u8]) -> Option<u64> {
         let (at, length) = (self.at as usize, self.bytes as usize);
         let bytes = from.get(at..)?.get(..length)?;
@@ -217,31 +218,31 @@ impl Counter {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GigeConfig {
-    /// Which: its IP address, its MAC address, its serial number, or the name that its user gave it.
+    /// Address of the camera: its IP address, its MAC address, its serial number, or the name that its user gave it.
     pub address: String,
-    /// Where it is looked for: an interface's name or address; at all of them where left out.
+    /// Interface on which the camera is looked for, by name or address; all of them where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
-    /// Bytes in the longest frame; what the camera says where left out.
+    /// Length of the longest frame, in bytes; the camera's own value where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,
-    /// What is set before the run, by the camera's own names.
+    /// Features that are set before the run, by the camera's own names.
     #[serde(default, skip_serializing_if = "Features::is_empty")]
     pub features: Features,
-    /// Frames per second, by which those are counted that a camera could not send while it was away; what the camera
-    /// says where left out.
+    /// Frames per second. Frames that the camera could not send while it was away are counted by this rate; the
+    /// camera's own value where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// Bytes of the longest packet, with its IP header; found out where left out.
+    /// Length of the longest packet in bytes, with its IP header; found out where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub packet: Option<u32>,
-    /// Whether packets that do not come are asked for again.
+    /// True if packets that do not come are requested again.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub resend: bool,
-    /// How long a frame of which packets are missing is waited for while nothing of it comes.
+    /// Time to wait for a frame of which packets are missing while none of its packets come.
     #[serde(default = "patience", with = "crate::duration")]
     pub patience: Duration,
-    /// After how long without an answer a camera is taken to be away, and takes us to be.
+    /// Time without an answer after which the camera is taken to be away, and takes the program to be away.
     #[serde(default = "heartbeat", with = "crate::duration")]
     pub heartbeat: Duration,
     /// Bytes of packets that the kernel keeps until they are received.
@@ -269,23 +270,23 @@ fn buffer() -> ByteSize {
     ByteSize(32 << 20)
 }
 
-/// What a camera's features are set to: a table, or a list of tables where the order matters.
+/// Values for a camera's features: a table, or a list of tables where the order matters.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Each with its value.
+    /// Names of the features, each with its value.
     pub values: Vec<(String, FeatureValue)>,
-    /// Whether they are to be set in this order.
+    /// True if the features are to be set in this order.
     pub ordered: bool,
 }
 
 impl Features {
-    /// Whether there are none.
+    /// Returns whether there are no features to set.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 }
 
-/// What a feature is set to; a command is executed where it is set to `true`.
+/// Value for a feature; a command is executed if its value is `true`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "true, false, a number or a text")]
 pub enum FeatureValue {

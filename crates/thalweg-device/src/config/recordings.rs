@@ -12,21 +12,22 @@ use thalweg_wire::SourceId;
 pub struct ModelAdcConfig {
     /// Bytes in each fragment's payload.
     pub size: ByteSize,
-    /// Where given, a payload has from so many bytes up to `size`: see [`payload_len`](crate::payload_len).
+    /// Smallest payload in bytes: lengths vary from this up to `size`, see [`payload_len`](crate::payload_len). All
+    /// payloads have `size` bytes where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_from: Option<ByteSize>,
-    /// Chooses the waveforms. Below 2⁶³ where it is written in TOML.
+    /// Seed of the waveforms. Below 2⁶³ where it is written in TOML.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Which source's waveforms, `"1.0"`; the node's own source where left out, and 0.0 where there is none.
+    /// Source of which the waveforms are, `"1.0"`; the node's own source where left out, and 0.0 where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "source_id")]
     pub source: Option<SourceId>,
-    /// How many different waveforms there are: event *e* has that of *e* mod `period`. 0: every event has its own.
+    /// Number of different waveforms: event *e* has that of *e* mod `period`. 0: every event has its own.
     #[serde(default)]
     pub period: u64,
 }
 
-/// Source ids as text, `"3.17"`.
+/// Reads and writes source ids as text, `"3.17"`.
 mod source_id {
     use super::{Deserialize, Deserializer, Serializer, SourceId, de};
 
@@ -53,9 +54,9 @@ fn one() -> u64 {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SigmfConfig {
-    /// Either of the two files, or their common name without ending; or an archive, or a collection.
+    /// Path of either of the two files, or their common name without ending; or of an archive or a collection.
     pub file: PathBuf,
-    /// The recording of an archive or collection; may be left out where there is only one.
+    /// Name of the recording in an archive or collection; may be left out where there is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recording: Option<String>,
     /// Samples of each channel in one fragment; as many as make about 64 KiB where left out.
@@ -70,15 +71,15 @@ pub struct SigmfConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VdifConfig {
-    /// The recording.
+    /// Path of the recording.
     pub file: PathBuf,
-    /// The thread to play; may be left out where the recording has only one.
+    /// Number of the thread to play; may be left out where the recording has only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thread: Option<u16>,
-    /// Samples per second and channel, where its headers do not say it, or say it wrongly.
+    /// Samples per second and channel, where the headers do not state it, or state it wrongly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sample_rate: Option<u64>,
-    /// Data frames per second of each thread, where the recording does not tell, or tells it wrongly.
+    /// Data frames per second of each thread, where the recording does not state it, or states it wrongly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
     /// Begin again when the recording is over.
@@ -118,7 +119,7 @@ pub struct TiffConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NpyConfig {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
     /// Fragments per second, for their times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,22 +129,22 @@ pub struct NpyConfig {
     pub looped: bool,
 }
 
-/// A file of records of one size, with or without a header in front.
+/// A file of records of one size, with or without a header before them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RawConfig {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// Bytes of a header in front of the first record, which are not played.
+    /// Bytes of a header before the first record, which are not played.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub skip: ByteSize,
-    /// Bytes in each record; may be left out where `type` and `shape` say it.
+    /// Bytes in each record; may be left out where `type` and `shape` determine it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record: Option<ByteSize>,
-    /// What a record is made of; bytes without a stated meaning where left out.
+    /// Type of a record's elements; bytes without a stated meaning where left out.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub stored: Option<StoredType>,
-    /// A record's axes, the last one without gaps; one axis where left out.
+    /// Lengths of a record's axes, the last one without gaps; one axis where left out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<u64>>,
     /// Records per second, for their times.
@@ -155,7 +156,7 @@ pub struct RawConfig {
 }
 
 impl RawConfig {
-    /// Bytes in each record, where the options say it.
+    /// Returns the number of bytes in each record, or `None` if the options do not determine it.
     pub fn record_bytes(&self) -> Option<u64> {
         let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
         self.record.map(|record| record.0).or_else(of_shape)
