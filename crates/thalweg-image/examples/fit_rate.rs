@@ -1,7 +1,7 @@
-//! How many images a core understands in a second: `cargo run --release -p thalweg-image --example fit_rate`.
+//! Number of images that one core analyses in a second: `cargo run --release -p thalweg-image --example fit_rate`.
 //!
-//! The images are simulated: 12 bits, with noise of 1 % of the light. `scripts/image_fits.py` measures the same beside
-//! the Python packages that people use.
+//! The images are simulated: 12 bits, with noise of 1 % of the light. `scripts/image_fits.py` measures the same
+//! together with the usual Python packages.
 
 use std::f64::consts::TAU;
 use std::time::Instant;

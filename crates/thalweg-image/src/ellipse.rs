@@ -1,4 +1,4 @@
-//! Second moments, and the ellipse that they are: its axes and where they point.
+//! Second moments as an ellipse: its axes and their direction.
 
 use std::f64::consts::{FRAC_PI_2, PI};
 
@@ -14,27 +14,28 @@ pub(crate) struct Spread {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Axes {
     pub(crate) major: f64,
-    /// Negative where noise outweighs the light.
+    /// Variance along the shorter axis. Negative if noise outweighs the light.
     pub(crate) minor: f64,
-    /// Counter-clockwise from x as it is seen, y going down; above −π/2 and up to π/2.
+    /// Angle of the longer axis, counter-clockwise from x as the image is seen, with y going down; above −π/2 and up to
+    /// π/2.
     pub(crate) angle: f64,
 }
 
 impl Spread {
-    /// Elements xx, xy and yy of the inverse matrix.
+    /// Returns the elements xx, xy and yy of the inverse matrix.
     pub(crate) fn inverse(self) -> [f64; 3] {
         let Self { xx, xy, yy } = self;
         let determinant = xx * yy - xy * xy;
         [yy / determinant, -xy / determinant, xx / determinant]
     }
 
-    /// With pixels of this size.
+    /// Returns the variances with pixels of this size.
     pub(crate) fn scaled(self, x: f64, y: f64) -> Self {
         Self { xx: self.xx * x * x, xy: self.xy * x * y, yy: self.yy * y * y }
     }
 
-    /// The principal axes, and the derivatives of major, minor and angle by xx, xy and yy. Of a circle the angle has
-    /// none: they are infinite.
+    /// Returns the principal axes, and the derivatives of major, minor and angle by xx, xy and yy. For a circle the
+    /// derivatives of the angle are infinite.
     pub(crate) fn axes(self) -> (Axes, [[f64; 3]; 3]) {
         let (mean, half) = ((self.xx + self.yy) / 2.0, (self.xx - self.yy) / 2.0);
         let apart = half.hypot(self.xy);

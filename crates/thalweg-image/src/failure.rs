@@ -1,53 +1,53 @@
-//! Why there is no result.
+//! Reasons why there is no result.
 
 use thiserror::Error;
 
-/// Why nothing can be said of an image or a profile.
+/// Reason why an image or a profile gives no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// All pixels are alike, or what is bright is not more than noise makes.
+    /// All pixels are alike, or bright pixels are not more than noise.
     #[error("there is no light")]
     NoLight,
-    /// Two pixels side by side are as bright as the camera can show ([`Image::saturating_at`](crate::Image)).
+    /// Two pixels side by side have the camera's highest value ([`Image::saturating_at`](crate::Image)).
     #[error("the image is saturated")]
     Saturated,
-    /// A pixel is NaN or infinite, or so large that its square is.
+    /// A pixel is NaN or infinite, or so large that its square is infinite.
     #[error("a pixel is not a number, or too large a one")]
     NotNumbers,
-    /// There are not more pixels than the fit has parameters.
+    /// The number of pixels does not exceed the number of the fit's parameters.
     #[error("too few pixels: {pixels} where {needed} are needed, of an image in as many rows as columns")]
     TooFewPixels {
-        /// What there is.
+        /// Number of pixels available.
         pixels: usize,
-        /// What it takes.
+        /// Number of pixels needed.
         needed: usize,
     },
-    /// The light is on about one pixel: its size cannot be known. It may be a hot pixel.
+    /// The light is on about one pixel: its size cannot be determined. It may be a hot pixel.
     #[error("the light is narrower than a pixel")]
     TooNarrow,
-    /// The light is wider than what is looked at: the background is not seen.
+    /// The light is wider than the selected region: the background is not visible.
     #[error("the light is wider than the image")]
     TooWide,
-    /// The centre is not within what is looked at, or (moments) the beam's ellipse is not.
+    /// The centre is not within the selected region, or (moments) the beam's ellipse is not.
     #[error("the light is at the edge of the image")]
     AtTheEdge,
     /// There is light, but no fringes.
     #[error("there are no fringes")]
     NoFringes,
-    /// The search did not come to an end.
+    /// The search did not converge.
     #[error("the fit does not converge: {iterations} iterations")]
     NotConverged {
-        /// How many there were.
+        /// Number of iterations.
         iterations: usize,
     },
-    /// Several sets of parameters are as good, so that there are no standard deviations.
+    /// Several sets of parameters fit equally well, so that there are no standard deviations.
     #[error("the parameters are not determined by the image")]
     Undetermined,
 }
 
 impl Failure {
-    /// Its name, as Python and JSON have it: `no-light`, `saturated`, …
+    /// Returns the name, as used in Python and JSON: `no-light`, `saturated`, …
     pub fn name(&self) -> &'static str {
         match self {
             Self::NoLight => "no-light",

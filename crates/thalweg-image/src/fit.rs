@@ -1,17 +1,17 @@
-//! What every fit says: values with standard deviations, how well the model describes the image, millimetres.
+//! Common results of all fits: values with standard deviations, and the quality of the fit.
 
 use crate::Failure;
 use crate::minimise::Minimum;
 use std::fmt;
 
-/// A fitted value.
+/// A fitted value with its standard deviation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// Where the sum of squares is smallest.
+    /// Value at which the sum of squares is smallest.
     pub value: f64,
-    /// Its standard deviation, from the covariance matrix scaled with the reduced χ² (as
-    /// `scipy.optimize.curve_fit(absolute_sigma=False)`): what repeated measurements would scatter by, if the model is
-    /// right and the noise is independent from pixel to pixel and as large in each.
+    /// Standard deviation of the value, from the covariance matrix scaled with the reduced χ² (as
+    /// `scipy.optimize.curve_fit(absolute_sigma=False)`): the scatter of repeated measurements, if the model is right
+    /// and the noise is independent from pixel to pixel and equal in all pixels.
     pub std: f64,
 }
 
@@ -25,14 +25,14 @@ impl Estimate {
         Self { value: self.value * factor, std: self.std * factor.abs() }
     }
 
-    /// Whether it is more than three standard deviations above zero.
+    /// Returns whether the value is more than three standard deviations above zero.
     pub(crate) fn is_seen(self) -> bool {
         self.value > 3.0 * self.std
     }
 }
 
 impl fmt::Display for Estimate {
-    /// With as many digits as its deviation gives meaning to: `12.345 ± 0.012`.
+    /// Writes as many digits as are significant by the deviation: `12.345 ± 0.012`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = match self.std > 0.0 && self.std.is_finite() {
             true => (1.0 - self.std.log10().floor()).clamp(0.0, 15.0) as usize,
@@ -42,29 +42,29 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// How well the model describes what is seen.
+/// Quality of a fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Quality {
-    /// Root mean square of what the model leaves, in the pixels' unit.
+    /// Root mean square of the residuals, in the pixels' unit.
     pub rms: f64,
-    /// The sum of its squares over pixels less parameters, in the pixels' unit squared: the variance of the noise, where
-    /// the model is right.
+    /// Sum of squared residuals over the number of pixels less parameters, in the pixels' unit squared: the variance of
+    /// the noise, if the model is right.
     pub reduced_chi2: f64,
-    /// The part of Σ (pixel − mean)² that the model explains; 1 is all of it.
+    /// Fraction of Σ (pixel − mean)² that the model explains; 1 is all of it.
     pub r2: f64,
-    /// Pixels that were fitted.
+    /// Number of pixels that were fitted.
     pub pixels: usize,
-    /// Sets of parameters that were tried on all of them.
+    /// Number of parameter sets that were tried on all pixels.
     pub iterations: usize,
 }
 
-/// How much more χ² a constant would have, in units of the noise's variance, for it to be light. Fits to nothing but
-/// noise stay below: they gain what its largest excursion is, squared (about 25), and a little.
+/// Minimum excess of χ² of a constant over the model's for light to be accepted, in units of the noise's variance. Fits
+/// to pure noise stay below: they gain the square of its largest excursion (about 25), and a little.
 const LIGHT: f64 = 40.0;
 
 impl Quality {
     /// # Errors
-    /// Where the model explains no more than noise would.
+    /// The model explains no more than noise would.
     pub(crate) fn of<const N: usize>(minimum: &Minimum<N>, total: f64) -> Result<Self, Failure> {
         let &Minimum { squares, pixels, free, iterations, .. } = minimum;
         let reduced_chi2 = squares / (pixels - free) as f64;

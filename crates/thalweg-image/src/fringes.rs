@@ -1,4 +1,4 @@
-//! Fringes along a profile: what a double slit makes of light.
+//! Fringes along a profile, as a double slit makes them.
 
 use crate::fit::{Estimate, Quality};
 use crate::math::splat;
@@ -10,38 +10,39 @@ use crate::{Failure, Profile, gaussian};
 use fearless_simd::prelude::*;
 use std::f64::consts::TAU;
 
-/// background + amplitude · E(x − center) · (1 + visibility · cos(2π (x − center) / period + phase)), at the pixels'
-/// centres, where E is the [`Envelope`].
+/// Fitted model: background + amplitude · E(x − center) · (1 + visibility · cos(2π (x − center) / period + phase)), at
+/// the pixels' centres, where E is the [`Envelope`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fringes {
-    /// In the pixels' unit.
+    /// Background, in the pixels' unit.
     pub background: Estimate,
-    /// Of the envelope above the background, in the pixels' unit.
+    /// Amplitude of the envelope above the background, in the pixels' unit.
     pub amplitude: Estimate,
-    /// Of the envelope, in pixels.
+    /// Centre of the envelope, in pixels.
     pub center: Estimate,
-    /// Of the envelope, in pixels.
+    /// Width of the envelope, in pixels.
     pub width: Estimate,
-    /// The fringes.
+    /// Visibility, period and phase of the fringes.
     pub wave: Wave,
-    /// [`center`](Self::center), [`width`](Self::width) and the period in millimetres, of an image that is calibrated.
+    /// [`center`](Self::center), [`width`](Self::width) and the period in millimetres, if the image is calibrated.
     pub millimetres: Option<[Estimate; 3]>,
-    /// How well that describes the profile.
+    /// Quality of the fit.
     pub quality: Quality,
 }
 
 /// Fringes in one direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Wave {
-    /// (brightest − darkest) / (brightest + darkest) of fringes where the envelope is flat: from 0 to 1, but for noise.
+    /// Visibility (brightest − darkest) / (brightest + darkest) of fringes where the envelope is flat: from 0 to 1,
+    /// except for noise.
     pub visibility: Estimate,
-    /// Pixels from fringe to fringe.
+    /// Distance from fringe to fringe, in pixels.
     pub period: Estimate,
-    /// Of the wave at the envelope's centre, in radians, above −π and up to π: 0 where a fringe is brightest there.
+    /// Phase of the wave at the envelope's centre, in radians, above −π and up to π: 0 if a fringe is brightest there.
     pub phase: Estimate,
 }
 
-/// Fits fringes to a profile of at least sixteen values. Starting values, the period among them, are found here.
+/// Fits fringes to a profile of at least sixteen values. Determines the starting values, including the period.
 ///
 /// # Errors
 /// No light, no fringes, not numbers, too few values, too narrow, too wide, at the edge, does not converge.
@@ -72,8 +73,8 @@ pub fn fit_fringes(profile: &Profile, envelope: Envelope) -> Result<Fringes, Fai
     Ok(Fringes { background, amplitude, center, width, wave, millimetres, quality })
 }
 
-/// What c, s and k (the parameters of these numbers) say, where the phase is asked for `away` pixels from where c and s
-/// are; how that distance depends on parameters is in `along`.
+/// Returns the wave from the parameters c, s and k (at these indices), with the phase `away` pixels from the place
+/// where c and s are; `along` has the derivatives of that distance by the parameters.
 pub(crate) fn wave<const N: usize>(
     minimum: &Minimum<N>,
     [at_c, at_s, at_k]: [usize; 3],
@@ -102,8 +103,8 @@ pub(crate) fn wave<const N: usize>(
     }
 }
 
-/// Background, amplitude, centre, width, c, s, k to start from, counted from the profile's first value; the wave's
-/// phase is at the centre.
+/// Returns background, amplitude, centre, width, c, s, k to start from, counted from the profile's first value; the
+/// wave's phase is at the centre.
 pub(crate) fn start(profile: &Profile, envelope: Envelope) -> Result<[f64; 7], Failure> {
     let values = profile.values();
     if values.len() < 16 {
@@ -113,7 +114,7 @@ pub(crate) fn start(profile: &Profile, envelope: Envelope) -> Result<[f64; 7], F
     sorted.sort_unstable_by(f64::total_cmp);
     let k = wave_number(values, sorted[sorted.len() / 10])?;
     let [background, amplitude, center, width] = envelope_start(profile, envelope, TAU / k)?;
-    // c and s make the best of what the envelope leaves.
+    // c and s are fitted to the residuals of the envelope.
     let (mut cc, mut cs, mut ss, mut rc, mut rs) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for (x, value) in values.iter().enumerate() {
         let u = x as f64 - center;
@@ -128,12 +129,13 @@ pub(crate) fn start(profile: &Profile, envelope: Envelope) -> Result<[f64; 7], F
     }
     let determinant = cc * ss - cs * cs;
     let (c, s) = ((rc * ss - rs * cs) / determinant, (rs * cc - rc * cs) / determinant);
-    // The envelope is a guess: no more than there can be.
+    // The envelope is a guess: limit the visibility to 1.
     let most = 1.0 / c.hypot(s).max(1.0);
     Ok([background, amplitude, center, width, c * most, s * most, k])
 }
 
-/// Background, amplitude, centre and width of the envelope under fringes of a known period, counted from the first value.
+/// Returns background, amplitude, centre and width of the envelope under fringes of a known period, counted from the
+/// first value.
 pub(crate) fn envelope_start(profile: &Profile, envelope: Envelope, period: f64) -> Result<[f64; 4], Failure> {
     let smooth = profile.with(without_fringes(profile.values(), period));
     let [background, amplitude, center, sigma] = match gaussian::fit_gaussian(&smooth) {
@@ -143,16 +145,16 @@ pub(crate) fn envelope_start(profile: &Profile, envelope: Envelope, period: f64)
         }
         Err(_) => gaussian::start(smooth.values())?,
     };
-    // Averaging has widened it: the variance of a box is period² / 12.
+    // Averaging has widened the envelope: the variance of a box is period² / 12.
     let sigma = (sigma * sigma - period * period / 12.0).max(sigma * sigma / 4.0).sqrt();
     Ok([background, amplitude, center, envelope.width(sigma)])
 }
 
-/// A row of pixels with fringes: background, amplitude, centre, width, c, s, k.
+/// Model of a row of pixels with fringes: background, amplitude, centre, width, c, s, k.
 #[derive(Debug)]
 struct Line {
     envelope: Envelope,
-    /// Where the phase of the wave is that c and s say.
+    /// Place to which the wave's phase, as given by c and s, refers.
     reference: f64,
 }
 

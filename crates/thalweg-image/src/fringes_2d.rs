@@ -1,4 +1,4 @@
-//! Fringes over an image: what a double slit, or four slits at the corners of a rectangle, make of light.
+//! Fringes over an image, as a double slit, or four slits at the corners of a rectangle, make them.
 
 use crate::fit::{Estimate, Quality};
 use crate::fringes::{Wave, envelope_start, start as line_start, wave as waves};
@@ -13,7 +13,7 @@ use fearless_simd::prelude::*;
 use rustfft::num_complex::Complex;
 use std::f64::consts::{FRAC_PI_3, PI, TAU};
 
-/// What the light came through.
+/// Slits or holes that the light came through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slits {
     /// Two slits (or holes) side by side in this direction: one system of fringes, which change in this direction.
@@ -22,66 +22,66 @@ pub enum Slits {
     Four,
 }
 
-/// What is fitted.
+/// Options of [`fit_fringes_2d`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fringes2dOptions {
-    /// The light of one slit.
+    /// Shape of the light of one slit.
     pub envelope: Envelope,
-    /// What the light came through.
+    /// Slits or holes that the light came through.
     pub slits: Slits,
-    /// Whether the slits may be turned against the camera, up to 60°. Where they are not, a fit takes a tenth of the
-    /// time, since what depends on x and what depends on y are then factors of their own.
+    /// True if the slits may be rotated with respect to the camera, up to 60°. If they are not, a fit takes a tenth of
+    /// the time, since the model is then a product of a function of x and one of y.
     pub turned: bool,
 }
 
-/// background + amplitude · E(u / width x) · E(v / width y) · wave x(u) · wave y(v), at the pixels' centres, where
-/// (u, v) is the distance from the centre (x, y), turned by the angle, E the [`Envelope`] and a wave 1 + visibility ·
-/// cos(2π u / period + phase).
+/// Fitted model: background + amplitude · E(u / width x) · E(v / width y) · wave x(u) · wave y(v), at the pixels'
+/// centres, where (u, v) is the distance from the centre (x, y), rotated by the angle, E the [`Envelope`] and a wave 1
+/// + visibility · cos(2π u / period + phase).
 ///
-/// Four holes give this product where the light they see has, as a Gaussian upright beam, a degree of coherence that is
-/// a product: γ(dx, dy) = γ(dx) γ(dy).
+/// Four holes give this product if the light has a degree of coherence that is a product, γ(dx, dy) = γ(dx) γ(dy), as
+/// that of an upright Gaussian beam.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fringes2d {
-    /// In the pixels' unit.
+    /// Background, in the pixels' unit.
     pub background: Estimate,
-    /// Of the envelope above the background, in the pixels' unit.
+    /// Amplitude of the envelope above the background, in the pixels' unit.
     pub amplitude: Estimate,
-    /// Centre of the envelope, in pixels.
+    /// Centre of the envelope along x, in pixels.
     pub x: Estimate,
-    /// Centre of the envelope, in pixels.
+    /// Centre of the envelope along y, in pixels.
     pub y: Estimate,
-    /// Of the envelope along u, in pixels.
+    /// Width of the envelope along u, in pixels.
     pub width_x: Estimate,
-    /// Of the envelope along v, in pixels.
+    /// Width of the envelope along v, in pixels.
     pub width_y: Estimate,
     /// Fringes that change along u.
     pub wave_x: Option<Wave>,
     /// Fringes that change along v.
     pub wave_y: Option<Wave>,
-    /// By how much u is turned from the rows' direction, in radians, counter-clockwise as the image is seen, its first
-    /// row on top; 0 ± 0 where that was not asked for.
+    /// Angle from the rows' direction to u, in radians, counter-clockwise as the image is seen, with its first row on
+    /// top; 0 ± 0 if rotation was not enabled.
     pub angle: Estimate,
-    /// Lengths in millimetres, of an image that is calibrated. (Not where the slits are turned and the pixels are not
-    /// square: there u and v are not at right angles.)
+    /// Lengths in millimetres, if the image is calibrated. (Not if the slits are rotated and the pixels are not square:
+    /// there u and v are not at right angles.)
     pub millimetres: Option<Fringes2dMillimetres>,
-    /// How well that describes the image.
+    /// Quality of the fit.
     pub quality: Quality,
 }
 
-/// Lengths in millimetres.
+/// Lengths of a fit in millimetres.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fringes2dMillimetres {
-    /// Centre of the envelope.
+    /// Centre of the envelope along x.
     pub x: Estimate,
-    /// Centre of the envelope.
+    /// Centre of the envelope along y.
     pub y: Estimate,
-    /// Of the envelope along u.
+    /// Width of the envelope along u.
     pub width_x: Estimate,
-    /// Of the envelope along v.
+    /// Width of the envelope along v.
     pub width_y: Estimate,
-    /// From fringe to fringe along u.
+    /// Distance from fringe to fringe along u.
     pub period_x: Option<Estimate>,
-    /// From fringe to fringe along v.
+    /// Distance from fringe to fringe along v.
     pub period_y: Option<Estimate>,
 }
 
@@ -118,7 +118,7 @@ pub fn fit_fringes_2d(image: &Image<'_>, options: &Fringes2dOptions) -> Result<F
     if [wave_x, wave_y].into_iter().flatten().any(|wave| !wave.visibility.is_seen()) {
         return Err(Failure::NoFringes);
     }
-    // Counter-clockwise as it is seen, and not as y goes down.
+    // Counter-clockwise as the image is seen, not with y going down.
     let angle = if turned { estimate(ANGLE).times(-1.0) } else { Estimate { value: 0.0, std: 0.0 } };
     let size = image.calibration().filter(|size| !turned || size.x == size.y);
     let millimetres = size.map(|size| Fringes2dMillimetres {
@@ -132,7 +132,7 @@ pub fn fit_fringes_2d(image: &Image<'_>, options: &Fringes2dOptions) -> Result<F
     Ok(Fringes2d { background, amplitude, x, y, width_x, width_y, wave_x, wave_y, angle, millimetres, quality })
 }
 
-/// Which parameters are those of one direction; 0 and 1 are background and amplitude.
+/// Indices of the parameters of one direction; 0 and 1 are background and amplitude.
 #[derive(Debug, Clone, Copy)]
 struct Direction {
     center: usize,
@@ -147,18 +147,18 @@ const Y: Direction = Direction { center: 7, width: 8, c: 9, s: 10, k: 11 };
 const ANGLE: usize = 12;
 const N: usize = 13;
 
-/// An image with fringes. Angles are those of y going down.
+/// Model of an image with fringes. Angles are those with y going down.
 #[derive(Debug)]
 struct Plane {
     envelope: Envelope,
     slits: Slits,
     turned: bool,
-    /// Where the phases of the waves are that c and s say.
+    /// Place to which the phases of the waves, as given by c and s, refer.
     reference: [f64; 2],
 }
 
 impl Plane {
-    /// Whether there are fringes along u, and along v.
+    /// Returns whether there are fringes along u, and along v.
     fn waved(&self) -> [bool; 2] {
         [self.slits != Slits::Double(Axis::Y), self.slits != Slits::Double(Axis::X)]
     }
@@ -188,7 +188,7 @@ impl Plane {
         ]
     }
 
-    /// The pattern in one direction, and its derivatives, at each of these places.
+    /// Computes the pattern in one direction, and its derivatives, at each of these places.
     #[inline(always)]
     fn fill<S: Simd>(&self, simd: S, of: Direction, at: &[f64; N], places: &[f64], out: &mut [Vec<f64>; 7]) {
         let reference = self.reference[usize::from(of.center == Y.center)];
@@ -202,8 +202,8 @@ impl Plane {
         }
     }
 
-    /// The normal equations where the slits are not turned: each column of J is a vector along x times one along y, so
-    /// that JᵀJ is made of sums along the two, and only Jᵀr has to be summed over the pixels.
+    /// Computes the normal equations if the slits are not rotated: each column of J is a vector along x times one along
+    /// y, so that JᵀJ consists of sums along the two, and only Jᵀr has to be summed over the pixels.
     fn upright(&self, image: &Image<'_>, step: usize, at: &[f64; N]) -> Normal<N> {
         let seen = image.seen();
         let lines = [(X, seen.x, seen.width, 1), (Y, seen.y, seen.height, step)].map(|(of, from, length, step)| {
@@ -244,7 +244,7 @@ impl Plane {
     }
 }
 
-/// A pattern along a line and its derivatives by centre, width, c, s, k; and ones.
+/// A pattern along a line; its derivatives by centre, width, c, s, k; and ones.
 #[derive(Debug)]
 struct Vectors([Vec<f64>; 7]);
 
@@ -279,7 +279,7 @@ fn residuals<S: Simd>(
     Vectors(down): &Vectors,
 ) -> Residuals {
     let columns = image.columns();
-    // What fills the last vector of a row is background, where the pattern is nothing.
+    // Padding of the last vector of a row is background, where the pattern is 0.
     let mut row = vec![background; whole(columns)];
     let mut vectors: [Vec<f64>; 6] = Default::default();
     for (vector, across) in vectors.iter_mut().zip(across) {
@@ -338,7 +338,7 @@ impl Model<N, 14> for Plane {
         let [q, q_v, q_c, q_s, q_k] = wave_or_none(simd, along_v, rv, [at[Y.c], at[Y.s], at[Y.k]]);
         let (pq, ef) = (p * q * amplitude, e * f * amplitude);
         let (efp, efq) = (ef * p, ef * q);
-        // By moving along u and v: of the envelope, and of the waves.
+        // Derivatives by moving along u and v: of the envelope, and of the waves.
         let (by_u, by_v) = (pq * e_u * f, pq * e * f_v);
         let turn = by_u * v - by_v * u + efq * p_u * rv - efp * q_v * ru;
         [
@@ -366,7 +366,7 @@ impl Model<N, 14> for Plane {
     }
 }
 
-/// The wave, where there is one.
+/// Returns the wave and its derivatives, or a constant 1 if there is no wave.
 #[inline(always)]
 fn wave_or_none<S: Simd>(simd: S, waved: bool, u: S::f64s, with: [f64; 3]) -> [S::f64s; 5] {
     if waved {
@@ -419,7 +419,7 @@ fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; N], Fail
     Ok(start)
 }
 
-/// Sets c and s to the best that they can be beside what else there is, from every fourth pixel of some rows.
+/// Sets c and s to their best fit with the other parameters fixed, from some pixels of some rows.
 fn start_waves(image: &Image<'_>, plane: &Plane, start: &mut [f64; N]) {
     let seen = image.seen();
     let mut row = vec![0.0; seen.width];
@@ -449,11 +449,12 @@ fn start_waves(image: &Image<'_>, plane: &Plane, start: &mut [f64; N]) {
     }
 }
 
-/// The wave vector of fringes that change mostly along this axis: radians per pixel along it, and across.
+/// Returns the wave vector of fringes that change mostly along this axis, in radians per pixel: along it, and across.
 ///
-/// Lines along the axis have fringes of the same period; added up, their spectra say it. From line to line the phase
-/// changes as the fringes are turned: what each line has at that period is a wave across the lines. Of several periods,
-/// that is the one whose wave across is at most `steepest` times as fast: the others are those of the other slits.
+/// Lines along the axis have fringes of the same period, which is found in the sum of their spectra. From line to line
+/// the phase changes if the fringes are rotated: the lines' amplitudes at that period form a wave across the lines. Of
+/// several periods, the result is the one whose wave across is at most `steepest` times as fast: the others belong to
+/// the other slits.
 fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), Failure> {
     let seen = image.seen();
     let (length, across) = match axis {
@@ -478,7 +479,7 @@ fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), F
     }
     let darkest = |line: &[f64]| line.iter().copied().fold(f64::INFINITY, f64::min);
     let mut power: Vec<f64> = Vec::new();
-    // Sixty-four of them are enough for the period.
+    // Sixty-four lines are enough for the period.
     for line in lines.iter().step_by(lines.len().div_ceil(64)) {
         let values: Vec<_> = windowed(line, darkest(line)).map(|value| Complex::new(value, 0.0)).collect();
         let spectrum = spectrum(&values);
@@ -499,7 +500,7 @@ fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), F
     waves.into_iter().find(|(along, across)| across.abs() <= steepest * along).ok_or(Failure::NoFringes)
 }
 
-/// The tangent of 60°.
+/// Tangent of 60°: the steepest slope of fringes that is found.
 const STEEPEST: f64 = 1.732;
 
 #[cfg(test)]
@@ -521,7 +522,7 @@ mod tests {
         let (sin, cos) = put.angle.sin_cos();
         let at = |n: usize| {
             let (dx, dy) = ((n % width) as f64 - put.center[0], (n / width) as f64 - put.center[1]);
-            // Counter-clockwise as it is seen: y goes down.
+            // Counter-clockwise as the image is seen: y goes down.
             let along = [dx * cos - dy * sin, dx * sin + dy * cos];
             let factor = |k: usize| {
                 let wave = put.visibility[k] * (TAU * along[k] / put.period[k] + put.phase[k]).cos();
@@ -570,7 +571,7 @@ mod tests {
         ) {
             let envelope = if sinc { Envelope::Sinc2 } else { Envelope::Gaussian };
             let slits = [Slits::Double(Axis::X), Slits::Double(Axis::Y), Slits::Four][usize::from(which)];
-            // Of four holes that are turned the best fit is not always found (docs/images.md).
+            // The best fit is not always found for four holes that are rotated (docs/images.md).
             let turned = turned && which != 2;
             let (w, h) = (150usize, 130usize);
             let put = Put {

@@ -7,27 +7,27 @@ use crate::normal::Model;
 use crate::{Failure, Profile};
 use fearless_simd::prelude::*;
 
-/// background + amplitude · exp(−(x − center)² / 2 sigma²), at the pixels' centres.
+/// Fitted model: background + amplitude · exp(−(x − center)² / 2 sigma²), at the pixels' centres.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gaussian {
-    /// In the pixels' unit.
+    /// Background, in the pixels' unit.
     pub background: Estimate,
-    /// Above the background, in the pixels' unit.
+    /// Amplitude above the background, in the pixels' unit.
     pub amplitude: Estimate,
-    /// In pixels, 0 at the centre of the image's first.
+    /// Centre in pixels, 0 at the centre of the image's first.
     pub center: Estimate,
-    /// In pixels.
+    /// Standard deviation σ, in pixels.
     pub sigma: Estimate,
-    /// [`center`](Self::center) and [`sigma`](Self::sigma) in millimetres, of an image that is calibrated.
+    /// [`center`](Self::center) and [`sigma`](Self::sigma) in millimetres, if the image is calibrated.
     pub millimetres: Option<[Estimate; 2]>,
-    /// How well that describes the profile.
+    /// Quality of the fit.
     pub quality: Quality,
 }
 
-/// Light that is narrower, in pixels, has no size: its shape is that of the pixel.
+/// Minimum σ of light, in pixels. The shape of narrower light is that of the pixel.
 pub(crate) const NARROWEST: f64 = 0.25;
 
-/// Fits a Gaussian to a profile of at least five values. Starting values are found here.
+/// Fits a Gaussian to a profile of at least five values. Determines the starting values.
 ///
 /// # Errors
 /// No light, not numbers, too few values, too narrow, too wide, at the edge, does not converge.
@@ -59,8 +59,9 @@ pub fn fit_gaussian(profile: &Profile) -> Result<Gaussian, Failure> {
     Ok(Gaussian { background, amplitude, center, sigma, millimetres, quality })
 }
 
-/// Background, amplitude, centre and sigma to start from: of a few widths, each where the light is brightest over that
-/// width, those with the smallest sum of squares. Noise does not mislead this, as it does a search for half the height.
+/// Returns background, amplitude, centre and sigma to start from. For a few widths, the centre is where the light
+/// averaged over that width is brightest; the set with the smallest sum of squares is taken. This is less sensitive to
+/// noise than a search for half the height.
 pub(crate) fn start(values: &[f64]) -> Result<[f64; 4], Failure> {
     let n = values.len();
     let mut before = Vec::with_capacity(n + 1);
@@ -92,7 +93,7 @@ pub(crate) fn start(values: &[f64]) -> Result<[f64; 4], Failure> {
     best.map(|(_, start)| start).ok_or(Failure::NoLight)
 }
 
-/// What value ≈ background + amplitude · shape leaves at best (a sum of squares), and that background and amplitude.
+/// Fits value ≈ background + amplitude · shape. Returns the smallest sum of squares, and that background and amplitude.
 fn straight_line(values: &[f64], shape: impl Fn(usize) -> f64) -> Option<(f64, f64, f64)> {
     let (mut s, mut ss, mut v, mut vs) = (0.0, 0.0, 0.0, 0.0);
     let n = values.len() as f64;
@@ -111,7 +112,7 @@ fn straight_line(values: &[f64], shape: impl Fn(usize) -> f64) -> Option<(f64, f
     (spread > 1e-12 * ss).then(|| (vv - amplitude * amplitude * spread, mean + (v - amplitude * s) / n, amplitude))
 }
 
-/// A row of pixels with a Gaussian: background, amplitude, centre, sigma.
+/// Model of a row of pixels with a Gaussian: background, amplitude, centre, sigma.
 #[derive(Debug)]
 struct Line;
 
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn noise_alone_is_no_light() {
-        // SplitMix64, as anyone can repeat it.
+        // SplitMix64, which anyone can repeat.
         let mut state = 1u64;
         let mut draw = || {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -10,57 +10,56 @@ use crate::normal::{CHUNK, Model, Normal};
 use crate::{Failure, Image, Profile};
 use fearless_simd::prelude::*;
 
-/// background + amplitude · exp(−½ (d − c)ᵀ Σ⁻¹ (d − c)), at the pixels' centres d = (x, y).
+/// Fitted model: background + amplitude · exp(−½ (d − c)ᵀ Σ⁻¹ (d − c)), at the pixels' centres d = (x, y).
 ///
 /// Σ has the variances σ² along two axes at right angles.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gaussian2d {
-    /// In the pixels' unit.
+    /// Background, in the pixels' unit.
     pub background: Estimate,
-    /// Above the background, in the pixels' unit.
+    /// Amplitude above the background, in the pixels' unit.
     pub amplitude: Estimate,
-    /// Centre, in pixels.
+    /// Centre along x, in pixels.
     pub x: Estimate,
-    /// Centre, in pixels.
+    /// Centre along y, in pixels.
     pub y: Estimate,
-    /// σ along the longer axis, in pixels.
+    /// Standard deviation σ along the longer axis, in pixels.
     pub sigma_major: Estimate,
-    /// σ along the shorter axis, in pixels.
+    /// Standard deviation σ along the shorter axis, in pixels.
     pub sigma_minor: Estimate,
-    /// From the direction of the rows (x) to the longer axis, in radians, above −π/2 and up to π/2: counter-clockwise
-    /// as the image is seen, its first row on top. The rounder the light, the less it is determined; its standard
-    /// deviation says so.
+    /// Angle from the direction of the rows (x) to the longer axis, in radians, above −π/2 and up to π/2:
+    /// counter-clockwise as the image is seen, with its first row on top. The rounder the light, the less it is
+    /// determined, and the larger its standard deviation.
     pub angle: Estimate,
-    /// The same in millimetres, of an image that is calibrated.
+    /// Position and size in millimetres, if the image is calibrated.
     pub millimetres: Option<Gaussian2dMillimetres>,
-    /// How well that describes the image.
+    /// Quality of the fit.
     pub quality: Quality,
 }
 
-/// Where and how large it is, in millimetres. Where pixels are not square the axes are others than in pixels.
+/// Position and size of a Gaussian in millimetres. If pixels are not square the axes differ from those in pixels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Gaussian2dMillimetres {
-    /// Centre.
+    /// Centre along x.
     pub x: Estimate,
-    /// Centre.
+    /// Centre along y.
     pub y: Estimate,
-    /// σ along the longer axis.
+    /// Standard deviation σ along the longer axis.
     pub sigma_major: Estimate,
-    /// σ along the shorter axis.
+    /// Standard deviation σ along the shorter axis.
     pub sigma_minor: Estimate,
-    /// As [`Gaussian2d::angle`].
+    /// Angle of the longer axis, as [`Gaussian2d::angle`].
     pub angle: Estimate,
 }
 
-/// An image is first fitted with every fourth row, if there are this many pixels in those.
+/// Number of pixels in every fourth row above which an image is first fitted with only these rows.
 pub(crate) const ENOUGH: usize = 10_000;
-/// Rows that are left out in between, plus one.
+/// Step from row to row in that first fit.
 pub(crate) const SPARSE: usize = 4;
 
 /// Fits an elliptical Gaussian to an image of at least 5 × 5 pixels. Starting values come from its average row and
 /// column.
 ///
-/// # Errors
 /// No light, saturated, not numbers, too few pixels, too narrow, too wide, at the edge, does not converge.
 pub fn fit_gaussian_2d(image: &Image<'_>) -> Result<Gaussian2d, Failure> {
     let (columns, rows) = (image.columns(), image.rows());
@@ -95,7 +94,8 @@ pub fn fit_gaussian_2d(image: &Image<'_>) -> Result<Gaussian2d, Failure> {
     Ok(Gaussian2d { background, amplitude, x, y, sigma_major, sigma_minor, angle, millimetres, quality })
 }
 
-/// From a start to the minimum over every fourth row, where these are many, and from there to that over all.
+/// Searches from a start for the minimum over every fourth row, if these are many, and from there for that over all
+/// rows.
 pub(crate) fn search<const N: usize, const M: usize>(
     image: &Image<'_>,
     survey: &Survey,
@@ -108,7 +108,7 @@ pub(crate) fn search<const N: usize, const M: usize>(
         minimise(start, fixed, total, precision, |at| model.allowed(at), |at| model.normal(image, step, at))
     };
     if image.columns() * image.rows() / SPARSE > ENOUGH {
-        // Where that fails, all rows are more to go by.
+        // If that fails, the search over all rows has more data.
         start = over(SPARSE, start, COARSE).map_or(start, |minimum| minimum.parameters);
     }
     over(1, start, FINE)
@@ -116,7 +116,7 @@ pub(crate) fn search<const N: usize, const M: usize>(
 
 fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
     let seen = image.seen();
-    // σ, and where: the two lines see the same light on the same background.
+    // σ and centre: the two lines see the same light on the same background.
     let line = |profile: &Profile| {
         let fit = gaussian::fit_gaussian(profile);
         fit.map(|fit| [fit.background.value, fit.amplitude.value, fit.center.value, fit.sigma.value]).or_else(|_| {
@@ -131,7 +131,7 @@ fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
     let full = |over: f64, sigma: f64, length: usize| over * (length as f64 / (sigma * 2.506_628_274_631)).max(1.0);
     let amplitude = (full(over_x, sigma_y, seen.height) * full(over_y, sigma_x, seen.width)).sqrt();
     let amplitude = amplitude.min(2.0 * (survey.brightest - survey.darkest));
-    // How both deviate together, from the pixels around the centre.
+    // Covariance, from the pixels around the centre.
     let inside = |at: f64, sigma: f64, from: usize, length: usize| {
         let bound = |at: f64| (at - from as f64).clamp(0.0, length as f64) as usize;
         bound(at - 2.0 * sigma)..bound(at + 2.0 * sigma + 1.0)
@@ -155,7 +155,7 @@ fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
     Ok([background, amplitude, x, y, a, b, c])
 }
 
-/// Σ, and its elements' derivatives by the parameters.
+/// Returns Σ, and its elements' derivatives by the parameters.
 fn spread(&[_, _, _, _, a, b, c]: &[f64; 7]) -> (Spread, [[f64; 7]; 3]) {
     let [xx, xy, yy] = Spread { xx: a, xy: b, yy: c }.inverse();
     // dΣ = −Σ dP Σ, where P = Σ⁻¹.
@@ -167,7 +167,7 @@ fn spread(&[_, _, _, _, a, b, c]: &[f64; 7]) -> (Spread, [[f64; 7]; 3]) {
     (Spread { xx, xy, yy }, by.map(|[a, b, c]| [0.0, 0.0, 0.0, 0.0, a, b, c]))
 }
 
-/// σ major, σ minor and angle, with pixels of this size.
+/// Returns σ major, σ minor and angle, with pixels of this size.
 fn estimates(minimum: &Minimum<7>, spread: Spread, by: [[f64; 7]; 3], [x, y]: [f64; 2]) -> [Estimate; 3] {
     let scales = [x * x, x * y, y * y];
     let spread = Spread { xx: spread.xx * scales[0], xy: spread.xy * scales[1], yy: spread.yy * scales[2] };
@@ -190,11 +190,11 @@ fn estimates(minimum: &Minimum<7>, spread: Spread, by: [[f64; 7]; 3], [x, y]: [f
     ]
 }
 
-/// Light as an ellipse: background, amplitude, x, y, and Σ⁻¹ = (a b; b c).
+/// Model of light as an ellipse: background, amplitude, x, y, and Σ⁻¹ = (a b; b c).
 #[derive(Debug)]
 struct Spot;
 
-/// e to the power of minus this is below 10⁻¹³, which no 64-bit sum over an image notices.
+/// Exponent beyond which the light is ignored: exp(−30) is below 10⁻¹³, which changes no 64-bit sum over an image.
 const DARK: f64 = 30.0;
 
 impl Model<7, 8> for Spot {
@@ -241,13 +241,14 @@ impl Model<7, 8> for Spot {
     }
 }
 
-/// Σ⁻¹ of light that is so broad along x that from vector to vector it changes by no more than a number can.
+/// Maximum of Σ⁻¹ along x at which the recurrence is used: g then changes from vector to vector by no more than a
+/// number can represent.
 const BROAD: f64 = 0.5;
 
-/// Sums over an image of what light g = exp(…) and residuals r are, times powers of the distance from the centre.
+/// Sums over an image of light g = exp(…) and residuals r, times powers of the distance from the centre.
 ///
-/// All derivatives by the parameters are g times a polynomial of second degree in that distance, and what is between
-/// them times one of fourth. So these few sums have all of JᵀJ and Jᵀr in them.
+/// All derivatives by the parameters are g times a polynomial of second degree in that distance, and their products are
+/// g² times one of fourth. So these few sums contain all of JᵀJ and Jᵀr.
 #[derive(Debug, Default)]
 struct Moments {
     pixels: usize,
@@ -268,7 +269,7 @@ fn moments<S: Simd>(simd: S, image: &Image<'_>, step: usize, at: &[f64; 7]) -> M
     let &[background, amplitude, x0, y0, a, b, c] = at;
     let (seen, lanes) = (image.seen(), S::f64s::LEN);
     let mut sums = Moments { pixels: seen.width * seen.height.div_ceil(step), ..Moments::default() };
-    // What fills the last vector of a row has no light, and no more than background.
+    // Padding of the last vector of a row has no light, and equals the background.
     let mut row = vec![background; whole(seen.width)];
     let mut is_pixel = vec![1.0; row.len()];
     is_pixel[seen.width..].fill(0.0);
@@ -344,7 +345,7 @@ fn moments<S: Simd>(simd: S, image: &Image<'_>, step: usize, at: &[f64; 7]) -> M
 
 impl Moments {
     fn normal(&self, &[_, amplitude, _, _, a, b, c]: &[f64; 7]) -> Normal<7> {
-        // Of amplitude, x, y, a, b, c: the polynomial that g is multiplied by, as factors of dxⁱ dyʲ.
+        // Polynomials that g is multiplied by, for amplitude, x, y, a, b, c, as factors of dxⁱ dyʲ.
         let polynomials: [&[(f64, usize, usize)]; 6] = [
             &[(1.0, 0, 0)],
             &[(amplitude * a, 1, 0), (amplitude * b, 0, 1)],
@@ -384,14 +385,14 @@ mod tests {
         let (sin, cos) = angle.sin_cos();
         let at = |n: usize| {
             let (dx, dy) = ((n % width) as f64 - x, (n / width) as f64 - y);
-            // Counter-clockwise as it is seen: y goes down.
+            // Counter-clockwise as the image is seen: y goes down.
             let (u, v) = (dx * cos - dy * sin, dx * sin + dy * cos);
             background + amplitude * (-0.5 * ((u / major).powi(2) + (v / minor).powi(2))).exp()
         };
         (0..width * height).map(at).collect()
     }
 
-    /// The smallest difference of two directions.
+    /// Returns the smallest difference of two directions.
     fn turned(a: f64, b: f64) -> f64 {
         let d = (a - b).rem_euclid(PI);
         d.min(PI - d)

@@ -1,4 +1,4 @@
-//! An image as a camera delivers it: rows of pixels, a part that matters, millimetres, white.
+//! Images as a camera delivers them: rows of pixels, a region of interest, millimetres, white.
 
 use crate::Failure;
 use crate::math::{load, splat, vectorised, whole};
@@ -10,13 +10,13 @@ use thiserror::Error;
 /// Pixels, row by row, from the first row on the left to the last on the right.
 #[derive(Debug, Clone, Copy)]
 pub enum Pixels<'a> {
-    /// 8 bits.
+    /// Pixels of 8 bits.
     U8(&'a [u8]),
-    /// Up to 16 bits; 10 and 12 bits in their lower ones.
+    /// Pixels of up to 16 bits; 10 and 12 bits are in the lower bits.
     U16(&'a [u16]),
-    /// What was corrected or averaged.
+    /// Single-precision pixels, for corrected or averaged images.
     F32(&'a [f32]),
-    /// The same.
+    /// Double-precision pixels, for corrected or averaged images.
     F64(&'a [f64]),
 }
 
@@ -32,17 +32,17 @@ macro_rules! each {
 }
 
 impl Pixels<'_> {
-    /// How many there are.
+    /// Returns the number of pixels.
     pub fn len(&self) -> usize {
         each!(self, p => p.len())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no pixels.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Writes those from number `at` on into `out`, as many as that has places.
+    /// Copies the pixels from number `at` on into `out`, filling it.
     #[inline(always)]
     #[expect(clippy::useless_conversion, reason = "of one kind of pixel in four")]
     fn load(&self, at: usize, out: &mut [f64]) {
@@ -78,9 +78,9 @@ pub struct Region {
     pub x: usize,
     /// First row.
     pub y: usize,
-    /// Columns.
+    /// Number of columns.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
 }
 
@@ -91,60 +91,60 @@ impl fmt::Display for Region {
     }
 }
 
-/// How large a pixel is where the light comes from, in millimetres.
+/// Size of a pixel at the light's origin, in millimetres.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibration {
-    /// Of a step along a row.
+    /// Distance from column to column, in millimetres.
     pub x: f64,
-    /// Of a step from row to row.
+    /// Distance from row to row, in millimetres.
     pub y: f64,
 }
 
-/// What an image cannot be.
+/// Reason why an image cannot be as described.
 #[derive(Debug, Clone, Copy, PartialEq, Error)]
 pub enum ImageError {
-    /// There are more or fewer pixels than the shape asks for.
+    /// The number of pixels does not match the shape.
     #[error("an image of {height} rows of {width} pixels has {} pixels, not {pixels}", width * height)]
     Shape {
-        /// Columns.
+        /// Number of columns.
         width: usize,
-        /// Rows.
+        /// Number of rows.
         height: usize,
-        /// What was given.
+        /// Number of pixels given.
         pixels: usize,
     },
-    /// There are none.
+    /// The image has no pixels.
     #[error("an image of {height} rows of {width} pixels has none")]
     Empty {
-        /// Columns.
+        /// Number of columns.
         width: usize,
-        /// Rows.
+        /// Number of rows.
         height: usize,
     },
     /// The region is not within the image, or has no pixels.
     #[error("{region} are no part of an image of {height} rows of {width} pixels")]
     Region {
-        /// What was asked for.
+        /// Region requested.
         region: Region,
-        /// Columns.
+        /// Number of columns.
         width: usize,
-        /// Rows.
+        /// Number of rows.
         height: usize,
     },
-    /// A pixel has a size, which is positive and finite.
+    /// The size of a pixel is not positive and finite.
     #[error("a pixel of {} × {} mm is none: both sizes are positive", .0.x, .0.y)]
     Calibration(Calibration),
 }
 
-/// An image, borrowed from whoever has it.
+/// An image whose pixels are borrowed.
 ///
 /// Column `x` of row `y` is at (x, y): coordinates are those of pixels' centres, begin at 0 on the upper left, and stay
-/// those of the whole image where a [`region`](Self::region) is looked at. In millimetres they are these times the
+/// those of the whole image if a [`region`](Self::region) is selected. In millimetres they are these times the
 /// [`calibration`](Self::calibrated).
 #[derive(Debug, Clone, Copy)]
 pub struct Image<'a> {
     pixels: Pixels<'a>,
-    /// Pixels from row to row.
+    /// Number of pixels from row to row.
     width: usize,
     height: usize,
     region: Region,
@@ -153,14 +153,14 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// An image of `height` rows of `width` pixels.
+    /// Creates an image of `height` rows of `width` pixels.
     ///
     /// # Errors
-    /// Where there are not so many pixels, or none.
+    /// The number of pixels does not match, or is zero.
     pub fn new(width: usize, height: usize, pixels: impl Into<Pixels<'a>>) -> Result<Self, ImageError> {
         let pixels = pixels.into();
         if width.checked_mul(height) != Some(pixels.len()) {
-            // What is shown in the message must not overflow either.
+            // The product in the message must not overflow either.
             let (width, height) = if width.checked_mul(height).is_some() { (width, height) } else { (usize::MAX, 1) };
             return Err(ImageError::Shape { width, height, pixels: pixels.len() });
         }
@@ -171,10 +171,10 @@ impl<'a> Image<'a> {
         Ok(Self { pixels, width, height, region, calibration: None, white: None })
     }
 
-    /// Only this part of it.
+    /// Selects a part of the image.
     ///
     /// # Errors
-    /// Where it is not within the image, or is empty.
+    /// The region is not within the image, or is empty.
     pub fn region(self, region: Region) -> Result<Self, ImageError> {
         let within = |from: usize, length, all| length > 0 && from.checked_add(length).is_some_and(|end| end <= all);
         let (width, height) = (self.width, self.height);
@@ -184,10 +184,10 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// With pixels of this size: results come in millimetres, too.
+    /// Sets the size of a pixel: results then come in millimetres as well.
     ///
     /// # Errors
-    /// Where a size is not positive.
+    /// A size is not positive.
     pub fn calibrated(self, calibration: Calibration) -> Result<Self, ImageError> {
         match [calibration.x, calibration.y].iter().all(|mm| mm.is_finite() && *mm > 0.0) {
             true => Ok(Self { calibration: Some(calibration), ..self }),
@@ -195,45 +195,45 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// With pixels that can show no more than `white`: an image that has two of them side by side in a row is
+    /// Sets the highest value that pixels can have: an image that has two such pixels side by side in a row is
     /// [`Failure::Saturated`]. (A single one may be a pixel that is always white.)
     #[must_use]
     pub fn saturating_at(self, white: f64) -> Self {
         Self { white: Some(white), ..self }
     }
 
-    /// Whether there is a value that pixels cannot exceed.
+    /// Returns whether there is a value that pixels cannot exceed.
     pub(crate) fn may_saturate(&self) -> bool {
         self.white.is_some()
     }
 
-    /// The size of a pixel, where that is known.
+    /// Returns the size of a pixel, if it is known.
     pub fn calibration(&self) -> Option<Calibration> {
         self.calibration
     }
 
-    /// The part that is looked at.
+    /// Returns the selected region.
     pub fn seen(&self) -> Region {
         self.region
     }
 
-    /// Columns that are looked at.
+    /// Returns the number of columns of the selected region.
     pub(crate) fn columns(&self) -> usize {
         self.region.width
     }
 
-    /// Rows that are looked at.
+    /// Returns the number of rows of the selected region.
     pub(crate) fn rows(&self) -> usize {
         self.region.height
     }
 
-    /// Writes pixels of row `y` from column `x` on, both counted within the region.
+    /// Copies pixels of row `y` from column `x` on into `out`, both counted within the region.
     #[inline(always)]
     pub(crate) fn load(&self, x: usize, y: usize, out: &mut [f64]) {
         self.pixels.load((self.region.y + y) * self.width + self.region.x + x, out);
     }
 
-    /// Looks at every pixel once.
+    /// Visits every pixel once, and returns the range and the scatter of the values.
     ///
     /// # Errors
     /// No light, saturated, not numbers.
@@ -256,11 +256,11 @@ impl<'a> Image<'a> {
     #[inline(always)]
     fn survey_rows<S: Simd>(&self, simd: S, white: f64) -> Survey {
         let (columns, rows) = (self.columns(), self.rows());
-        // Sums are about this value, so that little is lost when they are subtracted from each other.
+        // Sums are of differences from this value, to lose little precision when they are subtracted from each other.
         let mut pivot = [0.0];
         self.load(0, 0, &mut pivot);
         let [pivot] = pivot;
-        // What fills the last vector of a row is one more such pixel, which adds nothing.
+        // Padding of the last vector of a row is this pixel, which adds nothing to the sums.
         let mut row = vec![pivot; whole(columns)];
         let (mut darkest, mut brightest) = (splat(simd, f64::INFINITY), splat(simd, f64::NEG_INFINITY));
         let (mut sum, mut squares) = (splat(simd, 0.0), splat(simd, 0.0));
@@ -284,13 +284,13 @@ impl<'a> Image<'a> {
         Survey {
             darkest: darkest.reduce_min(),
             brightest: brightest.reduce_max(),
-            // What is no number may be neither the darkest nor the brightest, but stays in the sums.
+            // NaN may be neither the darkest nor the brightest, but stays in the sums.
             squares: squares - sum * (sum / pixels),
             white_pairs,
         }
     }
 
-    /// The average row, and the average column.
+    /// Returns the average row, and the average column.
     pub(crate) fn averages(&self) -> (Vec<f64>, Vec<f64>) {
         vectorised!(simd => self.average_rows(simd))
     }
@@ -315,7 +315,7 @@ impl<'a> Image<'a> {
         (across, down)
     }
 
-    /// Columns, as a range within the region, between two coordinates of the image, both inclusive.
+    /// Returns the columns between two coordinates of the image, both inclusive, as a range within the region.
     pub(crate) fn between(&self, from: f64, to: f64) -> Range<usize> {
         let (offset, end) = (self.region.x as f64, self.columns() as f64);
         // Casts of floats saturate, and NaN is 0.
@@ -325,7 +325,7 @@ impl<'a> Image<'a> {
     }
 }
 
-/// What is seen of an image in one look.
+/// Properties of an image found in one pass over its pixels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Survey {
     pub(crate) darkest: f64,

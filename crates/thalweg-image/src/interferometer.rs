@@ -1,9 +1,9 @@
-//! How large a source is whose light makes fringes of this visibility.
+//! Size of a source, from the visibility of the fringes that its light makes.
 
 use crate::Estimate;
 use std::f64::consts::PI;
 
-/// A double slit that looks at a source: the synchrotron radiation interferometer.
+/// A double slit before a source: the synchrotron radiation interferometer.
 ///
 /// A source of Gaussian profile with standard deviation σ has, at two slits a separation D apart and a distance L away,
 /// the degree of coherence (the theorem of van Cittert and Zernike: its profile's Fourier transform)
@@ -12,7 +12,7 @@ use std::f64::consts::PI;
 /// |γ| = exp(−2 (π σ D / λ L)²),   so that   σ = (λ L / π D) √(½ ln (1 / |γ|))
 /// ```
 ///
-/// The visibility is |γ| · 2 √(I₁ I₂) / (I₁ + I₂), where I₁ and I₂ are what comes through the two slits.
+/// The visibility is |γ| · 2 √(I₁ I₂) / (I₁ + I₂), where I₁ and I₂ are the intensities through the two slits.
 ///
 /// M. Born and E. Wolf, *Principles of Optics*, section 10.4; T. Mitsuhashi, *Spatial coherency of the synchrotron
 /// radiation at the visible light region and its application for the electron beam profile measurement*, PAC 1997, 766.
@@ -20,23 +20,23 @@ use std::f64::consts::PI;
 /// (2003) 295.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interferometer {
-    /// λ, in metres.
+    /// Wavelength λ, in metres.
     pub wavelength: f64,
-    /// D, from the centre of one slit to that of the other, in metres.
+    /// Separation D, from the centre of one slit to that of the other, in metres.
     pub separation: f64,
-    /// L, from the source to the slits, in metres.
+    /// Distance L from the source to the slits, in metres.
     pub distance: f64,
-    /// I₁ / I₂; 1 where the slits are lit alike.
+    /// Intensity ratio I₁ / I₂; 1 if the slits are lit alike.
     pub intensity_ratio: f64,
 }
 
 impl Interferometer {
-    /// With slits that are lit alike.
+    /// Creates an interferometer with slits that are lit alike.
     pub fn new(wavelength: f64, separation: f64, distance: f64) -> Self {
         Self { wavelength, separation, distance, intensity_ratio: 1.0 }
     }
 
-    /// The σ of the source that makes fringes of this visibility, in metres. Nothing where no source does: where the
+    /// Returns the σ of the source that makes fringes of this visibility, in metres. `None` if no source does: if the
     /// visibility is not above 0, or not below that of a point. The standard deviation is that of the visibility alone.
     pub fn source_size(&self, visibility: Estimate) -> Option<Estimate> {
         let coherence = visibility.value * (1.0 + self.intensity_ratio) / (2.0 * self.intensity_ratio.sqrt());
@@ -49,7 +49,7 @@ impl Interferometer {
         Some(Estimate { value, std: unit * unit / (4.0 * value * visibility.value) * visibility.std })
     }
 
-    /// The visibility of the fringes that a source with this σ (metres) makes.
+    /// Returns the visibility of the fringes that a source with this σ (metres) makes.
     pub fn visibility(&self, source_size: f64) -> f64 {
         let lit = 2.0 * self.intensity_ratio.sqrt() / (1.0 + self.intensity_ratio);
         lit * (-2.0 * (source_size / self.unit()).powi(2)).exp()

@@ -1,14 +1,14 @@
-//! Images as they come, understood: what a camera's frame says of a beam, at the camera's rate.
+//! Analysis of camera images at the camera's rate: beam moments, Gaussians and fringes.
 //!
 //! - [`moments`]: centroid, diameters and azimuth after ISO 11146, as the Python package `laserbeamsize` has them.
 //! - [`fit_gaussian`]: a Gaussian along a [`Profile`], the average row or column of an image.
 //! - [`fit_gaussian_2d`]: an elliptical Gaussian over an image.
 //! - [`fit_fringes`] and [`fit_fringes_2d`]: the fringes of a double slit, or of four holes, under the envelope of one:
-//!   visibility, period, phase. [`Interferometer`] has the size of the source from them.
+//!   visibility, period, phase. [`Interferometer`] computes the size of the source from them.
 //!
-//! An [`Image`] is borrowed, whole or in part, of 8 or 16 bits or floats; with a [`Calibration`] results are in
-//! millimetres, too. A fit needs no starting values. It gives each parameter with its standard deviation ([`Estimate`]),
-//! how well the model describes the image ([`Quality`]), or why there is nothing to say ([`Failure`]).
+//! An [`Image`] is borrowed, whole or in part, with pixels of 8 or 16 bits or floats; with a [`Calibration`] results
+//! are in millimetres as well. A fit needs no starting values. It gives each parameter with its standard deviation
+//! ([`Estimate`]) and the quality of the fit ([`Quality`]), or the reason why there is no result ([`Failure`]).
 //!
 //! ```
 //! use thalweg_image::{Image, fit_gaussian_2d};
@@ -21,32 +21,32 @@
 //! ```
 //!
 //! Fits end in the minimum in which `scipy.optimize.curve_fit` ends; `python/tests/test_image.py` compares, and
-//! `scripts/image_fits.py` measures both. They are fast for two reasons. The derivatives, which the search needs at each
-//! pixel, never lie in memory: their products are summed as they are made, for all pixels of a row that a processor
-//! can hold at a time. And where x and y are factors of their own, fringes that are not turned, derivatives are made per row and
-//! column, and not per pixel. Instructions for vectors are used where the processor has them (crate `fearless_simd`); without them
-//! the results are the same, but for rounding.
+//! `scripts/image_fits.py` measures both. They are fast for two reasons. The derivatives, which the search needs at
+//! each pixel, are never stored: their products are summed as they are computed, for as many pixels of a row as a
+//! processor can hold at a time. And where the model is a product of a function of x and one of y, as for fringes that
+//! are not rotated, derivatives are computed per row and column, and not per pixel. Vector instructions are used where
+//! the processor has them (crate `fearless_simd`); without them the results are the same, except for rounding.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! | --- | --- |
-//! | `image` | An image as a camera delivers it: rows of pixels, a part that matters, millimetres, white |
-//! | `failure` | Why there is no result |
+//! | `image` | Images as a camera delivers them: rows of pixels, a region of interest, millimetres, white |
+//! | `failure` | Reasons why there is no result |
 //! | `profile` | Images in one dimension: the average row, or the average column |
 //! | `moments` | Beam moments: centroid, diameters and azimuth after ISO 11146 |
-//! | `ellipse` | Second moments, and the ellipse that they are: its axes and where they point |
+//! | `ellipse` | Second moments as an ellipse: its axes and their direction |
 //! | `gaussian` | A Gaussian on a background, along a profile |
 //! | `gaussian_2d` | An elliptical Gaussian on a background, over an image |
-//! | `fringes` | Fringes along a profile: what a double slit makes of light |
-//! | `fringes_2d` | Fringes over an image: what a double slit, or four slits at the corners of a rectangle, make of light |
+//! | `fringes` | Fringes along a profile, as a double slit makes them |
+//! | `fringes_2d` | Fringes over an image, as a double slit, or four slits at the corners of a rectangle, make them |
 //! | `pattern` | Fringes along one line: an envelope, and the wave on it |
-//! | `period` | The period of fringes that nobody has told: the highest peak of the spectrum beyond the envelope's |
-//! | `interferometer` | How large a source is whose light makes fringes of this visibility |
+//! | `period` | Period of fringes, if unknown: the highest peak of the spectrum beyond the envelope's |
+//! | `interferometer` | Size of a source, from the visibility of the fringes that its light makes |
 //! | `normal` | The normal equations of an image's fit, summed pixel by pixel without keeping J |
-//! | `minimise` | Least squares: Levenberg's and Marquardt's way down to the smallest sum of squares |
-//! | `fit` | What every fit says: values with standard deviations, how well the model describes the image |
-//! | `math` | exp, sin and cos that a compiler can compute for several pixels at a time |
+//! | `minimise` | Least squares: the Levenberg-Marquardt search for the smallest sum of squares |
+//! | `fit` | Common results of all fits: values with standard deviations, and the quality of the fit |
+//! | `math` | Vectorised exp, sin and cos, for several pixels at a time |
 #![forbid(unsafe_code)]
 
 mod ellipse;

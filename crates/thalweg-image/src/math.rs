@@ -1,11 +1,11 @@
-//! exp, sin and cos of several pixels at a time.
+//! Vectorised exp, sin and cos, for several pixels at a time.
 //!
-//! Those of the standard library are calls, one pixel each; a fit spent most of its time in them.
+//! The functions of the standard library are calls, one pixel each; a fit spent most of its time in them.
 
 use fearless_simd::prelude::*;
 use std::f64::consts::{FRAC_2_PI, LOG2_E};
 
-/// A call of a function that is always inlined, with the widest vectors that this processor has.
+/// Calls a function that is always inlined, with the widest vectors that this processor has.
 macro_rules! vectorised {
     ($simd:ident => $call:expr) => {
         fearless_simd::dispatch!(fearless_simd::Level::new(), $simd => $call)
@@ -13,37 +13,37 @@ macro_rules! vectorised {
 }
 pub(crate) use vectorised;
 
-/// The same value in each lane.
+/// Returns a vector with the same value in each lane.
 ///
-/// Here and below, what touches vectors is written in functions that are always inlined and in plain loops: in a closure
-/// that ends up in a function of its own, each instruction for vectors becomes a call.
+/// Here and below, code on vectors is written in functions that are always inlined and in plain loops: in a closure
+/// that is compiled to a function of its own, each vector instruction becomes a call.
 #[inline(always)]
 pub(crate) fn splat<S: Simd>(simd: S, value: f64) -> S::f64s {
     S::f64s::splat(simd, value)
 }
 
-/// 0, 1, 2, … in the lanes.
+/// Returns 0, 1, 2, … in the lanes.
 #[inline(always)]
 pub(crate) fn ramp<S: Simd>(simd: S) -> S::f64s {
     const RAMP: [f64; 8] = [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0];
     S::f64s::from_slice(simd, &RAMP[..S::f64s::LEN])
 }
 
-/// As many values from `at` on as there are lanes.
+/// Loads as many values from `at` on as there are lanes.
 #[inline(always)]
 pub(crate) fn load<S: Simd>(simd: S, values: &[f64], at: usize) -> S::f64s {
     S::f64s::from_slice(simd, &values[at..at + S::f64s::LEN])
 }
 
-/// So many places are a whole number of vectors, on any processor.
+/// Returns `length` rounded up to a whole number of vectors, on any processor.
 pub(crate) fn whole(length: usize) -> usize {
     length.next_multiple_of(8)
 }
 
-/// 1.5·2⁵²: a number to which a smaller one is added is rounded to a whole one, which stands in the lowest bits.
+/// Constant 1.5·2⁵²: a smaller number added to it is rounded to a whole one, which is in the lowest bits.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 
-/// e to the power of `x`, for x ≤ 700; next to 0 below −700. Within 2 units in the last place.
+/// Returns e to the power of `x`, for x ≤ 700; almost 0 below −700. Within 2 units in the last place.
 #[inline(always)]
 pub(crate) fn exp<S: Simd>(simd: S, x: S::f64s) -> S::f64s {
     // ln 2 in two parts, the first of which is exact in products with whole numbers (fdlibm, e_exp.c).
@@ -52,7 +52,7 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::f64s) -> S::f64s {
     let rounded = x.mul_add(LOG2_E, ROUND);
     let n = rounded - ROUND;
     let r = n.mul_add(low, n.mul_add(high, x));
-    // Taylor's series: |r| ≤ ln 2 / 2, so that what follows the last term is below 2⁻⁵³.
+    // Taylor's series: |r| ≤ ln 2 / 2, so that the terms after the last are below 2⁻⁵³.
     let mut sum = splat(simd, 1.0 / 6_227_020_800.0);
     for k in [
         1.0 / 479_001_600.0,
@@ -75,7 +75,7 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::f64s) -> S::f64s {
     S::f64s::from_bits(sum.to_bits() + (rounded.to_bits() << 52))
 }
 
-/// Sine and cosine of `x` radians, for |x| up to 10⁵. Within 1e-15.
+/// Returns sine and cosine of `x` radians, for |x| up to 10⁵. Within 1e-15.
 #[inline(always)]
 pub(crate) fn sin_cos<S: Simd>(simd: S, x: S::f64s) -> [S::f64s; 2] {
     let rounded = x.mul_add(FRAC_2_PI, ROUND);
@@ -111,7 +111,7 @@ pub(crate) fn sin_cos<S: Simd>(simd: S, x: S::f64s) -> [S::f64s; 2] {
         ],
     );
     let c = (z * z).mul_add(c, z.mul_add(-0.5, 1.0));
-    // Each quarter of a turn makes of one the other, and two change the sign.
+    // Each quarter turn exchanges the two, and two quarters change the sign.
     let quarters = n * 0.5;
     let odd = (quarters - quarters.floor()).simd_gt(0.25);
     let turned = rounded.to_bits();
@@ -123,7 +123,7 @@ pub(crate) fn sin_cos<S: Simd>(simd: S, x: S::f64s) -> [S::f64s; 2] {
     ]
 }
 
-/// A polynomial, its highest term first.
+/// Evaluates a polynomial, its highest term first.
 #[inline(always)]
 fn series<S: Simd>(simd: S, z: S::f64s, terms: [f64; 6]) -> S::f64s {
     let mut sum = splat(simd, terms[0]);

@@ -1,57 +1,58 @@
-//! Least squares: Levenberg's and Marquardt's way down to the smallest sum of squares.
+//! Least squares: the Levenberg-Marquardt search for the smallest sum of squares.
 //!
-//! K. Levenberg, *Quarterly of Applied Mathematics* 2 (1944) 164; D. W. Marquardt, *SIAM Journal on Applied Mathematics*
-//! 11 (1963) 431. The normal equations are solved after every parameter was scaled to the same weight (their diagonal is
-//! one), as MINPACK does.
+//! K. Levenberg, *Quarterly of Applied Mathematics* 2 (1944) 164; D. W. Marquardt, *SIAM Journal on Applied
+//! Mathematics* 11 (1963) 431. The normal equations are solved after scaling every parameter to the same weight (their
+//! diagonal is one), as MINPACK does.
 //!
-//! MINPACK's own way (`scipy.optimize.curve_fit`, and in Rust the crate `levenberg-marquardt`) keeps J and decomposes
-//! it (QR), which is exact to more digits where parameters hardly differ in what they do. It pays for that with the whole
-//! of J in memory. The fits here have 4 to 13 parameters that differ, and end in the same minimum: tests compare.
+//! MINPACK (`scipy.optimize.curve_fit`, and in Rust the crate `levenberg-marquardt`) keeps J and decomposes it (QR),
+//! which is exact to more digits if parameters have nearly the same effect. The cost is to have all of J in memory. The
+//! fits here have 4 to 13 parameters with different effects, and end in the same minimum: tests compare.
 
 use crate::Failure;
 use crate::normal::Normal;
 
-/// More steps than any fit has needed that came to an end.
+/// Maximum number of steps: more than any converging fit has needed.
 const MOST: usize = 200;
 
-/// Where the sum of squares is smallest.
+/// Parameters at which the sum of squares is smallest.
 #[derive(Debug, Clone)]
 pub(crate) struct Minimum<const N: usize> {
     pub(crate) parameters: [f64; N],
-    /// (JᵀJ)⁻¹ times the reduced χ²: variances and covariances, 0 for what is fixed.
+    /// Covariance matrix, (JᵀJ)⁻¹ times the reduced χ²: 0 for fixed parameters.
     pub(crate) covariance: [[f64; N]; N],
-    /// The sum of squares.
+    /// Smallest sum of squares.
     pub(crate) squares: f64,
     pub(crate) pixels: usize,
-    /// Parameters that were searched for.
+    /// Number of parameters that were searched for.
     pub(crate) free: usize,
-    /// Sets of parameters that were tried.
+    /// Number of parameter sets that were tried.
     pub(crate) iterations: usize,
 }
 
 impl<const N: usize> Minimum<N> {
-    /// The standard deviation of what has these derivatives by the parameters.
+    /// Returns the standard deviation of a quantity with these derivatives by the parameters.
     pub(crate) fn std_of(&self, by: &[f64; N]) -> f64 {
         let variance: f64 = (0..N).map(|i| (0..N).map(|j| by[i] * self.covariance[i][j] * by[j]).sum::<f64>()).sum();
         variance.max(0.0).sqrt()
     }
 }
 
-/// When a search is over.
+/// Conditions that end a search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Precision {
-    /// The last step, in standard deviations of the parameters, squared.
+    /// Last step, in standard deviations of the parameters, squared.
     pub(crate) sigmas: f64,
-    /// Where there is no noise to speak of: what the last step changes of the model, squared, over Σ (pixel − mean)².
+    /// For data almost without noise: the change of the model by the last step, squared, over Σ (pixel − mean)².
     pub(crate) relative: f64,
 }
 
-/// A step of a millionth of a standard deviation, or of the light's 10⁻¹¹.
+/// Precision of a final search: a step of a millionth of a standard deviation, or of 10⁻¹¹ of the light.
 pub(crate) const FINE: Precision = Precision { sigmas: 1e-12, relative: 1e-22 };
-/// Enough to start from.
+/// Precision of a search whose result is a start for another.
 pub(crate) const COARSE: Precision = Precision { sigmas: 1e-2, relative: 1e-8 };
 
-/// Searches from `start` on. `total` is Σ (pixel − mean)²; parameters that are `fixed` stay as they are.
+/// Searches for the minimum from `start` on. `total` is Σ (pixel − mean)²; parameters that are `fixed` keep their
+/// values.
 pub(crate) fn minimise<const N: usize>(
     start: [f64; N],
     fixed: [bool; N],
@@ -90,7 +91,7 @@ pub(crate) fn minimise<const N: usize>(
         if better {
             (parameters, here) = (next, there);
         }
-        // A damped step is short, wherever it is taken.
+        // A damped step is short anywhere.
         if small && (damping <= 1e-3 || !better) {
             let variance = here.squares / degrees;
             let covariance = inverse(&here, &fixed)?.map(|row| row.map(|element| element * variance));
@@ -102,7 +103,7 @@ pub(crate) fn minimise<const N: usize>(
     Err(Failure::NotConverged { iterations: MOST })
 }
 
-/// Shorter steps, closer to the steepest way down; until they are none.
+/// Raises the damping: steps get shorter and closer to the steepest descent. Fails when they have become too short.
 fn raised(damping: f64, iterations: usize) -> Result<f64, Failure> {
     match damping < 1e15 {
         true => Ok(damping * 10.0),
@@ -110,13 +111,13 @@ fn raised(damping: f64, iterations: usize) -> Result<f64, Failure> {
     }
 }
 
-/// What makes the diagonal one; nothing where a parameter has no effect.
+/// Returns the factors that make the diagonal one; `None` if a parameter has no effect.
 fn scales<const N: usize>(normal: &Normal<N>, fixed: &[bool; N]) -> Option<[f64; N]> {
     let scales: [f64; N] = std::array::from_fn(|i| if fixed[i] { 1.0 } else { 1.0 / normal.matrix[i][i].sqrt() });
     scales.iter().all(|scale| scale.is_finite()).then_some(scales)
 }
 
-/// Cholesky's factor of the scaled matrix, with `damping` added to its diagonal.
+/// Returns Cholesky's factor of the scaled matrix, with `damping` added to its diagonal.
 fn factor<const N: usize>(
     normal: &Normal<N>,
     fixed: &[bool; N],
@@ -165,7 +166,7 @@ fn solve<const N: usize>(normal: &Normal<N>, fixed: &[bool; N], damping: f64) ->
     Some(std::array::from_fn(|i| step[i] * scales[i]))
 }
 
-/// (JᵀJ)⁻¹.
+/// Returns (JᵀJ)⁻¹.
 fn inverse<const N: usize>(normal: &Normal<N>, fixed: &[bool; N]) -> Result<[[f64; N]; N], Failure> {
     let scales = scales(normal, fixed).ok_or(Failure::Undetermined)?;
     let factor = factor(normal, fixed, &scales, 0.0).ok_or(Failure::Undetermined)?;

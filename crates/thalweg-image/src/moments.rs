@@ -5,21 +5,21 @@ use crate::math::{load, ramp, splat, vectorised, whole};
 use crate::{Failure, Image};
 use fearless_simd::prelude::*;
 
-/// How moments are taken. [`Default`] has what ISO 11146 says, and where it leaves a range, what the Python package
-/// `laserbeamsize` takes.
+/// Options of [`moments`]. [`Default`] has the values of ISO 11146, and where that gives a range, the values of the
+/// Python package `laserbeamsize`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MomentOptions {
-    /// The part of the image's width and height that each of four corners takes, in which there is only background: from
+    /// Fraction of the image's width and height taken by each of four corners, in which there is only background: from
     /// 0 to 0.25. ISO 11146-3 recommends 0.02 to 0.05. With 0 nothing is subtracted.
     pub corners: f64,
-    /// What is above the corners' mean by so many of their standard deviations is light (n_T, ISO/TR 11146-3:2004,
-    /// equation 59): from 2 to 4.
+    /// Threshold for light above the corners' mean, in their standard deviations (n_T, ISO/TR 11146-3:2004, equation
+    /// 59): from 2 to 4.
     pub threshold: f64,
-    /// The sides of the integration region, in diameters of the beam (ISO 11146-1, 7.2: 3).
+    /// Sides of the integration region, in diameters of the beam (ISO 11146-1, 7.2: 3).
     pub diameters: f64,
-    /// The region follows the beam until centre and diameters change by less than so many pixels.
+    /// Change of the centre and of the diameters, in pixels, below which the region no longer follows the beam.
     pub tolerance: f64,
-    /// How often the region follows at most.
+    /// Maximum number of times that the region follows the beam.
     pub iterations: usize,
 }
 
@@ -29,57 +29,58 @@ impl Default for MomentOptions {
     }
 }
 
-/// What the moments of an image say of the beam.
+/// Beam moments of an image.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Moments {
-    /// What was subtracted: the mean of the pixels without light.
+    /// Background that was subtracted: the mean of the pixels without light.
     pub background: f64,
-    /// Their standard deviation.
+    /// Standard deviation of the pixels without light.
     pub noise: f64,
     /// Σ (pixel − background) over the integration region.
     pub total: f64,
-    /// In pixels.
+    /// Beam in pixels.
     pub beam: Beam,
-    /// In millimetres, of an image that is calibrated. (Where pixels are not square the axes are others than in pixels.)
+    /// Beam in millimetres, if the image is calibrated. (If pixels are not square the axes differ from those in
+    /// pixels.)
     pub millimetres: Option<Beam>,
-    /// Whether the integration region reaches beyond what is looked at. What of the beam is there is not counted.
+    /// True if the integration region extends beyond the selected region. The part of the beam outside is not counted.
     pub cut: bool,
-    /// Whether the region came to rest. Where it did not, noise on a large part of the image weighs as much as the beam:
-    /// the diameters are those after as many [`iterations`](MomentOptions::iterations) as were allowed, and hardly the
+    /// True if the region came to rest. If it did not, noise on a large part of the image weighs as much as the beam:
+    /// the diameters are those after the maximum number of [`iterations`](MomentOptions::iterations), and hardly the
     /// beam's.
     pub settled: bool,
-    /// How often the region was taken.
+    /// Number of times that the region was computed.
     pub iterations: usize,
 }
 
 /// A beam as an ellipse.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Beam {
-    /// The centroid: the mean of x, weighted with the light.
+    /// Centroid: the mean of x, weighted with the light.
     pub x: f64,
-    /// The centroid: the mean of y, weighted with the light.
+    /// Centroid: the mean of y, weighted with the light.
     pub y: f64,
-    /// dσ along the longer principal axis: four standard deviations of the light (ISO 11146-1, 3.2: of a Gaussian beam
-    /// the diameter at which 1/e² of the peak is left).
+    /// Diameter dσ along the longer principal axis: four standard deviations of the light (ISO 11146-1, 3.2: for a
+    /// Gaussian beam the diameter at which 1/e² of the peak is left).
     pub d_major: f64,
-    /// dσ along the shorter principal axis.
+    /// Diameter dσ along the shorter principal axis.
     pub d_minor: f64,
-    /// The azimuth: from the rows' direction (x) to the longer axis, in radians, above −π/2 and up to π/2,
-    /// counter-clockwise as the image is seen, its first row on top.
+    /// Azimuth: from the rows' direction (x) to the longer axis, in radians, above −π/2 and up to π/2,
+    /// counter-clockwise as the image is seen, with its first row on top.
     pub angle: f64,
 }
 
-/// Takes the moments of a beam.
+/// Computes the moments of a beam.
 ///
 /// 1. Background (ISO/TR 11146-3, 3.4): the mean of all pixels that are not above the corners' mean by more than
 ///    `threshold` of their standard deviations.
-/// 2. First moments: of what is above the background by as much.
-/// 3. Then, of everything within a rectangle along the beam's axes, `diameters` times its diameters, negative values
-///    included; again and again, until the rectangle stays where it is ([`Moments::settled`]).
+/// 2. First moments: from the pixels above the background by as much.
+/// 3. Then, from all pixels within a rectangle along the beam's axes, `diameters` times its diameters, negative values
+///    included; repeatedly, until the rectangle stays in place ([`Moments::settled`]).
 ///
 /// # Errors
-/// No light, saturated, not numbers, too few pixels, at the edge (the beam's own ellipse is not within what is looked
-/// at); undetermined where noise leaves no diameter.
+/// No light, saturated, not numbers, too few pixels, at the edge (the beam's own ellipse is not within the selected
+/// region); undetermined if noise leaves no diameter.
 pub fn moments(image: &Image<'_>, options: &MomentOptions) -> Result<Moments, Failure> {
     let (columns, rows) = (image.columns(), image.rows());
     if columns < 3 || rows < 3 {
@@ -103,7 +104,7 @@ pub fn moments(image: &Image<'_>, options: &MomentOptions) -> Result<Moments, Fa
         beam = next;
         settled = changes.iter().all(|change| change.abs() < options.tolerance);
     }
-    // The pixels' outer edges.
+    // Outer edges of the pixels.
     let seen = image.seen();
     let [left, top] = [seen.x as f64 - 0.5, seen.y as f64 - 0.5];
     let within = |x: f64, y: f64, half_x: f64, half_y: f64| {
@@ -112,7 +113,7 @@ pub fn moments(image: &Image<'_>, options: &MomentOptions) -> Result<Moments, Fa
             && x + half_x <= left + columns as f64
             && y + half_y <= top + rows as f64
     };
-    // An ellipse reaches as far along x and y as two standard deviations of the light.
+    // An ellipse extends two standard deviations of the light along x and y.
     let spread = taken.spread();
     if !within(beam.x, beam.y, 2.0 * spread.xx.sqrt(), 2.0 * spread.yy.sqrt()) {
         return Err(Failure::AtTheEdge);
@@ -123,7 +124,7 @@ pub fn moments(image: &Image<'_>, options: &MomentOptions) -> Result<Moments, Fa
     Ok(Moments { background, noise, total: taken.light, beam, millimetres, cut, settled, iterations })
 }
 
-/// Mean and standard deviation of what has no light.
+/// Returns the mean and the standard deviation of the pixels without light.
 fn background(image: &Image<'_>, options: &MomentOptions) -> (f64, f64) {
     if options.corners <= 0.0 {
         return (0.0, 0.0);
@@ -149,11 +150,11 @@ fn background(image: &Image<'_>, options: &MomentOptions) -> (f64, f64) {
     (mean, (squares / dark - over * over).max(0.0).sqrt())
 }
 
-/// How many pixels are not above a limit, and the sums of their distances from `pivot` and of these squared.
+/// Returns the number of pixels not above a limit, and the sums of their distances from `pivot` and of these squared.
 #[inline(always)]
 fn dark<S: Simd>(simd: S, image: &Image<'_>, limit: f64, pivot: f64) -> [f64; 3] {
     let columns = image.columns();
-    // What fills the last vector of a row is above the limit.
+    // Padding of the last vector of a row is above the limit.
     let mut row = vec![f64::INFINITY; whole(columns)];
     let (none, one) = (splat(simd, 0.0), splat(simd, 1.0));
     let (mut pixels, mut sum, mut squares) = (none, none, none);
@@ -171,8 +172,8 @@ fn dark<S: Simd>(simd: S, image: &Image<'_>, limit: f64, pivot: f64) -> [f64; 3]
     [pixels.reduce_sum(), sum.reduce_sum(), squares.reduce_sum()]
 }
 
-/// Sums over the light of an image, from which its moments follow; x and y counted from the middle of what is looked at,
-/// so that squares are not much larger than their differences.
+/// Sums over the light of an image, from which its moments follow; x and y are counted from the middle of the selected
+/// region, so that squares are not much larger than their differences.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     middle: [f64; 2],
@@ -185,8 +186,8 @@ struct Sums {
 }
 
 impl Sums {
-    /// Over the columns that `columns` gives for each row (from, to, inclusive, as coordinates of the image). Light is
-    /// what a pixel has above the background, where that is not less than `least`.
+    /// Sums over the columns that `columns` gives for each row (from, to, inclusive, as coordinates of the image).
+    /// Light is a pixel's excess above the background, if that is not less than `least`.
     fn of(image: &Image<'_>, columns: impl Fn(f64) -> (f64, f64), background: f64, least: f64) -> Self {
         let seen = image.seen();
         let middle = [seen.x + seen.width / 2, seen.y + seen.height / 2].map(|at| at as f64);
@@ -199,7 +200,7 @@ impl Sums {
             if here.is_empty() {
                 continue;
             }
-            // What fills the last vector has no light.
+            // Padding of the last vector has no light.
             let row = &mut row[..whole(here.len())];
             row[here.len()..].fill(background);
             let x = (seen.x + here.start) as f64 - middle[0];
@@ -218,13 +219,13 @@ impl Sums {
         sums
     }
 
-    /// The second moments about the centroid.
+    /// Returns the second moments about the centroid.
     fn spread(&self) -> Spread {
         let (x, y) = (self.x / self.light, self.y / self.light);
         Spread { xx: self.xx / self.light - x * x, xy: self.xy / self.light - x * y, yy: self.yy / self.light - y * y }
     }
 
-    /// The beam, with pixels of this size.
+    /// Returns the beam, with pixels of this size.
     fn beam(&self, x: f64, y: f64) -> Result<Beam, Failure> {
         if self.light.is_nan() || self.light <= 0.0 {
             return Err(Failure::NoLight);
@@ -243,7 +244,7 @@ impl Sums {
     }
 }
 
-/// Σ light, Σ light · x and Σ light · x² along a row that begins at `from`.
+/// Returns Σ light, Σ light · x and Σ light · x² along a row that begins at `from`.
 #[inline(always)]
 fn along<S: Simd>(simd: S, row: &[f64], from: f64, background: f64, least: f64) -> [f64; 3] {
     let none = splat(simd, 0.0);
@@ -261,15 +262,15 @@ fn along<S: Simd>(simd: S, row: &[f64], from: f64, background: f64, least: f64) 
     [sum.reduce_sum(), first.reduce_sum(), second.reduce_sum()]
 }
 
-/// The integration region: a rectangle along the beam's axes.
+/// Integration region: a rectangle along the beam's axes.
 #[derive(Debug, Clone, Copy)]
 struct Rectangle {
     x: f64,
     y: f64,
-    /// Half of its sides.
+    /// Half of the lengths of its sides.
     along: f64,
     across: f64,
-    /// Of the longer axis, with y going down.
+    /// Direction of the longer axis, with y going down.
     sin: f64,
     cos: f64,
 }
@@ -281,7 +282,7 @@ impl Rectangle {
         Self { x: beam.x, y: beam.y, along: half * beam.d_major, across: half * beam.d_minor, sin, cos }
     }
 
-    /// The x from and to which a row is within.
+    /// Returns the first and the last x within the rectangle, for a row.
     #[inline(always)]
     fn columns(&self, y: f64) -> (f64, f64) {
         let dy = y - self.y;
@@ -298,7 +299,7 @@ impl Rectangle {
         (self.x + a.max(c), self.x + b.min(d))
     }
 
-    /// How far it reaches along x and y.
+    /// Returns its half extents along x and y.
     fn reach(&self) -> [f64; 2] {
         let (sin, cos) = (self.sin.abs(), self.cos.abs());
         [self.along * cos + self.across * sin, self.along * sin + self.across * cos]
@@ -312,7 +313,7 @@ mod tests {
     use proptest::prelude::*;
     use std::f64::consts::{FRAC_PI_2, PI};
 
-    /// An elliptical Gaussian beam with these diameters (four σ), as 16-bit pixels.
+    /// Returns an elliptical Gaussian beam with these diameters (four σ), as 16-bit pixels.
     fn beam(width: usize, height: usize, put: Beam, background: f64) -> Vec<u16> {
         let (sin, cos) = put.angle.sin_cos();
         let at = |n: usize| {

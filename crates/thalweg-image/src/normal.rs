@@ -9,26 +9,26 @@ use crate::Image;
 use crate::math::{load, ramp, splat, vectorised};
 use fearless_simd::prelude::*;
 
-/// Pixels of a row that are looked at together.
+/// Number of pixels of a row that are processed together.
 pub(crate) const CHUNK: usize = 128;
 
-/// Of each pixel of a chunk: the derivative by each of N parameters, and last the model's value. M is N + 1.
+/// Derivatives by each of N parameters, and last the model's value, for each pixel of a chunk. M is N + 1.
 pub(crate) type Columns<const M: usize> = [[f64; CHUNK]; M];
 
-/// What an image is made of: a background, which is the first parameter, and light on it.
+/// Model of an image: a background, which is the first parameter, and light on it.
 pub(crate) trait Model<const N: usize, const M: usize> {
-    /// Derivatives and value of pixels at these `x` of row `y` with these parameters.
+    /// Returns the derivatives and the value of pixels at these `x` of row `y` with these parameters.
     fn columns<S: Simd>(&self, simd: S, parameters: &[f64; N], x: S::f64s, y: f64) -> [S::f64s; M];
 
-    /// Whether the pixels from `x` on, `CHUNK` of them, have no light with these parameters.
+    /// Returns whether the `CHUNK` pixels from `x` on have no light with these parameters.
     fn dark(&self, _parameters: &[f64; N], _x: f64, _y: f64) -> bool {
         false
     }
 
-    /// Whether the parameters are those of a model at all.
+    /// Returns whether the parameters are possible for this model.
     fn allowed(&self, parameters: &[f64; N]) -> bool;
 
-    /// The normal equations over every `step`th row of the image.
+    /// Returns the normal equations over every `step`th row of the image.
     fn normal(&self, image: &Image<'_>, step: usize, parameters: &[f64; N]) -> Normal<N>
     where
         Self: Sized,
@@ -40,13 +40,13 @@ pub(crate) trait Model<const N: usize, const M: usize> {
 /// The normal equations at one set of parameters.
 #[derive(Debug, Clone)]
 pub(crate) struct Normal<const N: usize> {
-    /// JᵀJ.
+    /// Matrix JᵀJ.
     pub(crate) matrix: [[f64; N]; N],
-    /// Jᵀr, where r is pixel − model.
+    /// Vector Jᵀr, where r is pixel − model.
     pub(crate) gradient: [f64; N],
-    /// rᵀr.
+    /// Sum of squares rᵀr.
     pub(crate) squares: f64,
-    /// Pixels in the sums.
+    /// Number of pixels in the sums.
     pub(crate) pixels: usize,
 }
 
@@ -116,7 +116,7 @@ fn products<S: Simd, const N: usize, const M: usize>(
 }
 
 /// Adds the products of every column with every later one, two by four of them at a time: their eight sums stay in
-/// registers, and each value that is loaded is used several times.
+/// registers, and each loaded value is used several times.
 #[inline(always)]
 fn add_products<S: Simd, const M: usize>(simd: S, columns: &Columns<M>, sums: &mut [[f64; M]; M]) {
     let last = M - 1;

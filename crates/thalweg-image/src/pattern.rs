@@ -4,19 +4,19 @@ use crate::math::{exp, sin_cos, splat};
 use fearless_simd::prelude::*;
 use std::f64::consts::PI;
 
-/// What limits the fringes: the light of one slit alone.
+/// Envelope of the fringes: the light of one slit alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Envelope {
-    /// exp(−u² / 2 width²): `width` is σ.
+    /// Gaussian exp(−u² / 2 width²): `width` is σ.
     Gaussian,
-    /// (sin(πu / width) / (πu / width))², the diffraction of a slit: `width` is the distance from the centre to the
-    /// first dark line, λ f / a behind a slit of width a and a lens of focal length f.
+    /// Diffraction of a slit, (sin(πu / width) / (πu / width))²: `width` is the distance from the centre to the first
+    /// dark line, λ f / a after a slit of width a and a lens of focal length f.
     #[default]
     Sinc2,
 }
 
 impl Envelope {
-    /// The width of an envelope that looks like a Gaussian with this σ: of the same height at half.
+    /// Returns the width of an envelope that looks like a Gaussian with this σ: with the same width at half height.
     pub(crate) fn width(self, sigma: f64) -> f64 {
         match self {
             Self::Gaussian => sigma,
@@ -24,7 +24,7 @@ impl Envelope {
         }
     }
 
-    /// The envelope at distance `u` from its centre.
+    /// Returns the envelope at distance `u` from its centre.
     pub(crate) fn value(self, u: f64, width: f64) -> f64 {
         let t = u / width;
         match self {
@@ -34,7 +34,7 @@ impl Envelope {
         }
     }
 
-    /// The envelope at distance `u` from its centre, and its derivatives by `u` and by the width.
+    /// Returns the envelope at distance `u` from its centre, and its derivatives by `u` and by the width.
     #[inline(always)]
     pub(crate) fn at<S: Simd>(self, simd: S, u: S::f64s, width: f64) -> [S::f64s; 3] {
         match self {
@@ -48,7 +48,7 @@ impl Envelope {
                 let (one, narrow) = (splat(simd, 1.0), PI / width);
                 let t = u * narrow;
                 let [sin, cos] = sin_cos(simd, t);
-                // Near the centre by their series: sin t / t, and its derivative.
+                // Series near the centre: of sin t / t, and of its derivative.
                 let near = t.abs().simd_lt(0.03);
                 let z = t * t;
                 let apart = one / near.select(one, t);
@@ -63,7 +63,7 @@ impl Envelope {
     }
 }
 
-/// The wave 1 + c · cos(k u) + s · sin(k u), and its derivatives by u, c, s and k.
+/// Returns the wave 1 + c · cos(k u) + s · sin(k u), and its derivatives by u, c, s and k.
 #[inline(always)]
 pub(crate) fn wave<S: Simd>(simd: S, u: S::f64s, [c, s, k]: [f64; 3]) -> [S::f64s; 5] {
     let [sin, cos] = sin_cos(simd, u * k);
@@ -71,8 +71,9 @@ pub(crate) fn wave<S: Simd>(simd: S, u: S::f64s, [c, s, k]: [f64; 3]) -> [S::f64
     [cos.mul_add(c, sin.mul_add(s, 1.0)), turned * k, cos, sin, turned * u]
 }
 
-/// A pattern along a line, and its derivatives: value; by centre, width, c, s, k. `u` is counted from the envelope's
-/// centre and `w` from where the wave's phase is: two places, so that moving one does not move the other.
+/// Returns a pattern along a line, and its derivatives: value; by centre, width, c, s, k. `u` is counted from the
+/// envelope's centre and `w` from the place of the wave's phase: two places, so that moving one does not move the
+/// other.
 #[inline(always)]
 pub(crate) fn pattern<S: Simd>(
     simd: S,

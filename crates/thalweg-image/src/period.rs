@@ -1,16 +1,17 @@
-//! The period of fringes that nobody has told: the highest peak of the spectrum beyond the envelope's.
+//! Period of fringes, if unknown: the highest peak of the spectrum beyond the envelope's.
 
 use crate::Failure;
 use rustfft::FftPlanner;
 use rustfft::num_complex::Complex;
 use std::f64::consts::TAU;
 
-/// How many times the spectrum's median a peak stands out, that is one.
+/// Minimum height of a peak, in medians of the spectrum.
 const PEAK: f64 = 5.0;
-/// And at least what of the light it is: less, where there is no noise, is what rounding leaves.
+/// Minimum height of a peak, relative to the light: less, if there is no noise, is rounding error.
 const FAINTEST: f64 = 1e-4;
 
-/// The wave number (radians per pixel) of the fringes in these values, to about a tenth of the spectrum's resolution.
+/// Returns the wave number (radians per pixel) of the fringes in these values, to about a tenth of the spectrum's
+/// resolution.
 ///
 /// # Errors
 /// No fringes: the spectrum has no second peak.
@@ -19,16 +20,16 @@ pub(crate) fn wave_number(values: &[f64], background: f64) -> Result<f64, Failur
     Ok(peaks(&spectrum[..spectrum.len() / 2])?[0])
 }
 
-/// Less the background, and falling to zero at both ends (von Hann's window), so that where the values are cut off
-/// leaves nothing in the spectrum.
+/// Returns the values less the background, falling to zero at both ends (von Hann's window), so that the cut-off at the
+/// ends leaves no trace in the spectrum.
 pub(crate) fn windowed(values: &[f64], background: f64) -> impl Iterator<Item = f64> {
     let turn = TAU / values.len() as f64;
     let window = move |n: usize| 0.5 - 0.5 * ((n as f64 + 0.5) * turn).cos();
     values.iter().enumerate().map(move |(n, value)| (value - background) * window(n))
 }
 
-/// Magnitudes at 0, 1, 2, … turns over a length that is at least twice that of the values (so that a peak is never
-/// between two of them).
+/// Returns the magnitudes at 0, 1, 2, … turns over a length that is at least twice that of the values (so that a peak
+/// is never between two of them).
 pub(crate) fn spectrum(values: &[Complex<f64>]) -> Vec<f64> {
     let length = (2 * values.len()).next_power_of_two();
     let mut buffer = values.to_vec();
@@ -37,11 +38,11 @@ pub(crate) fn spectrum(values: &[Complex<f64>]) -> Vec<f64> {
     buffer.iter().map(|value| value.norm()).collect()
 }
 
-/// The wave numbers of the peaks beyond the first valley, of the first half of a spectrum: the highest first, four at
-/// most.
+/// Returns the wave numbers of the peaks beyond the first valley, of the first half of a spectrum: the highest first,
+/// at most four.
 ///
 /// # Errors
-/// No fringes: there are none.
+/// No fringes: there are no such peaks.
 pub(crate) fn peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
     let valley = spectrum.windows(2).position(|pair| pair[1] > pair[0]).ok_or(Failure::NoFringes)?;
     let mut sorted = spectrum.to_vec();
@@ -58,16 +59,17 @@ pub(crate) fn peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
     }
 }
 
-/// Where, from the middle one of three equidistant values, the parabola through them is highest: within ±½.
+/// Returns the place, from the middle one of three equidistant values, at which the parabola through them is highest:
+/// within ±½.
 pub(crate) fn between(left: f64, middle: f64, right: f64) -> f64 {
     let bent = left - 2.0 * middle + right;
     if bent < 0.0 { (0.5 * (left - right) / bent).clamp(-0.5, 0.5) } else { 0.0 }
 }
 
-/// Each value averaged with its neighbours over one period, so that fringes vanish and the envelope stays.
+/// Returns each value averaged with its neighbours over one period, so that fringes vanish and the envelope stays.
 pub(crate) fn without_fringes(values: &[f64], period: f64) -> Vec<f64> {
     let n = values.len();
-    // The integral from the first pixel's left edge on, between pixels by a straight line.
+    // Integral from the first pixel's left edge on, interpolated linearly between pixels.
     let mut integral = vec![0.0; n + 1];
     for (at, value) in values.iter().enumerate() {
         integral[at + 1] = integral[at] + value;

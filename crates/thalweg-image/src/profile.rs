@@ -20,24 +20,24 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// These values, at 0, 1, 2, …
+    /// Creates a profile with these values, at 0, 1, 2, …
     pub fn new(values: Vec<f64>) -> Self {
         Self { values, from: 0, calibration: None }
     }
 
-    /// With steps of so many millimetres.
+    /// Sets the step from value to value, in millimetres.
     #[must_use]
     pub fn calibrated(self, millimetres: f64) -> Self {
         Self { calibration: Some(millimetres), ..self }
     }
 
-    /// An image's rows averaged to one ([`Axis::X`]), or its columns ([`Axis::Y`]), in the pixels' unit. Coordinates
+    /// Averages an image's rows to one ([`Axis::X`]), or its columns ([`Axis::Y`]), in the pixels' unit. Coordinates
     /// stay those of the image.
     ///
     /// # Errors
     /// Saturated, not numbers.
     pub fn along(image: &Image<'_>, axis: Axis) -> Result<Self, Failure> {
-        // What else can be wrong with pixels is seen in the profile.
+        // Other problems of pixels are found in the profile.
         if image.may_saturate() {
             image.survey()?;
         }
@@ -52,7 +52,7 @@ impl Profile {
         }
     }
 
-    /// Along x and along y.
+    /// Returns the profiles along x and along y.
     pub(crate) fn both(image: &Image<'_>) -> [Self; 2] {
         let (across, down) = image.averages();
         let (seen, size) = (image.seen(), image.calibration());
@@ -62,27 +62,27 @@ impl Profile {
         ]
     }
 
-    /// The values.
+    /// Returns the values.
     pub fn values(&self) -> &[f64] {
         &self.values
     }
 
-    /// Where the first of them is, in pixels.
+    /// Returns the coordinate of the first value, in pixels.
     pub fn from(&self) -> usize {
         self.from
     }
 
-    /// Millimetres from value to value, where that is known.
+    /// Returns the distance from value to value in millimetres, if it is known.
     pub fn calibration(&self) -> Option<f64> {
         self.calibration
     }
 
-    /// The profile as an image of one row, at 0, 1, 2, …
+    /// Returns the profile as an image of one row, at 0, 1, 2, …
     pub(crate) fn image(&self) -> Image<'_> {
         Image::new(self.values.len(), 1, &self.values).expect("one row")
     }
 
-    /// The same with other values.
+    /// Returns the same profile with other values.
     pub(crate) fn with(&self, values: Vec<f64>) -> Self {
         Self { values, ..*self }
     }

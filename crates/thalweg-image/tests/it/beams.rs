@@ -1,12 +1,12 @@
 //! Real beams have the diameters that the Python package `laserbeamsize` finds (2.5.0, `beam_size` with its defaults).
 //!
-//! The twelve whole images are those of its documentation (`docs/images/caustic-*mm.pgm`, a HeNe beam behind a lens):
-//! `THALWEG_BEAMS` names a folder that has them. Two pieces of them are with `thalweg-device`.
+//! The twelve whole images are those of its documentation (`docs/images/caustic-*mm.pgm`, a HeNe beam after a lens):
+//! `THALWEG_BEAMS` names a folder that contains them. Two excerpts are in `thalweg-device`.
 
 use std::path::{Path, PathBuf};
 use thalweg_image::{Beam, Failure, Image, MomentOptions, moments};
 
-/// Pixels in a row, and pixels, of a binary PGM file with 8 bits.
+/// Returns the pixels in a row, and the pixels, of a binary PGM file with 8 bits.
 fn pgm(path: &Path) -> (usize, Vec<u8>) {
     let bytes = std::fs::read(path).unwrap();
     let mut fields = bytes.splitn(4, u8::is_ascii_whitespace);
@@ -23,7 +23,7 @@ fn taken(path: &Path) -> Result<Beam, Failure> {
     moments(&image, &MomentOptions::default()).map(|got| got.beam)
 }
 
-/// Within 1 % of the diameters, and 0.01 rad where the beam is not round.
+/// Asserts diameters within 1 %, and angles within 0.01 rad where the beam is not round.
 fn check(path: &Path, [x, y, d_major, d_minor, angle]: [f64; 5]) {
     let got = taken(path).unwrap_or_else(|failure| panic!("{}: {failure}", path.display()));
     let shown = format!("{}: {got:?}", path.display());
