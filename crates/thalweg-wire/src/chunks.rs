@@ -1,16 +1,16 @@
-//! Chunk data of a camera (GenICam): an image, and behind it what the camera says of it, each part followed by its tag.
+//! Chunk data of a camera (GenICam): an image followed by the camera's data about it, each part followed by its tag.
 //!
-//! A tag is the part's identifier and its length in bytes, both big-endian, so that they are read from the end. Which
-//! identifier means what is in the camera's own description.
+//! A tag is the part's identifier and its length in bytes, both big-endian, so that a payload is read from its end. The
+//! meaning of an identifier is in the camera's own description.
 
-/// A part of a payload: its identifier, and its bytes.
+/// A part of a payload: its identifier and its bytes.
 pub type Chunk<'a> = (u32, &'a [u8]);
 
-/// Parts that a payload may have.
+/// Maximum number of parts in a payload.
 const MOST_CHUNKS: usize = 1024;
 
-/// Returns the parts of a payload in the order in which they lie, with their identifiers: the image first. `None` where
-/// it is not made of parts from end to end.
+/// Returns the parts of a payload with their identifiers, in the order in which they lie: the image first. `None` if
+/// the payload does not consist of parts from end to end, or has more than 1024 of them.
 pub fn chunks(payload: &[u8]) -> Option<Vec<Chunk<'_>>> {
     let mut found = Vec::new();
     let mut rest = payload;
@@ -28,8 +28,8 @@ pub fn chunks(payload: &[u8]) -> Option<Vec<Chunk<'_>>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Returns the image of `bytes` bytes that a payload begins with, and what its camera says of it. `None` where the payload
-/// is something else. The image's part may be padded to a multiple of eight bytes.
+/// Returns the image of `bytes` bytes at the start of a payload, and the other parts. `None` if the payload is
+/// something else. The image's part may be padded to a multiple of eight bytes.
 pub fn image_and_chunks(payload: &[u8], bytes: usize) -> Option<(&[u8], Vec<Chunk<'_>>)> {
     let mut found = chunks(payload)?;
     let (_, image) = found.remove(0);
@@ -74,7 +74,7 @@ mod tests {
             let _ = image_and_chunks(&payload, bytes);
         }
 
-        /// Tags of nothing, one after the other: the work is bounded.
+        /// Tags of empty parts, back to back: the work is bounded.
         #[test]
         fn there_are_not_too_many(count in 1..3000_usize) {
             prop_assert_eq!(chunks(&vec![0; count * 8]).is_some(), count <= MOST_CHUNKS);

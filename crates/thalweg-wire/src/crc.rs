@@ -2,25 +2,27 @@
 
 use crc_fast::{CrcAlgorithm, Digest, checksum, checksum_combine};
 
-/// The CRC32C of `bytes`. One pass runs at the speed of the cache: about 60 GB/s where the processor has VPCLMULQDQ.
+/// Returns the CRC32C of `bytes`. One pass runs at the speed of the cache: about 60 GB/s where the processor has
+/// VPCLMULQDQ.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "a 32-bit CRC in the library's 64-bit result")]
 pub fn crc32c(bytes: &[u8]) -> u32 {
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// The CRC32C of two runs of bytes, one behind the other, from theirs and the bytes of the second. Of nothing it is 0.
+/// Returns the CRC32C of two byte strings back to back, from the CRC32C of each and the length of the second in bytes.
+/// The CRC32C of an empty string is 0.
 #[expect(clippy::cast_possible_truncation, reason = "a 32-bit CRC in the library's 64-bit result")]
 pub fn crc32c_combine(first: u32, second: u32, second_length: u64) -> u32 {
     checksum_combine(CrcAlgorithm::Crc32Iscsi, first.into(), second.into(), second_length) as u32
 }
 
-/// A CRC32C that is fed piece by piece.
+/// A CRC32C that is computed incrementally.
 #[derive(Debug, Clone)]
 pub struct Crc32c(Digest);
 
 impl Crc32c {
-    /// The checksum of nothing yet.
+    /// Returns the checksum of an empty string.
     pub fn new() -> Self {
         Self(Digest::new(CrcAlgorithm::Crc32Iscsi))
     }
@@ -30,7 +32,7 @@ impl Crc32c {
         self.0.update(bytes);
     }
 
-    /// The checksum of all bytes so far.
+    /// Returns the checksum of all bytes added so far.
     #[expect(clippy::cast_possible_truncation, reason = "a 32-bit CRC in the library's 64-bit result")]
     pub fn value(&self) -> u32 {
         self.0.finalize() as u32

@@ -1,25 +1,26 @@
-//! A CRC32C as HTTP has it: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651).
+//! A CRC32C in HTTP's form: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651).
 
 use sfv::{BareItem, DictSerializer, Dictionary, Item, KeyRef, ListEntry, Parser};
 use thiserror::Error;
 
-/// The field is no dictionary, or its CRC32C is not four bytes.
+/// Error for a field that is not a dictionary, or whose CRC32C is not four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the Repr-Digest is not crc32c=:…: with four bytes in base64")]
 pub struct ReprDigestError;
 
-/// A CRC32C as the value of a `Repr-Digest` field.
+/// Returns the value of a `Repr-Digest` field with this CRC32C.
 pub fn repr_digest(crc32c: u32) -> String {
     let mut dictionary = DictSerializer::new();
     let _ = dictionary.bare_item(CRC32C, &crc32c.to_be_bytes()[..]);
     dictionary.finish().unwrap_or_default()
 }
 
-/// The CRC32C in a `Repr-Digest` field; nothing where the field has only other algorithms. A field of several lines is
-/// these with commas between them (RFC 9110, section 5.2).
+/// Returns the CRC32C in a `Repr-Digest` field; `None` if the field has only other algorithms. A field of several lines
+/// is passed as these lines joined by commas (RFC 9110, section 5.2).
 ///
 /// # Errors
-/// Where the field cannot be read. HTTP may ignore it then, or refuse the whole message (RFC 9651, section 4.2).
+/// The field cannot be parsed. HTTP then allows the field to be ignored, or the whole message to be refused (RFC 9651,
+/// section 4.2).
 pub fn parse_repr_digest(field: &str) -> Result<Option<u32>, ReprDigestError> {
     let dictionary: Dictionary = Parser::new(field).parse().map_err(|_| ReprDigestError)?;
     match dictionary.get(CRC32C) {
@@ -49,7 +50,7 @@ mod tests {
         }
     }
 
-    /// RFC 9530, appendices B.1 and C.2, and section 2's example of several algorithms.
+    /// Examples of RFC 9530, appendices B.1 and C.2, and the one of section 2 with several algorithms.
     #[test]
     fn other_algorithms_say_nothing() {
         for field in [

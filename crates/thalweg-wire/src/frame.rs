@@ -1,122 +1,122 @@
-//! The head of a frame: what stands in front of everything that a link of datagrams carries.
+//! The head of a frame, which precedes everything that a link of datagrams carries.
 //!
-//! A frame is *words*, a *piece* of a slot, a *probe* of the path or its answer, a *challenge* to a new peer, or the end
-//! of a connection (*over*). The head of each frame also acknowledges words, so that an acknowledgement needs no frame of
-//! its own while both ends have something to send.
+//! A frame is *words*, a *piece* of a slot, a *probe* of the path or its answer, a *challenge* to a new peer, or the
+//! end of a connection (*over*). The head of each frame also acknowledges words, so that an acknowledgement needs no
+//! frame of its own while both ends have something to send.
 //!
-//! Words are [cells](crate::MESSAGE_LEN) of 64 bytes: a message, or a part of the text behind one. They are numbered,
-//! covered by a checksum, and sent again until they are acknowledged. Pieces are not: the receiver asks again for one that
-//! is missing, and the records in them have checksums of their own.
+//! Words are [cells](crate::MESSAGE_LEN) of 64 bytes: a message, or a part of the text that follows one. They are
+//! numbered, covered by a checksum, and retransmitted until they are acknowledged. Pieces are not: the receiver fetches
+//! a missing piece again, and the records in a piece have checksums of their own.
 
 use crate::crc32c;
 use thiserror::Error;
 
-/// Bytes of a head.
+/// Length of a head in bytes.
 pub const HEAD_LEN: usize = 64;
-/// The first four bytes of a frame, `TWFR`.
+/// First four bytes of a frame: `TWFR`.
 pub const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"TWFR");
-/// The version of the head.
+/// Version of the head.
 pub const FRAME_VERSION: u8 = 2;
 
 /// The head of a frame. Numbers count modulo 2³².
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// What is behind it.
+    /// Content that follows the head.
     pub content: Content,
-    /// Bytes of that. What follows is padding.
+    /// Length of the content in bytes. Anything after it is padding.
     pub length: u16,
-    /// Which connection: the source has drawn it at random.
+    /// Number of the connection, drawn at random by the source.
     pub connection: u64,
-    /// The sender wants to be answered at once.
+    /// True if the sender asks for an immediate answer.
     pub answer: bool,
-    /// All words below this number were heard.
+    /// All words below this number were received.
     pub heard: u32,
-    /// Bit *i*: the word with number `heard + 1 + i` was heard, too.
+    /// Bit *i*: the word with number `heard + 1 + i` was received, too.
     pub also: u64,
-    /// How many fetches the sender has answered in full, with this frame.
+    /// Number of fetches that the sender has answered in full, this frame included.
     pub served: u32,
-    /// The sender's clock, in microseconds.
+    /// Time of the sender's clock, in microseconds.
     pub stamp: u32,
-    /// The latest stamp that the sender has heard, and as much later as that is ago.
+    /// Latest stamp that the sender has received, plus the time since then, in microseconds.
     pub echo: Option<u32>,
 }
 
-/// What is in a frame.
+/// Content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// Words, any number of them: the first has this number.
+    /// Any number of words.
     Words {
-        /// Its number.
+        /// Number of the first word.
         first: u32,
         /// The token of the builder's [`Challenge`](Self::Challenge), until the builder has acknowledged a word.
         token: u64,
     },
     /// Bytes of a slot.
     Piece {
-        /// Which.
+        /// Ticket of the slot.
         ticket: u64,
-        /// Where in it they begin.
+        /// Offset of the bytes in the slot.
         offset: u32,
     },
-    /// Nothing: the connection is over, or there is none.
+    /// Empty: the connection is over, or there is none.
     Over,
     /// Padding only: shows whether a datagram of this length passes. Answered by [`Probed`](Self::Probed).
     Probe {
-        /// The source's number for it.
+        /// Number of the probe, given by the source.
         number: u32,
     },
-    /// The probe of this number has arrived.
+    /// Answer to the probe of this number, which has arrived.
     Probed {
-        /// The probe's number.
+        /// Number of the probe.
         number: u32,
     },
-    /// A hello without this token has come from the address that this goes to: to be repeated with it.
+    /// Answer to a hello without this token from the receiver's address: the hello is to be repeated with it.
     Challenge {
-        /// What only a receiver at that address knows.
+        /// Token that only a receiver at that address knows.
         token: u64,
     },
 }
 
-/// What is wrong with a head.
+/// Reason why a datagram is not a valid frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// Shorter than a head.
+    /// The datagram is shorter than a head.
     #[error("a frame of {0} bytes is shorter than its head of {HEAD_LEN}")]
     Short(usize),
-    /// Something else.
+    /// The first four bytes are not [`FRAME_MAGIC`].
     #[error("magic {0:#010x}: not a frame of Thalweg's")]
     Magic(u32),
-    /// Of another version.
+    /// The frame is of another version.
     #[error("version {0} of frames is not known here: this is version {FRAME_VERSION}")]
     Version(u8),
-    /// Damaged on its way.
+    /// The head was damaged on its way.
     #[error("the head's CRC32C is {found:#010x} and should be {computed:#010x}")]
     Crc {
-        /// As it says.
+        /// Checksum stored in the head.
         found: u32,
-        /// As it is.
+        /// Checksum computed from its bytes.
         computed: u32,
     },
-    /// Words that were damaged on their way.
+    /// The words were damaged on their way.
     #[error("the CRC32C of the words is {found:#010x} and should be {computed:#010x}")]
     WordsCrc {
-        /// As it says.
+        /// Checksum stored in the head.
         found: u32,
-        /// As it is.
+        /// Checksum computed from the words.
         computed: u32,
     },
-    /// Not one of those there are.
+    /// The kind of content is not known.
     #[error("kind {0} of frames does not exist")]
     Kind(u8),
-    /// More content than the datagram has.
+    /// The head announces more content than the datagram has.
     #[error("the head tells of {told} bytes, and {there} are there")]
     Length {
-        /// As it says.
+        /// Length of the content in bytes, by the head.
         told: u16,
-        /// As it is.
+        /// Number of bytes after the head.
         there: usize,
     },
-    /// Words are whole cells.
+    /// The length of the words is not a multiple of a cell.
     #[error("{0} bytes of words are no cells of 64")]
     Words(u16),
 }
@@ -132,14 +132,14 @@ const ANSWER: u8 = 1;
 const ECHO: u8 = 2;
 
 impl FrameError {
-    /// Whether it was damaged on its way, as against never having been a frame of this version.
+    /// Returns whether the frame was damaged on its way, as opposed to never having been a frame of this version.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Crc { .. } | Self::WordsCrc { .. } | Self::Length { .. })
     }
 }
 
 impl Head {
-    /// The head in front of these words, or of a piece, whose bytes it does not depend on.
+    /// Returns the head for `words`; `words` are not used where the content is not [`Content::Words`].
     pub fn encode(&self, words: &[u8]) -> [u8; HEAD_LEN] {
         let (kind, number, ticket) = match self.content {
             Content::Words { first, token } => (WORDS, first, token),
@@ -170,10 +170,10 @@ impl Head {
         bytes
     }
 
-    /// Of a datagram: the head, and the content behind it.
+    /// Decodes a datagram into its head and the content that follows.
     ///
     /// # Errors
-    /// It is no frame, or a damaged one. Such a datagram is as good as lost.
+    /// The datagram is not a frame, or a damaged one. It is to be treated as lost.
     pub fn decode(datagram: &[u8]) -> Result<(Self, &[u8]), FrameError> {
         let (bytes, content) = datagram.split_first_chunk::<HEAD_LEN>().ok_or(FrameError::Short(datagram.len()))?;
         let [magic, found] = [u32_at(bytes, 0), u32_at(bytes, 60)];
@@ -295,7 +295,7 @@ mod tests {
         }
     }
 
-    /// `docs/wire.md` shows the same bytes.
+    /// Golden bytes, also shown in `docs/wire.md`.
     #[test]
     fn golden_bytes() {
         let words = crate::Message::Pause.encode();

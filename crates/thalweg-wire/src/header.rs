@@ -1,13 +1,13 @@
-//! The 64-byte fragment header that stands directly in front of each payload, on the wire and on disk alike.
+//! The 64-byte fragment header that directly precedes each payload, on the wire and on disk alike.
 
 use crate::{PayloadType, crc32c};
 use thiserror::Error;
 
-/// Bytes in a fragment header: one cache line.
+/// Length of a fragment header in bytes: one cache line.
 pub const HEADER_LEN: usize = 64;
-/// `TWLG` in a little-endian dump.
+/// First field of every header: `TWLG` in a little-endian dump.
 pub const HEADER_MAGIC: u32 = u32::from_le_bytes(*b"TWLG");
-/// The version this crate writes.
+/// Version of the header format that this crate writes.
 pub const HEADER_VERSION: u8 = 1;
 
 /// Number of a run.
@@ -18,26 +18,26 @@ pub struct RunNumber(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct EventId(pub u64);
 
-/// Nanoseconds of International Atomic Time since 1970-01-01 00:00:00 TAI; never UTC, so it never jumps.
+/// Nanoseconds of International Atomic Time since 1970-01-01 00:00:00 TAI; never UTC, so the count never jumps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TaiNanos(pub u64);
 
-/// Who produced a fragment: a subsystem (upper 16 bits) and an element of it (lower 16 bits), written `3.17`.
+/// Id of a source: a subsystem (upper 16 bits) and an element of it (lower 16 bits), written `3.17`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SourceId(pub u32);
 
 impl SourceId {
-    /// The source that is element `element` of subsystem `subsystem`.
+    /// Returns the id of element `element` of subsystem `subsystem`.
     pub const fn new(subsystem: u16, element: u16) -> Self {
         Self((subsystem as u32) << 16 | element as u32)
     }
 
-    /// The subsystem.
+    /// Returns the number of the subsystem.
     pub const fn subsystem(self) -> u16 {
         (self.0 >> 16) as u16
     }
 
-    /// The element within the subsystem.
+    /// Returns the number of the element within the subsystem.
     pub const fn element(self) -> u16 {
         (self.0 & 0xffff) as u16
     }
@@ -64,48 +64,49 @@ impl std::str::FromStr for SourceId {
 }
 
 bitflags::bitflags! {
-    /// What is to be known about a fragment before its payload is trusted.
+    /// Conditions that a reader must know before it trusts a fragment's payload.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
     pub struct Status: u32 {
         /// The device had more data than fitted.
         const TRUNCATED = 1 << 0;
         /// The payload is known to be damaged.
         const CORRUPT = 1 << 1;
-        /// Nothing came from this source; the header stands for the gap.
+        /// No data came from this source; the header stands for the gap.
         const MISSING = 1 << 2;
         /// The deadline passed before this source answered.
         const TIMED_OUT = 1 << 3;
-        /// It came after its event was closed.
+        /// The fragment came after its event was closed.
         const LATE = 1 << 4;
         /// The payload did not match its CRC.
         const CRC_FAILED = 1 << 5;
-        /// Made by a model, not measured.
+        /// The data was made by a model, not measured.
         const SIMULATED = 1 << 6;
-        /// Played from a recording.
+        /// The data was played from a recording.
         const REPLAYED = 1 << 7;
-        /// The source has nothing to say about this event, which is not the same as lost.
+        /// The source has no data for this event, which is not the same as lost.
         const EMPTY = 1 << 8;
         /// The payload CRC field is not filled in.
         const NO_PAYLOAD_CRC = 1 << 9;
-        /// The source dropped it by its back-pressure policy.
+        /// The source dropped the fragment by its back-pressure policy.
         const DROPPED = 1 << 10;
-        /// The device lost it before the source had it.
+        /// The device lost the fragment before the source had it.
         const LOST_IN_DEVICE = 1 << 11;
-        /// It may belong to another event: its device's counter began anew, or was away for longer than it counts.
+        /// The fragment may belong to another event: its device's counter restarted, or the device was away for longer
+        /// than the counter counts.
         const UNCERTAIN = 1 << 12;
-        /// Its time is when its source had it: the device gave none.
+        /// The timestamp is the time at which the source had the fragment: the device gave none.
         const ARRIVAL_TIME = 1 << 13;
         /// Clock state, two bits, zero when unknown: 1 locked, 2 holdover, 3 free-running.
         const CLOCK_LOCKED = 1 << 16;
-        /// See [`Status::CLOCK_LOCKED`].
+        /// Second value of the clock state; see [`Status::CLOCK_LOCKED`].
         const CLOCK_HOLDOVER = 2 << 16;
-        /// A bit this version has no name for is kept.
+        /// An unknown bit is kept.
         const _ = !0;
     }
 }
 
 impl Status {
-    /// What only a builder can know, and a source must not say.
+    /// Bits that only a builder can know and a source must not set.
     pub const SET_BY_BUILDERS: Self = Self::from_bits_retain(
         Self::MISSING.bits()
             | Self::TIMED_OUT.bits()
@@ -115,10 +116,10 @@ impl Status {
             | Self::LOST_IN_DEVICE.bits(),
     );
 
-    /// The clock runs on its own: both clock bits set.
+    /// The clock is free-running: both clock bits set.
     pub const CLOCK_FREE_RUNNING: Self = Self::from_bits_retain(3 << 16);
 
-    /// The names of the bits that are set, as printed by `thalweg cat` and stored in `run.json`.
+    /// Returns the names of the bits that are set, as printed by `thalweg cat` and stored in `run.json`.
     pub fn names(self) -> Vec<&'static str> {
         const NAMES: [(Status, &str); 14] = [
             (Status::TRUNCATED, "truncated"),
@@ -146,73 +147,73 @@ impl Status {
     }
 }
 
-/// A fragment header in the machine's own terms. [`encode`](Self::encode) and [`decode`](Self::decode) go to and from
-/// the 64 bytes.
+/// A fragment header in native form. [`encode`](Self::encode) and [`decode`](Self::decode) convert to and from the 64
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FragmentHeader {
-    /// What the payload is made of.
+    /// Type of the payload.
     pub payload_type: PayloadType,
-    /// What is to be known about it.
+    /// Conditions that a reader must know before it trusts the payload.
     pub status: Status,
-    /// The run.
+    /// Number of the run.
     pub run: RunNumber,
-    /// The event within the run.
+    /// Number of the event within the run.
     pub event: EventId,
-    /// When it happened.
+    /// Time of the event.
     pub timestamp: TaiNanos,
-    /// Who produced it.
+    /// Id of the source that produced the fragment.
     pub source: SourceId,
-    /// Counts this source's fragments; shows gaps and duplicates. Wraps.
+    /// Sequence number among this source's fragments; shows gaps and duplicates. Wraps.
     pub sequence: u32,
-    /// Bytes in the whole fragment's payload.
+    /// Length of the whole fragment's payload in bytes.
     pub total_length: u32,
-    /// Where in it this piece begins, in bytes.
+    /// Offset of this piece within that payload, in bytes.
     pub offset: u32,
-    /// Bytes in this piece.
+    /// Length of this piece in bytes.
     pub piece_length: u32,
-    /// How much time the payload covers, in nanoseconds; 0 where that has no meaning.
+    /// Time that the payload covers, in nanoseconds; 0 where that has no meaning.
     pub window: u32,
     /// CRC32C of this piece; 0 with [`Status::NO_PAYLOAD_CRC`] where it was not computed.
     pub payload_crc: u32,
 }
 
-/// Why 64 bytes are not a fragment header.
+/// Reason why 64 bytes are not a fragment header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum HeaderError {
-    /// Fewer bytes than a header has.
+    /// The bytes are fewer than a header has.
     #[error("{0} bytes left where a 64-byte fragment header should be")]
     Short(usize),
-    /// The first field is something else.
+    /// The first field is not [`HEADER_MAGIC`].
     #[error("fragment header magic is {0:#010x}, expected 0x474c5754 (\"TWLG\")")]
     Magic(u32),
-    /// Written by another version of the format.
+    /// The header was written by another version of the format.
     #[error("fragment header version {0} is not known to this program, which reads version 1")]
     Version(u8),
-    /// The header length field, in 8-byte units.
+    /// The header length field, in 8-byte units, is wrong.
     #[error("fragment header length is {0} x 8 bytes, expected 8 x 8")]
     Length(u8),
     /// The header's own checksum does not match.
     #[error("fragment header CRC32C is {found:#010x}, computed {computed:#010x}")]
     Crc {
-        /// What the header says.
+        /// Checksum stored in the header.
         found: u32,
-        /// What its bytes give.
+        /// Checksum computed from its bytes.
         computed: u32,
     },
     /// The piece does not lie within the fragment.
     #[error("piece {offset}+{length} lies outside a fragment of {total} bytes")]
     Piece {
-        /// Where the piece begins.
+        /// Offset of the piece in bytes.
         offset: u32,
-        /// Its length.
+        /// Length of the piece in bytes.
         length: u32,
-        /// The fragment's length.
+        /// Length of the fragment in bytes.
         total: u32,
     },
 }
 
 impl FragmentHeader {
-    /// The 64 bytes of this header, its CRC filled in.
+    /// Returns the 64 bytes of this header, its CRC filled in.
     pub fn encode(&self) -> [u8; HEADER_LEN] {
         let mut b = [0; HEADER_LEN];
         b[0..4].copy_from_slice(&HEADER_MAGIC.to_le_bytes());
@@ -235,12 +236,11 @@ impl FragmentHeader {
         b
     }
 
-    /// Reads the header at the front of `bytes`. The piece it describes is inside its fragment; that the payload is
-    /// there, and that its CRC matches, is for the caller to check ([`crate::Records`] does).
+    /// Decodes the header at the front of `bytes`. The piece it describes is inside its fragment; that the payload is
+    /// there, and that its CRC matches, is for the caller to check ([`crate::Records`] checks the former).
     ///
     /// # Errors
-    /// There are too few bytes, they are no header of this version, its own CRC is wrong, or it describes no possible
-    /// piece.
+    /// `bytes` is too short or not a header of this version, its own CRC is wrong, or it describes an impossible piece.
     pub fn decode(bytes: &[u8]) -> Result<Self, HeaderError> {
         let Some(b) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(HeaderError::Short(bytes.len()));
@@ -283,17 +283,17 @@ impl FragmentHeader {
         Ok(header)
     }
 
-    /// Whether this piece is the whole fragment.
+    /// Returns whether this piece is the whole fragment.
     pub fn is_whole(&self) -> bool {
         self.piece_length == self.total_length
     }
 
-    /// Whether `payload` is what the header's CRC was computed from; true where there is no CRC to compare.
+    /// Returns whether `payload` matches the header's CRC; true where there is no CRC to compare.
     pub fn payload_matches(&self, payload: &[u8]) -> bool {
         self.crc_matches(|| crc32c(payload))
     }
 
-    /// As [`payload_matches`](Self::payload_matches), for a payload whose CRC is worked out by the caller where it is
+    /// Like [`payload_matches`](Self::payload_matches), for a caller that computes the payload's CRC, and only if it is
     /// needed.
     pub fn crc_matches(&self, crc: impl FnOnce() -> u32) -> bool {
         self.status.contains(Status::NO_PAYLOAD_CRC) || crc() == self.payload_crc

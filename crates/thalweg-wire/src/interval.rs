@@ -1,21 +1,21 @@
-//! A set of byte ranges: what has arrived of a fragment, and what is still missing.
+//! A set of byte ranges, for what has arrived of a fragment and what is still missing.
 
 use std::ops::Range;
 
-/// Disjoint half-open ranges of `u64`, kept sorted and merged. Meant for few ranges: insertion is linear in their
-/// number, and the common case, the next range in order, touches only the last.
+/// A set of `u64` as disjoint half-open ranges, kept sorted and merged. Meant for few ranges: insertion is linear in
+/// their number, and the common case, the next range in order, touches only the last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IntervalMap {
     ranges: Vec<Range<u64>>,
 }
 
 impl IntervalMap {
-    /// An empty set.
+    /// Returns an empty set.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds `range`; returns how many of its numbers were not in the set before (0 for a pure duplicate).
+    /// Adds `range` and returns how many of its numbers were not in the set before (0 for a pure duplicate).
     pub fn insert(&mut self, range: Range<u64>) -> u64 {
         if range.is_empty() {
             return 0;
@@ -26,7 +26,7 @@ impl IntervalMap {
             last.end = range.end;
             return range.end - range.start;
         }
-        // Everything that overlaps or touches the new range is merged into it.
+        // Every range that overlaps or touches the new one is merged into it.
         let from = self.ranges.partition_point(|r| r.end < range.start);
         let to = self.ranges.partition_point(|r| r.start <= range.end);
         let before: u64 = self.ranges[from..to].iter().map(|r| r.end - r.start).sum();
@@ -39,29 +39,29 @@ impl IntervalMap {
         after - before
     }
 
-    /// Whether all of `range` is in the set.
+    /// Returns whether all of `range` is in the set.
     pub fn contains(&self, range: &Range<u64>) -> bool {
         range.is_empty() || self.ranges.iter().any(|r| r.start <= range.start && range.end <= r.end)
     }
 
-    /// Whether any number of `range` is in the set.
+    /// Returns whether any number of `range` is in the set.
     pub fn overlaps(&self, range: &Range<u64>) -> bool {
         self.ranges.iter().any(|r| r.start < range.end && range.start < r.end)
     }
 
-    /// The ranges within `0..total` that are not in the set, in order.
+    /// Returns the ranges within `0..total` that are not in the set, in order.
     pub fn gaps(&self, total: u64) -> impl Iterator<Item = Range<u64>> {
         let starts = std::iter::once(0).chain(self.ranges.iter().map(|r| r.end));
         let ends = self.ranges.iter().map(|r| r.start).chain(std::iter::once(total));
         starts.zip(ends).map(move |(start, end)| start..end.min(total)).filter(|gap| gap.start < gap.end)
     }
 
-    /// How many numbers are in the set.
+    /// Returns the number of elements of the set.
     pub fn covered(&self) -> u64 {
         self.ranges.iter().map(|r| r.end - r.start).sum()
     }
 
-    /// The ranges, sorted, disjoint, not touching.
+    /// Returns the ranges: sorted, disjoint and not touching.
     pub fn ranges(&self) -> &[Range<u64>] {
         &self.ranges
     }
@@ -74,7 +74,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// Against the obvious model, a set of numbers.
+        /// Comparison with the obvious model, a set of numbers.
         #[test]
         fn behaves_as_a_set_of_numbers(inserts in proptest::collection::vec((0u64..64, 0u64..16), 0..40)) {
             let mut map = IntervalMap::new();

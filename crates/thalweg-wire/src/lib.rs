@@ -1,28 +1,28 @@
-//! What travels and what is stored: the fragment header, the control messages, CRC32C, and the maps that say what has
+//! Wire and storage formats: the fragment header, the control messages, CRC32C, and the maps that track what has
 //! arrived.
 //!
 //! Everything here is pure data: no sockets, no clock, no allocation on the hot path. Each parser takes a byte slice
-//! that a stranger may have written; it returns an error that names the field, never panics, and never trusts a length
-//! before comparing it with what is there. The bytes are described for other languages in `docs/wire.md`.
+//! from an untrusted writer; it returns an error that names the field, never panics, and compares each length with the
+//! bytes present before it relies on it. `docs/wire.md` describes the bytes for other languages.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `header` | The 64-byte fragment header that stands directly in front of each payload, on the wire and on disk alike |
-//! | `payload` | What a payload is made of: the type of its elements, and what its axes mean |
-//! | `chunks` | Chunk data of a camera (GenICam): an image, and behind it what the camera says of it |
-//! | `record` | Fragments laid one behind the other, each header in place in front of its payload: how a slot is filled, what a fetch moves, and how a block on disk is made |
+//! | `header` | The 64-byte fragment header that directly precedes each payload, on the wire and on disk alike |
+//! | `payload` | The type of a payload: its elements, and the meaning of its axes |
+//! | `chunks` | Chunk data of a camera (GenICam): an image followed by the camera's data about it, each part followed by its tag |
+//! | `record` | Records laid out back to back, each header directly before its payload: the layout of a slot, of a fetched range and of a block on disk |
 //! | `crc` | CRC32C (Castagnoli, RFC 3720 appendix B.4), as used by iSCSI, SCTP and iWARP |
-//! | `message` | Control messages: what a source and a builder say to each other, whatever carries it |
-//! | `frame` | The head of a frame: what stands in front of everything that a link of datagrams carries |
-//! | `interval` | A set of byte ranges: what has arrived of a fragment, and what is still missing |
-//! | `sequence` | Follows a source's 32-bit sequence numbers and says which are new, repeated or missing |
+//! | `message` | Control messages between a source and a builder, independent of the link that carries them |
+//! | `frame` | The head of a frame, which precedes everything that a link of datagrams carries |
+//! | `interval` | A set of byte ranges, for what has arrived of a fragment and what is still missing |
+//! | `sequence` | A tracker for a source's 32-bit sequence numbers, which tells new, repeated and missing ones apart |
 //! | `shifts` | A constant shift between the numbers that two sources give the same triggers, found by their fragments' times |
-//! | `digest` | A CRC32C as HTTP has it: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651) |
-//! | `range` | Ranges of events as people name them: `7`, `10..20`, `10..`, `..20` |
-//! | `random` | Numbers that a seed decides, the same everywhere: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`) |
-//! | `tai` | How far TAI is ahead of UTC |
+//! | `digest` | A CRC32C in HTTP's form: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651) |
+//! | `range` | Ranges of events in the notation for users: `7`, `10..20`, `10..`, `..20`, `..` |
+//! | `random` | Pseudorandom numbers from a seed, the same on every platform: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`) |
+//! | `tai` | The difference between TAI and UTC |
 #![forbid(unsafe_code)]
 
 mod chunks;

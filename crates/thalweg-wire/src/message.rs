@@ -1,93 +1,94 @@
-//! Control messages: what a source and a builder say to each other, whatever carries it.
+//! Control messages between a source and a builder, independent of the link that carries them.
 //!
-//! Each message is 64 bytes with a checksum of its own, so that it fits one cell of a shared-memory ring, one cache
-//! line, or many to a datagram. `Hello`, `Refuse` and `Data` are followed by as many bytes as they say.
+//! Each message is 64 bytes with a checksum of its own, so that it fits one cell of a shared-memory ring or one cache
+//! line, and several fit in a datagram. `Hello`, `Refuse` and `Data` are followed by a body, whose length is a field of
+//! the message.
 //!
 //! A source numbers what it announces to one builder with *tickets*: 0, 1, 2, … without gaps, one per slot or run of
 //! drops. Fetch and release name tickets, never slots, so a slot that was reused cannot be confused with its former
-//! content, and saying anything twice does no harm.
+//! content, and sending a message twice does no harm.
 
 use crate::{EventId, RunNumber, SourceId, TaiNanos, crc32c};
 use std::ops::RangeInclusive;
 use thiserror::Error;
 
-/// Bytes in a control message.
+/// Length of a control message in bytes.
 pub const MESSAGE_LEN: usize = 64;
-/// `TWMS` in a little-endian dump.
+/// First field of every message: `TWMS` in a little-endian dump.
 pub const MESSAGE_MAGIC: u32 = u32::from_le_bytes(*b"TWMS");
-/// The version of the conversation this crate speaks.
+/// Version of the protocol that this crate implements.
 pub const PROTOCOL_VERSION: u8 = 2;
 
 bitflags::bitflags! {
-    /// What one end of a link does that not every end does. A source says in [`Hello`] what it does, the builder
-    /// answers in [`Welcome`] with those of them that it takes part in. A bit this version has no name for is kept, and
-    /// means nothing.
+    /// Optional features of an end of a link. A source lists its own in [`Hello`]; the builder answers in [`Welcome`]
+    /// with those that it takes part in. An unknown bit is kept and has no effect.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Capabilities: u32 {
-        /// The source withdraws offers (policy `drop-oldest`): nothing may be read before it was asked for and granted.
+        /// The source withdraws offers (policy `drop-oldest`): nothing may be read before it was requested and granted.
         const WITHDRAWS = 1 << 0;
-        /// The source gives its events to the builders that builder 0 assigns them to. A builder repeats it where the
-        /// run is assigned so.
+        /// The source sends each event to the builder that builder 0 assigns it to. A builder repeats this bit if the
+        /// events of the run are assigned.
         const ASSIGNED = 1 << 1;
-        /// The source's events are numbered by time, from one on that builder 0 names ([`Message::EventsBegin`]). A builder
-        /// that does so repeats it.
+        /// The source's events are numbered by time, from a time on that builder 0 announces
+        /// ([`Message::EventsBegin`]). A builder that does the same repeats this bit.
         const BY_TIME = 1 << 2;
-        /// The source reports when its events' triggers were ([`Message::TriggerTimes`]). Builder 0 repeats it where it compares
-        /// them.
+        /// The source reports the times of its events' triggers ([`Message::TriggerTimes`]). Builder 0 repeats this bit
+        /// if it compares them.
         const TRIGGER_TIMES = 1 << 3;
         const _ = !0;
     }
 }
 
 impl Capabilities {
-    /// Those that have a name here.
+    /// All capabilities that this version knows.
     pub const KNOWN: Self = Self::WITHDRAWS.union(Self::ASSIGNED).union(Self::BY_TIME).union(Self::TRIGGER_TIMES);
 }
 
-/// What a source says of itself when it connects. Followed by `description` bytes of JSON.
+/// Source identity, geometry and capabilities, sent when the source connects. Followed by `description` bytes of JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
-    /// Drawn at random when the source starts: tells a source that comes back from a second one with the same id.
+    /// Random number drawn when the source starts: distinguishes a source that reconnects from a second source with the
+    /// same id.
     pub session: u64,
-    /// Who it is.
+    /// Id of the source.
     pub source: SourceId,
-    /// Which builder it takes this one to be.
+    /// Index of the builder that the source expects to have connected to.
     pub builder: u32,
-    /// How many builders it shares its events among: event `e` goes to builder `e % builders`, where nobody assigns it
-    /// to another.
+    /// Number of builders among which the source distributes its events: event `e` goes to builder `e % builders`,
+    /// unless it is assigned to another.
     pub builders: u32,
-    /// How many slots it has; no more tickets than this with data are open at a time.
+    /// Number of slots; at most this many tickets with data are open at a time.
     pub slots: u32,
-    /// Bytes in a slot.
+    /// Length of a slot in bytes.
     pub slot_bytes: u32,
-    /// The longest payload it will send.
+    /// Length of the longest payload the source will send, in bytes.
     pub max_payload: u32,
-    /// What it does that not every source does.
+    /// Optional features of the source.
     pub capabilities: Capabilities,
-    /// Bytes of description (JSON) that follow.
+    /// Length of the description (JSON) that follows, in bytes.
     pub description: u32,
 }
 
 /// The builder's answer to [`Hello`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Welcome {
-    /// The run under way; 0 before it has begun.
+    /// Number of the run in progress; 0 before a run has begun.
     pub run: RunNumber,
-    /// Bytes the source may have sent ahead of any fetch and not yet released.
+    /// Number of bytes that the source may have sent eagerly and not yet released.
     pub eager_credit: u32,
-    /// The longest slot that may be sent so.
+    /// Length of the longest slot that may be sent eagerly, in bytes.
     pub eager_limit: u32,
-    /// The most records that may be offered in one slot.
+    /// Maximum number of records that may be offered in one slot.
     pub most_records: u32,
-    /// Whether the run has begun already: the source came back.
+    /// True if the run has already begun, so the source has reconnected.
     pub running: bool,
-    /// Tickets below this one are released: where a source that comes back goes on.
+    /// First ticket that is not released: a source that reconnects continues from here.
     pub released_below: u64,
-    /// What the source does that this builder takes part in.
+    /// Capabilities of the source that this builder takes part in.
     pub capabilities: Capabilities,
 }
 
-/// Why a builder turns a source away.
+/// Reason for which a builder refuses a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Refusal {
@@ -95,13 +96,13 @@ pub enum Refusal {
     UnknownSource = 1,
     /// Another source with this id is connected.
     AlreadyConnected = 2,
-    /// The two do not agree about who is who or how large things may be.
+    /// The two ends do not agree about their identities or about the maximum sizes.
     Mismatch = 3,
-    /// What was sent is not this protocol, or breaks its rules.
+    /// The bytes received are not this protocol, or break its rules.
     Protocol = 4,
-    /// The run is over or was given up.
+    /// The run is over or was abandoned.
     Ended = 5,
-    /// Too many connect at once: try again.
+    /// Too many sources are connecting at once: try again.
     Busy = 6,
 }
 
@@ -119,19 +120,19 @@ impl Refusal {
     }
 }
 
-/// What became of the fragments an announcement names.
+/// State of the fragments that an announcement names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Disposition {
-    /// They wait in a slot to be fetched.
+    /// The fragments wait in a slot to be fetched.
     Held = 0,
-    /// They wait in a slot and are sent at once, without being asked for.
+    /// The fragments wait in a slot and are sent at once, without a fetch.
     Eager = 1,
-    /// There was no free slot: the source dropped them as they came (policy `drop-newest`).
+    /// No slot was free: the source dropped the fragments on arrival (policy `drop-newest`).
     DroppedNewest = 2,
-    /// They waited in a slot and had to make room (policy `drop-oldest`).
+    /// The fragments waited in a slot and were dropped to make room (policy `drop-oldest`).
     DroppedOldest = 3,
-    /// The device had them and lost them: it says so, or its own counter of frames skips them.
+    /// The device lost the fragments: it reports so, or its own frame counter skips them.
     LostInDevice = 4,
 }
 
@@ -147,27 +148,27 @@ impl Disposition {
         })
     }
 
-    /// Whether the fragments are gone.
+    /// Returns whether the fragments are gone.
     pub fn is_dropped(self) -> bool {
         matches!(self, Self::DroppedNewest | Self::DroppedOldest | Self::LostInDevice)
     }
 }
 
-/// An *offer*: fragments of consecutive events of one builder, `first`, `first + builders`, … `count` of them; `first`,
-/// `first + 1`, … where events are assigned.
+/// An *offer* of `count` fragments of one builder's consecutive events: `first`, `first + builders`, … Where events are
+/// assigned, these are `first`, `first + 1`, …
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcement {
-    /// Its number.
+    /// Ticket: the number of this offer.
     pub ticket: u64,
-    /// The first event.
+    /// Number of the first event.
     pub first: EventId,
-    /// Where the records lie in the source's arena, for a builder that has it mapped.
+    /// Offset of the records in the source's arena, for a builder that has the arena mapped.
     pub arena_offset: u64,
-    /// How many fragments.
+    /// Number of fragments.
     pub count: u32,
-    /// Bytes of records, headers and padding included; 0 when dropped.
+    /// Length of the records in bytes, headers and padding included; 0 when dropped.
     pub bytes: u32,
-    /// Held, eager or dropped.
+    /// State of the fragments: held, eager or dropped.
     pub disposition: Disposition,
 }
 
@@ -191,47 +192,47 @@ impl Announcement {
     }
 }
 
-/// Consecutive events, and the builder that is to build them.
+/// Consecutive events and the builder that is to build them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assign {
-    /// The first event.
+    /// Number of the first event.
     pub first: EventId,
-    /// How many: at least 1, and the event behind the last one has a number too.
+    /// Number of events: at least 1, and such that the event after the last one has a number too.
     pub count: u64,
-    /// The builder.
+    /// Index of the builder.
     pub builder: u32,
 }
 
 impl Assign {
-    /// One past the last event.
+    /// Returns the number one past the last event.
     pub fn end(&self) -> EventId {
         EventId(self.first.0.saturating_add(self.count))
     }
 }
 
-/// How far a builder is, and what it can take. Absolute: said again it changes nothing.
+/// Progress and free capacity of a builder. All values are absolute, so a repeated report changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Room {
-    /// The builder.
+    /// Index of the builder.
     pub builder: u32,
-    /// It has nothing to do any more with events below this one.
+    /// First event that the builder has not finished with: no event below it concerns the builder any more.
     pub closed_below: EventId,
-    /// How many events from there on it can have open.
+    /// Number of events from `closed_below` on that the builder can have open.
     pub room: u64,
-    /// Events it has closed so far.
+    /// Number of events the builder has closed so far.
     pub closed: u64,
 }
 
-/// How a source stands with a builder.
+/// State of the connection between a source and a builder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Contact {
-    /// There is no connection.
+    /// No connection.
     #[default]
     Away = 0,
-    /// They are connected.
+    /// The source and the builder are connected.
     Connected = 1,
-    /// The builder has said good-bye: it has all that the source had for it.
+    /// The builder has sent [`Message::Bye`]: it has all that the source had for it.
     Done = 2,
 }
 
@@ -246,75 +247,75 @@ impl Contact {
     }
 }
 
-/// What a source passes on to the builder that assigns, and how far it is itself.
+/// Report of a source to the builder that assigns events: another builder's room, and the source's own progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Heard {
-    /// What a builder said last.
+    /// Room that the builder last reported to the source.
     pub room: Room,
-    /// How the source stands with that builder.
+    /// State of the connection between the source and that builder.
     pub contact: Contact,
-    /// The first event that the source has not accepted, or that it has a fragment of and no builder for.
+    /// First event that the source has not accepted, or that it has a fragment of and no builder for.
     pub next: EventId,
-    /// The first event that it knows no assignment of.
+    /// First event of which the source knows no assignment.
     pub assigned: EventId,
 }
 
-/// What became of a source's fragments for a builder that was left out. Those that are in none of the others were
-/// delivered to it.
+/// Counts of a source's fragments for a builder that was left out, by what became of them. The accepted fragments that
+/// are in none of the other counts were delivered to that builder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Left {
-    /// The builder.
+    /// Index of the builder.
     pub builder: u32,
-    /// Fragments accepted from the device for events of this builder.
+    /// Number of fragments accepted from the device for events of this builder.
     pub accepted: u64,
-    /// Of these, dropped because no slot was free.
+    /// Number of these that were dropped because no slot was free.
     pub dropped_newest: u64,
-    /// Of these, dropped to make room.
+    /// Number of these that were dropped to make room.
     pub dropped_oldest: u64,
-    /// Of these, lost before the source had them.
+    /// Number of these that were lost before the source had them.
     pub lost_in_device: u64,
-    /// Of these, not taken by the builder before it was left out.
+    /// Number of these that the builder had not taken before it was left out.
     pub lost: u64,
 }
 
-/// What a source's kernel knows of losses on one connection, since it was made.
+/// Losses on one connection as counted by the source's kernel, since the connection was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Losses {
-    /// Bytes sent.
+    /// Number of bytes sent.
     pub sent: u64,
-    /// Bytes sent again because they were lost, or were taken for lost.
+    /// Number of bytes retransmitted because they were lost or taken for lost.
     pub again: u64,
 }
 
-/// What a source's device had and the source did not take, in all since the run began.
+/// Totals, since the run began, of what a source's device had and the source did not take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NotTaken {
-    /// For how long nothing could be taken, because all slots were full and the device waits then (policy `block`), in
-    /// nanoseconds.
+    /// Dead time in nanoseconds: how long nothing could be taken because all slots were full, during which the device
+    /// waits (policy `block`).
     pub dead_nanos: u64,
-    /// How many fragments the device was to give meanwhile at its rate.
+    /// Number of fragments that the device was to give during the dead time at its rate.
     pub fragments: u64,
-    /// Frames that came and belong to no event, as far as their numbers or times tell.
+    /// Number of frames that arrived and belong to no event, as far as their numbers or times tell.
     pub of_no_event: u64,
 }
 
-/// When the triggers of consecutive events were, by the clock of a source's device.
+/// Trigger times of consecutive events, by the clock of a source's device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TriggerTimes {
-    /// The first event.
+    /// Number of the first event.
     pub first: EventId,
-    /// The time of each event; 0 where there is none.
+    /// Time of each event's trigger; 0 where there is none.
     pub times: [TaiNanos; Self::EVENTS as usize],
-    /// Whether the source takes one of these numbers for a guess.
+    /// True if the source regards one of these event numbers as a guess.
     pub uncertain: bool,
 }
 
 impl TriggerTimes {
-    /// Events in a message.
+    /// Number of events in a message.
     pub const EVENTS: u64 = 5;
 }
 
-/// Which end of a link sends a message.
+/// The end of a link that sends a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
     /// A source.
@@ -325,176 +326,176 @@ pub enum Sender {
     Either,
 }
 
-/// A source's final counters at the end of a run, for one builder's share of the events.
+/// Final counters of a source at the end of a run, for one builder's share of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Accounts {
-    /// Fragments accepted from the device, dropped ones included.
+    /// Number of fragments accepted from the device, dropped ones included.
     pub accepted: u64,
-    /// Of these, dropped because no slot was free.
+    /// Number of these that were dropped because no slot was free.
     pub dropped_newest: u64,
-    /// Of these, dropped to make room.
+    /// Number of these that were dropped to make room.
     pub dropped_oldest: u64,
-    /// Tickets issued.
+    /// Number of tickets issued.
     pub tickets: u64,
-    /// Processor time the source used so far, user and system, in nanoseconds.
+    /// Processor time that the source has used so far, user and system, in nanoseconds.
     pub cpu_nanos: u64,
-    /// Payload bytes the source copied with its own hands, or had the kernel copy, on their way out.
+    /// Number of payload bytes that were copied on their way out, by the source itself or by the kernel on its behalf.
     pub copied_bytes: u64,
-    /// The sequence number the next fragment would have had.
+    /// Sequence number that the next fragment would have had.
     pub next_sequence: u32,
 }
 
-/// One control message. S→B: from source to builder; B→S: the other way.
+/// A control message. S→B: from source to builder; B→S: from builder to source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// S→B: who I am. A description follows.
+    /// S→B: introduces the source. A description follows.
     Hello(Hello),
-    /// B→S: you are in.
+    /// B→S: accepts the source.
     Welcome(Welcome),
-    /// B→S or S→B: I end this conversation. `text` bytes of UTF-8 follow that say why.
+    /// B→S or S→B: ends the conversation. `text` bytes of UTF-8 follow, which explain the reason.
     Refuse {
-        /// The class of reason.
+        /// Class of the reason.
         reason: Refusal,
-        /// Bytes of explanation that follow.
+        /// Length of the explanation that follows, in bytes.
         text: u32,
     },
-    /// B→S: begin the run.
+    /// B→S: begins the run.
     Start {
-        /// The run.
+        /// Number of the run.
         run: RunNumber,
-        /// The first event number.
+        /// Number of the first event.
         first: EventId,
-        /// When the run began.
+        /// Time at which the run began.
         at: TaiNanos,
     },
     /// S→B: *offer*.
     Offer(Announcement),
-    /// B→S: *fetch*: send me this range of that ticket's records.
+    /// B→S: *fetch*: requests this range of the ticket's records.
     Fetch {
-        /// Which.
+        /// Ticket of the offer.
         ticket: u64,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u32,
-        /// How many.
+        /// Number of bytes.
         length: u32,
     },
-    /// S→B: the range that was asked for. `length` bytes follow.
+    /// S→B: the range that was fetched. `length` bytes follow.
     Data {
-        /// Which.
+        /// Ticket of the offer.
         ticket: u64,
-        /// First byte.
+        /// Offset of the first byte.
         offset: u32,
-        /// How many.
+        /// Number of bytes.
         length: u32,
     },
-    /// B→S: *release*: reuse the slots of all tickets below this one.
+    /// B→S: *release*: the slots of all tickets below this one may be reused.
     Release {
-        /// The first ticket that is not released.
+        /// First ticket that is not released.
         below: u64,
     },
-    /// B→S: accept nothing for now, and tell me how far you are.
+    /// B→S: stops the source from accepting fragments for now, and asks for the first event not accepted.
     Pause,
-    /// B→S: go on accepting, as far as you were to go.
+    /// B→S: resumes accepting fragments, up to the same end as before the pause.
     Resume,
-    /// S→B: this is the first event I have not accepted.
+    /// S→B: reports, after a [`Pause`](Self::Pause), the first event that the source has not accepted.
     Paused {
-        /// The event.
+        /// Number of the event.
         next: EventId,
-        /// The number of the builder that asked for it with [`Pause`](Self::Pause).
+        /// Index of the builder that asked for it with [`Pause`](Self::Pause).
         asked_by: u32,
     },
-    /// B→S: go on up to this event, not included, then end.
+    /// B→S: has the source continue up to this event, exclusive, and then end.
     StopAt {
-        /// The event.
+        /// Number of the event.
         end: EventId,
     },
-    /// S→B: that was all; my final counters.
+    /// S→B: the source has sent everything; its final counters.
     End(Accounts),
-    /// S→B: how much was lost on the way so far.
+    /// S→B: losses on the connection so far.
     Losses(Losses),
-    /// S→B: to the other builders: builder 0 has begun the run, or had it go on.
+    /// S→B: reports to the other builders that builder 0 has begun or resumed the run.
     Running,
-    /// S→B: to the other builders: builder 0 ends the run in front of this event.
+    /// S→B: reports to the other builders that builder 0 ends the run before this event.
     EndsAt {
-        /// The event.
+        /// Number of the event.
         end: EventId,
     },
-    /// S→B: what my device had so far, and I did not take.
+    /// S→B: totals so far of what the device had and the source did not take.
     NotTaken(NotTaken),
-    /// S→B: to builder 0: when the first frame of my device was taken, whose events are numbered by time.
+    /// S→B: reports to builder 0 when the first frame was taken from a device whose events are numbered by time.
     FirstFrame {
-        /// Then.
+        /// Time at which the frame was taken.
         time: TaiNanos,
-        /// From one event to the next, in nanoseconds.
+        /// Time from one event to the next, in nanoseconds.
         period_nanos: u64,
     },
-    /// B→S: from builder 0: event 0 is then.
+    /// B→S: from builder 0: sets the time of event 0.
     EventsBegin {
-        /// Then.
+        /// Time of event 0.
         time: TaiNanos,
     },
-    /// B→S: from builder 0: report the times of the [`SHIFT_WINDOW`](crate::SHIFT_WINDOW) events from this one on.
+    /// B→S: from builder 0: requests the times of the [`SHIFT_WINDOW`](crate::SHIFT_WINDOW) events from this one on.
     ReportTimes {
-        /// The event.
+        /// Number of the event.
         first: EventId,
     },
-    /// S→B: to builder 0: when triggers were.
+    /// S→B: reports trigger times to builder 0.
     TriggerTimes(TriggerTimes),
-    /// B→S: from builder 0: by the times, your events from this one on are those of the other sources.
+    /// B→S: from builder 0: by their times, the source's events from this one on are those of the other sources.
     NumbersAgree {
-        /// The event.
+        /// Number of the event.
         first: EventId,
     },
-    /// B→S: from builder 0: these events are to be built there.
+    /// B→S: from builder 0: assigns these events to a builder.
     Assign(Assign),
-    /// B→S: how much I can take.
+    /// B→S: progress and free capacity of the builder.
     Room(Room),
-    /// S→B: to builder 0: what a builder can take, and how far I am.
+    /// S→B: reports to builder 0 another builder's room and the source's own progress.
     Heard(Heard),
     /// B→S: from builder 0: no event goes to this builder any more.
     LeaveOut {
-        /// The builder.
+        /// Index of the builder.
         builder: u32,
     },
-    /// S→B: to builder 0: what became of my fragments for a builder that was left out.
+    /// S→B: reports to builder 0 what became of the source's fragments for a builder that was left out.
     Left(Left),
-    /// S→B: of events below this one, I have nothing but what I have offered with tickets below `tickets`.
+    /// S→B: of events below this one, the source has only what it has offered with tickets below `tickets`.
     Passed {
-        /// The event.
+        /// Number of the event.
         below: EventId,
-        /// The ticket.
+        /// First ticket that is not covered.
         tickets: u64,
     },
-    /// B→S: all your fragments are accounted for; good-bye.
+    /// B→S: all fragments of the source are accounted for; ends the conversation.
     Bye,
-    /// S→B or B→S: of a kind that this version does not know, and that may be ignored.
+    /// S→B or B→S: a message of a kind that this version does not know and that may be ignored.
     Ignored {
-        /// The kind: one of [`Message::IGNORABLE`].
+        /// Kind of the message: one of [`Message::IGNORABLE`].
         kind: u8,
     },
 }
 
-/// Why 64 bytes are not a control message.
+/// Reason why 64 bytes are not a control message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// The first field is something else: not this protocol at all.
+    /// The first field is not [`MESSAGE_MAGIC`]: not this protocol at all.
     #[error("message magic is {0:#010x}, expected 0x534d5754 (\"TWMS\"): the peer does not speak the Thalweg protocol")]
     Magic(u32),
-    /// Another version.
+    /// The message is of another protocol version.
     #[error("the peer speaks protocol version {0}, this program speaks version {PROTOCOL_VERSION}")]
     Version(u8),
     /// The checksum does not match.
     #[error("message CRC32C is {found:#010x}, computed {computed:#010x}")]
     Crc {
-        /// What the message says.
+        /// Checksum stored in the message.
         found: u32,
-        /// What its bytes give.
+        /// Checksum computed from its bytes.
         computed: u32,
     },
-    /// No such kind.
+    /// The kind is not known.
     #[error("message kind {0} is not known")]
     Kind(u8),
-    /// A field holds what its kind cannot mean.
+    /// A field holds a value that is impossible for its kind.
     #[error("message field `{0}` holds an impossible value")]
     Field(&'static str),
 }
@@ -531,14 +532,14 @@ const TRIGGER_TIMES: u8 = 29;
 const NUMBERS_AGREE: u8 = 30;
 
 impl Message {
-    /// Who does not know one of these kinds ignores it. Nothing follows it but its 64 bytes.
+    /// Kinds that a receiver ignores if it does not know them. Nothing follows the 64 bytes of such a message.
     pub const IGNORABLE: RangeInclusive<u8> = 192..=255;
-    /// The longest description that may follow a [`Hello`].
+    /// Length of the longest description that may follow a [`Hello`], in bytes.
     pub const MAX_DESCRIPTION: u32 = 16 * 1024;
-    /// The longest text that may follow a refusal.
+    /// Length of the longest text that may follow a refusal, in bytes.
     pub const MAX_REFUSAL_TEXT: u32 = 1024;
 
-    /// Which end of a link sends it.
+    /// Returns the end of a link that sends this message.
     pub fn sender(&self) -> Sender {
         match self {
             Self::Hello(_)
@@ -573,7 +574,7 @@ impl Message {
         }
     }
 
-    /// Bytes that follow this message on a stream.
+    /// Returns the number of bytes that follow this message on a stream.
     pub fn body_len(&self) -> usize {
         match *self {
             Self::Hello(Hello { description, .. }) => description as usize,
@@ -583,7 +584,7 @@ impl Message {
         }
     }
 
-    /// The 64 bytes of this message, its CRC filled in.
+    /// Returns the 64 bytes of this message, its CRC filled in.
     pub fn encode(&self) -> [u8; MESSAGE_LEN] {
         let mut w = Writer { bytes: [0; MESSAGE_LEN], at: 8 };
         let kind = match *self {
@@ -699,10 +700,11 @@ impl Message {
         w.finish(kind)
     }
 
-    /// Reads one message. Its fields are possible in themselves; whether they fit the conversation is for the caller.
+    /// Decodes one message. Each field is possible in itself; whether it fits the conversation is for the caller to
+    /// check.
     ///
     /// # Errors
-    /// The bytes are no message of this version, its CRC is wrong, or a field holds what none can.
+    /// The bytes are not a message of this version, its CRC is wrong, or a field holds an impossible value.
     pub fn decode(bytes: &[u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
         let mut r = Reader::open(bytes)?;
         Ok(match bytes[5] {
@@ -829,7 +831,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// At the fields of a message, if it is one.
+    /// Returns a reader at the first field after the header, if the magic, version and CRC are right.
     fn open(bytes: &'a [u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
         let magic = Self { bytes, at: 0 }.u32();
         if magic != MESSAGE_MAGIC {
@@ -1029,7 +1031,7 @@ mod tests {
                 cell[60..].copy_from_slice(&crc.to_le_bytes());
             }
             if let Ok(message) = Message::decode(&cell) {
-                // What was understood can be said again, in the same words.
+                // A decoded message is encoded and decoded to the same message.
                 prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
             }
         }

@@ -1,16 +1,16 @@
-//! What a payload is made of: the type of its elements, and what its axes mean.
+//! The type of a payload: its elements, and the meaning of its axes.
 //!
-//! The header says both in its payload type. How long the axes are is in the source's description (`shape`), since it
-//! is the same for all fragments of a source.
+//! Both are in the header's payload type. The lengths of the axes are in the source's description (`shape`), since they
+//! are the same for all fragments of a source.
 
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What the payload is made of. A number this version does not know is carried through unchanged.
+/// Type of a payload. A number that this version does not know is carried through unchanged.
 ///
-/// Numbers from 256 on are a [`Meaning`] in the upper byte and an [`Element`]'s code in the lower. Numbers 1 to 3 stand
-/// for three of these since the format's beginning, and are what is written for them.
+/// Numbers from 256 on are a [`Meaning`] in the upper byte and an [`Element`]'s code in the lower. Numbers 1 to 3 have
+/// stood for three of these since the format's beginning, and are the ones written for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct PayloadType(pub u16);
 
@@ -26,7 +26,7 @@ impl PayloadType {
     /// One VDIF data frame with its header (VDIF specification 1.1.1).
     pub const VDIF: Self = Self(4);
 
-    /// Elements of this type, in an array of this meaning.
+    /// Returns the type for elements of this type in an array of this meaning.
     pub fn new(meaning: Meaning, element: Element) -> Self {
         match (meaning, element) {
             (Meaning::Samples, Element::I16) => Self::SAMPLES_I16,
@@ -36,7 +36,7 @@ impl PayloadType {
         }
     }
 
-    /// What an array is taken for whose meaning nobody states: two axes of unsigned bytes or 16-bit numbers are an
+    /// Returns the type for an array whose meaning is not stated: two axes of unsigned bytes or 16-bit numbers are an
     /// image; one or two of signed 16-bit or complex numbers are samples; any other is an array.
     pub fn of_array(element: Element, axes: usize) -> Self {
         let meaning = match (element, axes) {
@@ -48,7 +48,7 @@ impl PayloadType {
         Self::new(meaning, element)
     }
 
-    /// What the axes mean, and the elements; nothing where it is no array.
+    /// Returns the meaning of the axes and the type of the elements; `None` if the payload is not an array.
     pub fn parts(self) -> Option<(Meaning, Element)> {
         match self {
             Self::SAMPLES_I16 => Some((Meaning::Samples, Element::I16)),
@@ -62,7 +62,7 @@ impl PayloadType {
         }
     }
 
-    /// The name used on the command line and in `run.json`.
+    /// Returns the name used on the command line and in `run.json`.
     pub fn name(self) -> &'static str {
         match (self, self.parts()) {
             (Self::RAW, _) => "raw",
@@ -73,42 +73,42 @@ impl PayloadType {
     }
 }
 
-/// What the axes of an array mean.
+/// Meaning of the axes of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Meaning {
-    /// Sample by channel, channels interleaved. The first axis of a fragment may be shorter than is stated.
+    /// Sample by channel, channels interleaved. The first axis of a fragment may be shorter than stated.
     Samples = 1,
-    /// Row by column, and, where there is a third axis, by colour.
+    /// Row by column, and by colour where there is a third axis.
     Image = 2,
-    /// Axes that this format does not name. The first of a fragment may be shorter than is stated.
+    /// Axes that this format does not name. The first axis of a fragment may be shorter than stated.
     Array = 3,
 }
 
 impl Meaning {
-    /// All of them.
+    /// All meanings.
     pub const ALL: [Self; 3] = [Self::Samples, Self::Image, Self::Array];
 }
 
 /// The type of an array's elements: little-endian numbers, or pairs of them that make a complex number.
 ///
-/// Its code is log₂ of a number's bytes in bits 0 and 1; 0 unsigned, 1 signed, 2 floating-point (IEEE 754) in bits 2
-/// and 3; and 1 in bit 4 where two of them, real part first, are one element.
+/// The code holds log₂ of a number's bytes in bits 0 and 1; 0 unsigned, 1 signed, 2 floating-point (IEEE 754) in bits 2
+/// and 3; and 1 in bit 4 where two numbers, real part first, are one element.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Element(u8);
 
-/// What one number of an element is.
+/// Kind of the numbers of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberKind {
-    /// A whole number from 0 on.
+    /// An unsigned integer.
     Unsigned,
-    /// A whole number in two's complement.
+    /// A signed integer in two's complement.
     Signed,
-    /// IEEE 754.
+    /// A floating-point number as in IEEE 754.
     Float,
 }
 
-/// Why a text is not an [`Element`].
+/// Error for a text that is not an [`Element`].
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "'{0}' is not a type: write one of u8, u16, u32, u64, i8, i16, i32, i64, f32 and f64 (bits), or ci16, cf32, … for \
@@ -120,10 +120,10 @@ macro_rules! elements {
     ($($constant:ident = $code:literal $name:literal,)*) => {
         impl Element {
             $(#[doc = concat!("`", $name, "`")] pub const $constant: Self = Self($code);)*
-            /// All of them.
+            /// All element types.
             pub const ALL: [Self; 20] = [$(Self($code),)*];
 
-            /// Its own name, and those of arrays of each meaning.
+            /// Returns the element's own name, and the names of arrays of each meaning.
             fn names(self) -> [&'static str; 4] {
                 match self.0 {
                     $($code => [
@@ -163,27 +163,27 @@ elements! {
 }
 
 impl Element {
-    /// As in `type = "i16"`.
+    /// Returns the name as in `type = "i16"`.
     pub fn name(self) -> &'static str {
         self.names()[0]
     }
 
-    /// Bytes in one element.
+    /// Returns the number of bytes in one element.
     pub fn size(self) -> usize {
         self.number_size() * if self.is_complex() { 2 } else { 1 }
     }
 
-    /// Bytes in one number of it.
+    /// Returns the number of bytes in one number of the element.
     pub fn number_size(self) -> usize {
         1 << (self.0 & 3)
     }
 
-    /// Whether it is two numbers: the real part, and the imaginary.
+    /// Returns whether the element is two numbers: the real part and the imaginary part.
     pub fn is_complex(self) -> bool {
         self.0 & 16 != 0
     }
 
-    /// What its numbers are.
+    /// Returns the kind of the element's numbers.
     pub fn number_kind(self) -> NumberKind {
         match self.0 >> 2 & 3 {
             0 => NumberKind::Unsigned,
@@ -192,9 +192,9 @@ impl Element {
         }
     }
 
-    /// Bytes in an array of these lengths; nothing where they are more than there can be.
+    /// Returns the number of bytes in an array of this shape; `None` if it does not fit in 64 bits.
     pub fn bytes_of(self, shape: &[u64]) -> Option<u64> {
-        // A length of 0 makes no bytes, however long the others are.
+        // An axis of length 0 makes the array empty, however long the others are.
         if shape.contains(&0) {
             return Some(0);
         }

@@ -1,10 +1,10 @@
-//! Numbers that a seed decides, the same everywhere: SplitMix64 (Steele, Lea and Flood, *Fast splittable pseudorandom
-//! number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`).
+//! Pseudorandom numbers from a seed, the same on every platform: SplitMix64 (Steele, Lea and Flood, *Fast splittable
+//! pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`).
 
-/// What the generator's state grows by, wrapping, before each number.
+/// Increment of the generator's state, wrapping, before each number.
 pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The number that belongs to a state of the generator. Of a number of any origin it makes one that looks random.
+/// Returns the number for a state of the generator. As a hash function, it turns any number into one that looks random.
 #[inline]
 pub fn mix(z: u64) -> u64 {
     let z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,7 +16,7 @@ pub fn mix(z: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// As Rosetta Code has them for the seed 1234567 ("Pseudo-random numbers/Splitmix64").
+    /// Numbers from Rosetta Code for the seed 1234567 ("Pseudo-random numbers/Splitmix64").
     #[test]
     fn agrees_with_the_published_numbers() {
         let mut state = 1_234_567u64;

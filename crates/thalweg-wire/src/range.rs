@@ -1,27 +1,27 @@
-//! Ranges of events as people name them: `7`, `10..20`, `10..`, `..20`, `..`.
+//! Ranges of events in the notation for users: `7`, `10..20`, `10..`, `..20`, `..`.
 
 use crate::EventId;
 use std::fmt;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// One or more events that follow each other: those from A on and before B, written `A..B` wherever events are named, in
-/// commands, URLs and Python. A or B may be left out, and one event is named by its number.
+/// One or more consecutive events: those from A on and before B, written `A..B` wherever events are named, in commands,
+/// URLs and Python. A or B may be omitted, and one event is named by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventRange {
-    /// The first.
+    /// Number of the first event.
     pub first: u64,
-    /// The last, which belongs to it.
+    /// Number of the last event, inclusive.
     pub last: u64,
 }
 
-/// Why a text names no events.
+/// Reason why a text does not name any events.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum EventRangeError {
-    /// It is written otherwise.
+    /// The text is neither a number nor a range.
     #[error("'{0}' is neither an event such as 7 nor a range such as 10..20, 10.. or ..20")]
     Text(String),
-    /// It is well written, and there is none in it.
+    /// The text is well formed, but the range is empty.
     #[error("'{0}' has no event: A..B begins with A and ends before B, so that A must be below B")]
     Empty(String),
 }
@@ -30,12 +30,12 @@ impl EventRange {
     /// Every event.
     pub const ALL: Self = Self { first: 0, last: u64::MAX };
 
-    /// Whether it has this event.
+    /// Returns whether `event` is in the range.
     pub fn contains(self, event: EventId) -> bool {
         (self.first..=self.last).contains(&event.0)
     }
 
-    /// Whether it is one event, named by its number or as a range.
+    /// Returns whether the range is a single event, named by its number or as a range.
     pub fn is_one(self) -> bool {
         self.first == self.last
     }

@@ -1,60 +1,61 @@
-//! Fragments laid one behind the other, each header in place in front of its payload: how a slot is filled, what a
-//! fetch moves, and how a block on disk is made.
+//! Records laid out back to back, each header directly before its payload: the layout of a slot, of a fetched range and
+//! of a block on disk.
 
 use crate::{Crc32c, FragmentHeader, HEADER_LEN, HeaderError, crc32c};
 use std::ops::Range;
 use thiserror::Error;
 
-/// Each record begins at a multiple of this many bytes, so that headers and payloads are cache-line aligned.
+/// Alignment of records in bytes: headers and payloads are aligned to cache lines.
 pub const RECORD_ALIGN: usize = 64;
 
-/// The most records in one slot: bounds what a builder must keep room for beside a slot's bytes.
+/// Maximum number of records in one slot: limits the space that a builder must reserve in addition to a slot's bytes.
 pub const MAX_RECORDS: u32 = 4096;
 
-/// Bytes that a fragment with `payload` bytes takes: header, payload, and padding to [`RECORD_ALIGN`].
+/// Returns the number of bytes that a fragment with `payload` bytes takes: header, payload, and padding to
+/// [`RECORD_ALIGN`].
 pub const fn record_len(payload: usize) -> usize {
     (HEADER_LEN + payload).next_multiple_of(RECORD_ALIGN)
 }
 
-/// Why a run of records cannot be read any further.
+/// Reason why a run of records cannot be read any further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RecordError {
-    /// No header where one should be.
+    /// No valid header where one should be.
     #[error("record at byte {at}: {error}")]
     Header {
-        /// Where the record begins.
+        /// Offset of the record in bytes.
         at: usize,
-        /// What is wrong with it.
+        /// Error in its header.
         error: HeaderError,
     },
-    /// The payload reaches past the end of the run of records.
+    /// The payload ends past the end of the run of records.
     #[error("record at byte {at}: its payload of {length} bytes ends past the {available} bytes that are there")]
     Payload {
-        /// Where the record begins.
+        /// Offset of the record in bytes.
         at: usize,
-        /// Payload bytes the header promises.
+        /// Length of the payload in bytes, by the header.
         length: u32,
-        /// Bytes present behind the header.
+        /// Number of bytes after the header.
         available: usize,
     },
 }
 
-/// The bytes of records, wherever they lie: in memory of our own (`[u8]`), or where another process may write while
-/// they are read. So what is looked at is copied out first.
+/// Bytes of records, either in private memory (`[u8]`) or in memory that another process may write to while they are
+/// read. Bytes are therefore copied out before they are examined.
 pub trait RecordBytes {
-    /// How many there are.
+    /// Returns the number of bytes.
     fn bytes(&self) -> usize;
 
-    /// Copies as many as `out` has, from byte `at` on.
+    /// Fills `out` with the bytes from `at` on.
     ///
     /// # Panics
-    /// There are not so many.
+    /// There are fewer than `out.len()` bytes from `at` on.
     fn copy_to(&self, at: usize, out: &mut [u8]);
 
-    /// The CRC32C of a range of them.
+    /// Returns the CRC32C of a range of the bytes.
     ///
     /// # Panics
-    /// It is not inside them.
+    /// The range does not lie within the bytes.
     fn crc32c(&self, range: Range<usize>) -> u32 {
         let (mut crc, mut piece) = (Crc32c::new(), [0; 4096]);
         for at in range.clone().step_by(piece.len()) {
@@ -81,7 +82,7 @@ impl RecordBytes for [u8] {
     }
 }
 
-/// Walks over records. Stops after the first error, since nothing behind a bad header can be found again.
+/// Iterator over records. Stops after the first error, since the records after a bad header cannot be located.
 #[derive(Debug, Clone)]
 pub struct Records<'a, B: ?Sized = [u8]> {
     bytes: &'a B,
@@ -89,14 +90,14 @@ pub struct Records<'a, B: ?Sized = [u8]> {
 }
 
 impl<'a, B: RecordBytes + ?Sized> Records<'a, B> {
-    /// The records in `bytes`, which begin at its first byte.
+    /// Iterates over the records in `bytes`, the first of which begins at byte 0.
     pub fn new(bytes: &'a B) -> Self {
         Self { bytes, at: 0 }
     }
 }
 
 impl<B: RecordBytes + ?Sized> Iterator for Records<'_, B> {
-    /// Where the record begins, its header, and where its payload lies.
+    /// Offset of the record, its header, and the range of its payload.
     type Item = Result<(usize, FragmentHeader, Range<usize>), RecordError>;
 
     #[inline]
@@ -160,7 +161,7 @@ mod tests {
             let mut records = Records::new(&bytes[..cut]);
             for ((begin, end, next), payload) in ends.zip(&payloads) {
                 match records.next() {
-                    // All of it is there but for its padding.
+                    // All of the record is there but for its padding.
                     Some(Ok((at, _, found))) => prop_assert!(at == begin && cut >= end && bytes[found] == payload[..]),
                     Some(Err(RecordError::Header { at, .. })) => {
                         prop_assert!(at == begin && (1..HEADER_LEN).contains(&(cut - begin)));

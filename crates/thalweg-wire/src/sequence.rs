@@ -1,18 +1,19 @@
-//! Follows a source's 32-bit sequence numbers and says which are new, repeated or missing.
+//! A tracker for a source's 32-bit sequence numbers, which tells new, repeated and missing ones apart.
 
-/// What a sequence number is, seen after those before it.
+/// Classification of a sequence number by those received before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrival {
-    /// The next one, or one ahead of it: `skipped` numbers lie between.
+    /// The next number, or a later one: `skipped` numbers lie between.
     Ahead {
-        /// Numbers between the highest so far and this one.
+        /// Count of numbers between the highest so far and this one.
         skipped: u32,
     },
-    /// One that lies behind the highest so far: it fills a gap or repeats.
+    /// A number not above the highest so far: it fills a gap or is a repetition.
     Behind,
 }
 
-/// Tracks one source. Numbers wrap; a number is ahead when it is less than 2³¹ steps in front (RFC 1982 arithmetic).
+/// Tracker of one source. Numbers wrap; a number is ahead if it is less than 2³¹ steps after the expected one (RFC 1982
+/// arithmetic).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SequenceTracker {
     next: Option<u32>,
@@ -22,7 +23,7 @@ pub struct SequenceTracker {
 }
 
 impl SequenceTracker {
-    /// Takes the next number and says what it is.
+    /// Records the next number and returns its classification.
     #[inline]
     pub fn observe(&mut self, sequence: u32) -> Arrival {
         self.seen += 1;
@@ -38,17 +39,17 @@ impl SequenceTracker {
         }
     }
 
-    /// Numbers seen in all.
+    /// Returns the count of numbers observed.
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Numbers jumped over and, so far, not seen to come later; never negative.
+    /// Returns the count of numbers that were skipped and have not arrived later so far; never negative.
     pub fn gaps(&self) -> u64 {
         self.skipped.saturating_sub(self.behind)
     }
 
-    /// Numbers that came behind a higher one.
+    /// Returns the count of numbers that arrived after a higher one.
     pub fn behind(&self) -> u64 {
         self.behind
     }

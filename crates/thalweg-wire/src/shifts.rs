@@ -1,39 +1,40 @@
 //! A constant shift between the numbers that two sources give the same triggers, found by their fragments' times.
 //!
-//! Triggers are never spaced quite evenly. Where two sources saw the same ones, the time between an event and the next
-//! is the same for both, whatever their clocks are set to and however they drift. Where one of them missed some
-//! triggers at the start, the times agree only when its events are moved by that many.
+//! Triggers are never spaced quite evenly. Where two sources saw the same triggers, the time between an event and the
+//! next is the same for both, whatever their clocks are set to and however they drift. Where one of them missed some
+//! triggers at the start, the times agree only when its events are moved by that number.
 
 use crate::{EventId, FragmentHeader, Status, TaiNanos};
 
-/// Events in a window.
+/// Number of events in a window.
 pub const SHIFT_WINDOW: u64 = 128;
-/// The largest shift that is looked for, in triggers, either way.
+/// Largest shift that is searched, in triggers, in either direction.
 pub const MOST_SHIFT: i32 = 16;
-/// Intervals that both sources must have for a comparison.
+/// Minimum number of intervals that both sources must have for a comparison.
 const FEWEST_INTERVALS: usize = 64;
-/// The longest pattern of intervals that is looked for, in triggers.
+/// Length of the longest pattern of intervals that is searched, in triggers.
 const LONGEST_PATTERN: i32 = 40;
-/// So many of the last intervals are compared one by one, and so many of them have to be the same: some times are wrong.
+/// Number of the last intervals that are compared one by one. `MOST_OF_LAST` of them have to agree, not all, since some
+/// times are wrong.
 const LAST: usize = 16;
 const MOST_OF_LAST: usize = 12;
-/// How many times better than any other shift the right one must agree.
+/// Factor by which the right shift must agree better than any other.
 const BETTER: u64 = 6;
-/// A fragment's time with one of these does not say when its trigger was. (That of an uncertain one does: so it is found
-/// by how much its number is wrong.)
+/// Statuses with which a fragment's time is not that of its trigger. (The time of an uncertain fragment is: the error
+/// of its number is found by it.)
 const NOT_OF_THE_TRIGGER: Status =
     Status::MISSING.union(Status::SIMULATED).union(Status::REPLAYED).union(Status::ARRIVAL_TIME);
 
-/// Returns when the trigger of a fragment's event was, where its device gave that time.
+/// Returns the trigger time of a fragment's event; `None` if its device did not give that time.
 pub fn trigger_time(header: &FragmentHeader) -> Option<TaiNanos> {
     (!header.status.intersects(NOT_OF_THE_TRIGGER)).then_some(header.timestamp)
 }
 
-/// The times of [`SHIFT_WINDOW`] consecutive events by one source's fragments.
+/// Trigger times of [`SHIFT_WINDOW`] consecutive events by one source's fragments.
 #[derive(Debug, Clone)]
 pub struct EventTimes {
     first: u64,
-    /// 0 where there is none.
+    /// Time of each event in nanoseconds; 0 where there is none.
     times: Box<[u64; LENGTH]>,
 }
 
@@ -41,23 +42,23 @@ pub struct EventTimes {
 const LENGTH: usize = SHIFT_WINDOW as usize;
 
 impl EventTimes {
-    /// The events from `first` on, without times.
+    /// Returns a window that begins at event `first`, without times.
     pub fn new(first: u64) -> Self {
         Self { first, times: Box::new([0; LENGTH]) }
     }
 
-    /// The number of the first event.
+    /// Returns the number of the first event.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// The number behind the last event.
+    /// Returns the number one past the last event.
     pub fn end(&self) -> u64 {
         self.first.saturating_add(SHIFT_WINDOW)
     }
 
-    /// Whether the last intervals that both have are the same, with the events of this source moved by `shift`: nearly all
-    /// of them, where [`behind`](Self::behind) goes by most of the window's.
+    /// Returns whether nearly all of the last intervals that both sources have agree, with the events of this source
+    /// moved by `shift`. [`behind`](Self::behind), in contrast, is decided by most of the window's intervals.
     pub fn ends_like(&self, reference: &Self, shift: i32) -> bool {
         let (reference, source) = (&reference.times[..], &self.times[..]);
         let Some(spread) = spread(reference) else { return false };
@@ -67,20 +68,21 @@ impl EventTimes {
             && last.iter().filter(|difference| difference.unsigned_abs() <= spread / BETTER).count() >= MOST_OF_LAST
     }
 
-    /// Whether the intervals between these events may repeat, so that a shift by such a pattern cannot be told from none.
+    /// Returns whether the intervals between these events may repeat, so that a shift by such a pattern cannot be
+    /// distinguished from none.
     pub fn may_repeat(&self) -> bool {
         let times = &self.times[..];
         let Some(spread) = spread(times) else { return true };
         (1..=LONGEST_PATTERN).any(|shift| disagreement(times, times, shift).is_none_or(|found| found <= spread / 2))
     }
 
-    /// Forgets all times, and begins at another event.
+    /// Removes all times, and moves the window to begin at another event.
     pub fn begin_at(&mut self, first: u64) {
         self.first = first;
         self.times.fill(0);
     }
 
-    /// Takes the time of an event's trigger, where the event is one of these.
+    /// Sets the time of an event's trigger, if the event is in the window.
     pub fn note(&mut self, event: EventId, time: TaiNanos) {
         let place = usize::try_from(event.0.wrapping_sub(self.first));
         if let Some(known) = place.ok().and_then(|place| self.times.get_mut(place)) {
@@ -88,15 +90,15 @@ impl EventTimes {
         }
     }
 
-    /// Takes the times of `other`, which begins at the same event, where there are none here.
+    /// Copies the times of `other`, which begins at the same event, where this window has none.
     pub fn merge(&mut self, other: &Self) {
         for (ours, theirs) in self.times.iter_mut().zip(&*other.times).filter(|(ours, _)| **ours == 0) {
             *ours = *theirs;
         }
     }
 
-    /// The one that others are best compared with: the first of those with the most intervals between consecutive
-    /// events. `None` where none has enough of them.
+    /// Returns the index of the best reference for comparisons: the first of those with the most intervals between
+    /// consecutive events. `None` if none has enough of them.
     pub fn reference<'a>(all: impl IntoIterator<Item = &'a Self>) -> Option<usize> {
         let mut best = None;
         for (at, times) in all.into_iter().enumerate() {
@@ -108,9 +110,9 @@ impl EventTimes {
         best.map(|(at, _)| at)
     }
 
-    /// By how many triggers this source is behind `reference`: its event *n* is the trigger that `reference` calls
-    /// *n* + shift. `None` where the times do not tell: too few of them, triggers that are spaced too evenly, or times
-    /// that do not agree at any shift.
+    /// Returns the number of triggers by which this source is behind `reference`: its event *n* is the trigger that
+    /// `reference` calls *n* + shift. `None` where the times are inconclusive: too few of them, triggers that are
+    /// spaced too evenly, or times that do not agree at any shift.
     pub fn behind(&self, reference: &Self) -> Option<i32> {
         let (reference, source) = (&reference.times[..], &self.times[..]);
         let resolution = resolution(reference)?.max(resolution(source)?);
@@ -136,7 +138,7 @@ impl EventTimes {
     }
 }
 
-/// The time from one event to the next, for each pair of consecutive events that have times.
+/// Returns the time from one event to the next, for each pair of consecutive events that have times.
 fn intervals(times: &[u64]) -> impl Iterator<Item = i64> {
     times.windows(2).filter(|pair| pair[0] != 0 && pair[1] != 0).map(interval)
 }
@@ -145,7 +147,8 @@ fn interval(pair: &[u64]) -> i64 {
     pair[1].wrapping_sub(pair[0]).cast_signed()
 }
 
-/// How much the intervals of a source differ: the median distance from their median. `None` where there are too few.
+/// Returns the variation of a source's intervals: the median distance from their median. `None` where there are too
+/// few.
 fn spread(times: &[u64]) -> Option<u64> {
     let (mut found, count) = collected(intervals(times));
     let found = &mut found[..count];
@@ -154,8 +157,8 @@ fn spread(times: &[u64]) -> Option<u64> {
     median(found).map(i64::unsigned_abs)
 }
 
-/// The smallest difference between two unequal intervals: a clock does not tell less apart. `None` where there are too
-/// few intervals, or all are equal.
+/// Returns the smallest difference between two unequal intervals, below which the clock does not distinguish times.
+/// `None` where there are too few intervals, or all are equal.
 fn resolution(times: &[u64]) -> Option<u64> {
     let (mut found, count) = collected(intervals(times));
     let found = &mut found[..count];
@@ -163,14 +166,14 @@ fn resolution(times: &[u64]) -> Option<u64> {
     found.windows(2).map(|pair| pair[1].abs_diff(pair[0])).filter(|difference| *difference > 0).min()
 }
 
-/// The median difference between the intervals of two sources, with those of `source` moved. `None` where there are too
-/// few in common.
+/// Returns the median difference between the intervals of two sources, with those of `source` moved. `None` where there
+/// are too few in common.
 fn disagreement(reference: &[u64], source: &[u64], shift: i32) -> Option<u64> {
     let (mut found, count) = collected(differences(reference, source, shift));
     median(&mut found[..count]).map(i64::unsigned_abs)
 }
 
-/// By how much the intervals that both sources have differ, with those of `source` moved.
+/// Returns the differences between the intervals that both sources have, with those of `source` moved.
 fn differences<'a>(reference: &'a [u64], source: &'a [u64], shift: i32) -> impl Iterator<Item = i64> + 'a {
     let skipped = shift.unsigned_abs() as usize;
     let (reference, source) = match shift {
@@ -200,20 +203,21 @@ fn median(values: &mut [i64]) -> Option<i64> {
     (values.len() >= FEWEST_INTERVALS).then(|| *values.select_nth_unstable(values.len() / 2).1)
 }
 
-/// A source whose event numbers are shifted against another's.
+/// A source whose event numbers are shifted relative to another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shift {
-    /// The source, by its place.
+    /// Index of the source.
     pub source: usize,
-    /// By how many triggers it is behind `other`; negative where it is ahead. Never 0.
+    /// Number of triggers by which the source is behind `other`; negative where it is ahead. Never 0.
     pub behind: i32,
-    /// The first source of those whose numbers most have.
+    /// Index of the first of the sources whose numbers most sources have.
     pub other: usize,
 }
 
 impl Shift {
-    /// Returns which sources are shifted against most, given each one's shift against the same reference; `None` for
-    /// one that is not known. Of shifts that as many sources have, that of the first source is the usual one.
+    /// Returns the sources that are shifted relative to the majority, given the shift of each relative to the same
+    /// reference (`None` where it is not known). Where several shifts are equally frequent, that of the first source is
+    /// the usual one.
     pub fn against_most(shifts: &[Option<i32>]) -> Vec<Self> {
         let of = |wanted: i32| shifts.iter().filter(move |shift| **shift == Some(wanted)).count();
         let mut usual: Option<(usize, i32)> = None;
@@ -229,13 +233,13 @@ impl Shift {
         known.filter(|(_, behind)| *behind != 0).map(|(source, behind)| Self { source, behind, other }).collect()
     }
 
-    /// Returns the shift in a sentence, with the sources' names and an event for which it was found.
+    /// Returns a sentence that describes the shift, with the sources' names and an event for which it was found.
     pub fn describe(self, source: &str, other: &str, event: u64) -> String {
         let Self { behind, .. } = self;
         let count = behind.unsigned_abs();
         let triggers = if count == 1 { "trigger" } else { "triggers" };
         let side = if behind > 0 { "behind" } else { "ahead of" };
-        // Its event is named that has a number for the other, too.
+        // The event of the source is chosen such that the other source has a number for it, too.
         let (its, others) = if behind > 0 {
             (event, event.saturating_add(count.into()))
         } else {
@@ -267,7 +271,7 @@ mod tests {
             .collect()
     }
 
-    /// What a clock shows that is off by `offset` and by `ppm`, and counts in steps of `tick`.
+    /// Returns the reading of a clock that is off by `offset` and by `ppm`, and counts in steps of `tick`.
     fn clock(at: u64, offset: u64, ppm: i64, tick: u64) -> u64 {
         let drift = (at.cast_signed() / 1_000_000 * ppm).cast_unsigned();
         (at + offset).wrapping_add(drift) / tick * tick
@@ -328,7 +332,7 @@ mod tests {
             for event in 0..SHIFT_WINDOW {
                 note(&mut window[0], event, triggers[event as usize]);
                 let trigger = event + u64::from(event >= missed);
-                // One stamp of fifty is wild.
+                // One stamp in fifty is wild.
                 let wild = if event % 50 == 49 { 12_345_678_901 } else { 0 };
                 note(&mut window[1], event, clock(triggers[trigger as usize], 777, 40, 100) + wild);
             }
@@ -365,8 +369,8 @@ mod tests {
     }
 
     proptest! {
-        /// Triggers of any rate and irregularity, clocks of any offset, drift and resolution, fragments that are not
-        /// there: the shift found is the right one, or none.
+        /// For triggers of any rate and irregularity, clocks of any offset, drift and resolution, and missing
+        /// fragments, the shift found is the right one, or none.
         #[test]
         fn no_other_shift_is_found(
             seed: u64, period in 1_000..1_000_000_000_u64, jitter in 0..200_u64, behind in -20..=20_i64,
@@ -391,7 +395,7 @@ mod tests {
             prop_assert!(found.is_none() || found == i32::try_from(behind).ok(), "{found:?}, not {behind}");
         }
 
-        /// Irregular triggers, clocks as they are in a laboratory: the shift is found.
+        /// For irregular triggers and clocks as they are in a laboratory, the shift is found.
         #[test]
         fn the_shift_is_found(
             seed: u64, period in 100_000..100_000_000_u64, behind in -16..=16_i32,
@@ -407,7 +411,7 @@ mod tests {
             prop_assert_eq!(window[1].behind(&window[0]), Some(behind));
         }
 
-        /// Independent triggers: two sources that have nothing to do with each other.
+        /// Independent triggers of two unrelated sources.
         #[test]
         fn strangers_have_no_shift(seed: u64, period in 1_000..100_000_000_u64, jitter in 0..500_u64) {
             let mut window = [0; 2].map(EventTimes::new);

@@ -1,17 +1,18 @@
-//! How far TAI is ahead of UTC.
+//! The difference between TAI and UTC.
 
 /// TAI − UTC in seconds now, and until the next leap second is announced.
 pub const TAI_MINUS_UTC: u32 = LEAPS[LEAPS.len() - 1].1;
 
-/// TAI − UTC in whole seconds at a second of UTC, counted from 1970 on without leap seconds as the system's clock does;
-/// nothing before 1972, when the difference was no whole number.
+/// Returns TAI − UTC in whole seconds at a UTC time, given in seconds since 1970 without leap seconds, as in the
+/// system's clock; `None` before 1972, when the difference was not a whole number.
 pub fn tai_minus_utc(unix_seconds: u64) -> Option<u32> {
     let since_1900 = unix_seconds.saturating_add(2_208_988_800);
     LEAPS.iter().rev().find(|(begin, _)| *begin <= since_1900).map(|(_, offset)| *offset)
 }
 
-/// TAI − UTC in seconds, from so many seconds since 1900 on (`leap-seconds.list` of the IETF time-zone archive, from
-/// IERS Bulletin C). No leap second has been announced after the last of these; one that comes needs a line here.
+/// Times in seconds since 1900, and TAI − UTC in seconds from each of them on (`leap-seconds.list` of the IETF
+/// time-zone archive, from IERS Bulletin C). No leap second has been announced after the last of these; a new one needs
+/// a line here.
 const LEAPS: [(u64, u32); 28] = [
     (2_272_060_800, 10), // 1972-01-01
     (2_287_785_600, 11), // 1972-07-01
@@ -49,7 +50,7 @@ mod tests {
 
     #[test]
     fn the_difference_changes_behind_a_leap_second() {
-        // `date -u -d 2017-01-01 +%s`, and of 1972.
+        // Output of `date -u -d 2017-01-01 +%s`, and of 1972.
         assert_eq!(
             [1_483_228_799, 1_483_228_800, u64::MAX].map(tai_minus_utc),
             [Some(36), Some(37), Some(TAI_MINUS_UTC)]
