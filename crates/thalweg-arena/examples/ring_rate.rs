@@ -1,4 +1,4 @@
-//! How many cells a second go through a ring between two threads, and what a wake-up costs.
+//! Measures the number of cells per second through a ring between two threads, and the cost of a wake-up.
 //!
 //! `cargo run --release -p thalweg-arena --example ring_rate`
 

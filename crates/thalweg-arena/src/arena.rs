@@ -1,4 +1,4 @@
-//! The arena itself: one memfd, one mapping, and the pieces of it that can be owned.
+//! The arena itself: one memfd, one mapping, and the parts of it that can be owned.
 
 use crate::page_list::{PageList, PageListError, pages_at};
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -11,22 +11,23 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use thiserror::Error;
 
-/// Bytes that are copied at a time out of memory that another process writes.
+/// Number of bytes that are copied at a time out of memory that another process writes.
 const WORD: usize = size_of::<u64>();
 
-/// Huge page size on x86-64 and arm64 with 4 KiB pages.
+/// Length in bytes of a huge page on x86-64, and on arm64 with 4 KiB pages.
 const HUGE: usize = 2 << 20;
 
-/// The file system of reserved huge pages (linux/magic.h).
+/// Magic number of the file system of reserved huge pages (linux/magic.h).
 const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
 
-/// What an arena's memory is. What the data path asks of it is the same for all.
+/// Kind of pages an arena's memory consists of. The data path treats all kinds alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Backing {
     /// Shared memory in 2 MiB pages: one TLB entry and one page-list entry for 512 small ones.
     Huge,
-    /// The same, of pages that were reserved for it (`vm.nr_hugepages`): it cannot be spliced (`sendfile`).
+    /// Like [`Huge`](Self::Huge), in pages that were reserved (`vm.nr_hugepages`): such memory cannot be spliced
+    /// (`sendfile`).
     Reserved,
     /// Shared memory in 4 KiB pages: the kernel had no huge page to give, or shared-memory huge pages are switched off
     /// (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
@@ -43,36 +44,36 @@ impl fmt::Display for Backing {
     }
 }
 
-/// Why an arena could not be made or taken over.
+/// Reason why an arena could not be made or imported.
 #[derive(Debug, Error)]
 pub enum ArenaError {
-    /// Zero, or more than the address space.
+    /// The size is zero, or larger than the address space.
     #[error("an arena of {0} bytes cannot be made")]
     Size(usize),
     /// The kernel refused.
     #[error("{doing} for an arena of {bytes} bytes: {error}")]
     Os {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The arena's size.
+        /// Size of the arena in bytes.
         bytes: usize,
-        /// The kernel's answer.
+        /// Error returned by the kernel.
         error: Errno,
     },
-    /// The other process could shrink the memory under our feet.
+    /// The other process could shrink the memory while it is in use here.
     #[error("the arena that was handed over is not sealed against shrinking; its owner must set F_SEAL_SHRINK")]
     NotSealed,
-    /// The other process could take pages away under our feet.
+    /// The other process could remove pages while they are in use here.
     #[error(
         "the arena that was handed over is made of reserved huge pages (MFD_HUGETLB); its owner must use ordinary ones"
     )]
     Reserved,
-    /// The kernel makes no DMA buffers of it.
+    /// The kernel could not make a DMA buffer of the memory.
     #[error("making a DMA buffer of {bytes} bytes of an arena, by /dev/udmabuf: {error}")]
     DmaBuf {
-        /// How many bytes it was to have.
+        /// Length that the buffer was to have, in bytes.
         bytes: usize,
-        /// What the kernel said.
+        /// Error returned by the kernel.
         #[source]
         error: Errno,
     },
@@ -82,34 +83,35 @@ pub enum ArenaError {
 pub struct Arena {
     fd: OwnedFd,
     memory: MmapRaw,
-    /// Looked up when it is asked for: that takes the longer the more memory the process has.
+    /// Kind of its pages, looked up on first use: the look-up takes longer the more memory the process has.
     backing: OnceLock<Backing>,
-    /// Made here, as against imported.
+    /// True if made by this process, false if imported.
     owned: bool,
-    /// Who knows its pages.
+    /// Users that have registered the pages.
     registrations: Mutex<Vec<&'static str>>,
 }
 
 impl Arena {
-    /// Makes an arena of `len` bytes, rounded up to whole huge pages, and the one span that owns all of it. Its pages
-    /// can be spliced (`sendfile`). The memory is touched, so that no page fault happens later on the data path.
+    /// Creates an arena of `len` bytes, rounded up to whole huge pages, and returns the one span that owns all of it.
+    /// Its pages can be spliced (`sendfile`). The memory is populated, so that no page fault happens later on the data
+    /// path.
     ///
     /// # Errors
-    /// Where `len` is 0 or more than there are addresses, or the kernel refuses: for lack of memory, most likely.
+    /// `len` is 0 or exceeds the address space, or the kernel refuses, most likely for lack of memory.
     pub fn create(name: &str, len: usize) -> Result<Span, ArenaError> {
         Self::make(name, len, MemfdFlags::empty())
     }
 
-    /// As [`create`](Self::create), for memory that is never spliced: made of reserved huge pages (`vm.nr_hugepages`)
-    /// where the system has enough of them. A file of such pages cannot be sent by `sendfile` (hugetlbfs has no
+    /// Like [`create`](Self::create), for memory that is never spliced: uses reserved huge pages (`vm.nr_hugepages`) if
+    /// the system has enough of them. A file of such pages cannot be sent by `sendfile` (hugetlbfs has no
     /// `splice_read`).
     ///
     /// # Errors
-    /// As [`create`](Self::create). That there are no reserved huge pages is no error.
+    /// As [`create`](Self::create). A lack of reserved huge pages is not an error.
     pub fn create_local(name: &str, len: usize) -> Result<Span, ArenaError> {
         match Self::make(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
             Ok(span) => Ok(span),
-            // None reserved, or too few: the next best.
+            // No huge pages are reserved, or too few: fall back to ordinary ones.
             Err(ArenaError::Os { .. }) => Self::make(name, len, MemfdFlags::empty()),
             Err(error) => Err(error),
         }
@@ -119,7 +121,7 @@ impl Arena {
         Self::make_with(name, len, kind, |_| Ok(())).map(|(span, ())| span)
     }
 
-    /// As [`create`](Self::create). Before the memory is closed to all writers but this process, `early` is done with it.
+    /// Like [`create`](Self::create). Calls `early` before the memory is sealed against all writers but this process.
     pub(crate) fn create_with<T>(
         name: &str,
         len: usize,
@@ -149,24 +151,24 @@ impl Arena {
         // Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
         memory.advise(Advice::PopulateWrite).map_err(io("allocating memory"))?;
         let early = early(fd.as_fd())?;
-        // FUTURE_WRITE: this mapping stays the only one that can be written; who gets the descriptor may read.
+        // FUTURE_WRITE: this mapping stays the only writable one; a process that gets the descriptor can only read.
         rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(os("sealing"))?;
         let backing = if reserved { OnceLock::from(Backing::Reserved) } else { OnceLock::new() };
         let arena = Arc::new(Self { fd, memory, backing, owned: true, registrations: Mutex::default() });
         Ok((Span { lender: Lender::new(arena, None), range: 0..rounded }, early))
     }
 
-    /// Maps, for reading, an arena that another process made. It must be sealed against shrinking, and not be made of
-    /// reserved huge pages: otherwise its owner could turn every read of ours into a SIGBUS.
+    /// Maps, for reading, an arena that another process made. It must be sealed against shrinking, and must not consist
+    /// of reserved huge pages: otherwise its owner could turn every read of this process into a SIGBUS.
     ///
     /// The owner may punch holes (`FALLOC_FL_PUNCH_HOLE`) as long as the file is sealed neither by `F_SEAL_WRITE` nor
-    /// by `F_SEAL_FUTURE_WRITE`. In ordinary shared memory that is one way more to change bytes while they are read: a
-    /// hole reads as zeros, from a page that the kernel allocates then, and only where it has none left is it a SIGBUS.
-    /// Of reserved huge pages there may be none left at any time, since the hole gives up its reservation
+    /// by `F_SEAL_FUTURE_WRITE`. In ordinary shared memory that is one more way to change bytes while they are read: a
+    /// hole reads as zeros, from a page that the kernel allocates then, and only if it has none left is the result a
+    /// SIGBUS. Reserved huge pages may be exhausted at any time, since the hole gives up its reservation
     /// (`shmem_fallocate` in mm/shmem.c, `hugetlbfs_punch_hole` in fs/hugetlbfs/inode.c, Linux 6.18).
     ///
     /// # Errors
-    /// Where it is not such an arena, or is empty, or the kernel cannot map it. The descriptor is closed then.
+    /// `fd` is not such an arena, or is empty, or the kernel cannot map it. The descriptor is then closed.
     pub fn import(fd: OwnedFd) -> Result<Arc<Self>, ArenaError> {
         let os = |doing| move |error| ArenaError::Os { doing, bytes: 0, error };
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| ArenaError::NotSealed)?;
@@ -183,38 +185,39 @@ impl Arena {
         Ok(Arc::new(Self { fd, memory, backing, owned: false, registrations: Mutex::default() }))
     }
 
-    /// The file descriptor, for `sendfile` and for handing over to another process.
+    /// Returns the file descriptor, for `sendfile` and for handing over to another process.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Bytes in the arena.
+    /// Returns the size of the arena in bytes.
     pub fn size(&self) -> usize {
         self.memory.len()
     }
 
-    /// Address and length of the mapping; for the kernel or a device, not for reading.
+    /// Returns the address and length of the mapping; for the kernel or a device, not for reading.
     pub fn mapping(&self) -> *const [u8] {
         std::ptr::slice_from_raw_parts(self.memory.as_ptr(), self.size())
     }
 
-    /// What it is made of.
+    /// Returns the kind of pages the arena consists of.
     pub fn backing(&self) -> Backing {
         *self.backing.get_or_init(|| pages_of(&self.memory))
     }
 
-    /// Whether both are the same memory, mapped twice.
+    /// Returns whether both arenas are the same memory, mapped twice.
     pub fn is_same_memory(&self, other: &Self) -> bool {
         let file = |arena: &Self| rustix::fs::fstat(&arena.fd).map(|stat| (stat.st_dev, stat.st_ino));
         matches!((file(self), file(other)), (Ok(one), Ok(two)) if one == two)
     }
 
-    /// Maps an arena of our own once more, at an address that the caller has set aside for it: for a device to read from
-    /// that wants all of its memory in one range of addresses. It can be written there, since the kernel pins memory for
-    /// a device only where the device may write to it (`FOLL_WRITE`, xdp_umem_pin_pages in net/xdp/xdp_umem.c).
+    /// Maps an arena of this process once more, at an address that the caller has reserved for it: for a device that
+    /// wants all the memory it reads in one range of addresses. The second mapping is writable, since the kernel pins
+    /// memory for a device only where the device may write to it (`FOLL_WRITE`, xdp_umem_pin_pages in
+    /// net/xdp/xdp_umem.c).
     ///
     /// # Errors
-    /// The arena is imported, or the kernel refuses. The addresses are as they were then, or unmapped.
+    /// The arena is imported, or the kernel refuses. The addresses are then as they were, or unmapped.
     ///
     /// # Safety
     /// The caller owns the addresses from `at` on, as many as the arena has bytes, all of them mapped; whatever was
@@ -223,23 +226,23 @@ impl Arena {
         if !self.owned {
             return Err(Errno::PERM);
         }
-        // mremap(2): with an old size of 0, a shared mapping is not moved but mapped a second time. It keeps the right
-        // to write, which a new mapping of the sealed file could not have (F_SEAL_FUTURE_WRITE).
+        // mremap(2): with an old size of 0, a shared mapping is not moved but mapped a second time. The second mapping
+        // keeps the right to write, which a new mapping of the sealed file could not have (F_SEAL_FUTURE_WRITE).
         let flags = rustix::mm::MremapFlags::MAYMOVE;
         // SAFETY: the old mapping stays as it is; the caller vouches for the new addresses.
         unsafe { rustix::mm::mremap_fixed(self.memory.as_mut_ptr().cast(), 0, self.size(), flags, at.cast()) }?;
         Ok(())
     }
 
-    /// Notes that its pages were made known to a ring, an adapter or an IOMMU, which keeps them where they are (a
-    /// long-term reference, Documentation/core-api/pin_user_pages.rst) for as long as the note is kept. `with` is for
-    /// people.
+    /// Records that the pages were registered with a ring, an adapter or an IOMMU, which keeps them in place (a
+    /// long-term reference, Documentation/core-api/pin_user_pages.rst) until the returned value is dropped. `with` is a
+    /// name for people.
     pub fn registered(self: &Arc<Self>, with: &'static str) -> Registration {
         self.lock().push(with);
         Registration { arena: Arc::clone(self), with }
     }
 
-    /// Who knows its pages now.
+    /// Returns the names of those that have the pages registered now.
     pub fn registrations(&self) -> Vec<&'static str> {
         self.lock().clone()
     }
@@ -248,8 +251,8 @@ impl Arena {
         self.registrations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A range of an imported arena, or nothing where the range is not inside it. An arena of our own is reached
-    /// through its spans alone: a view would look at what a span has the exclusive right to.
+    /// Returns a range of an imported arena; `None` if the range is not inside it. An arena of this process is reached
+    /// only through its spans: a view would read bytes to which a span has the exclusive right.
     pub fn view(self: &Arc<Self>, offset: u64, len: usize) -> Option<View> {
         if self.owned {
             return None;
@@ -259,23 +262,22 @@ impl Arena {
         Some(View { arena: Arc::clone(self), range: start..end })
     }
 
-    /// Where its pages are in physical memory now: see [`page_list`](crate::page_list()).
+    /// Returns the physical addresses of the pages now: see [`page_list`](crate::page_list()).
     ///
     /// # Errors
-    /// A page is not there, or the kernel does not tell where.
+    /// A page is not present, or the kernel does not disclose its address.
     pub fn page_list(&self) -> Result<PageList, PageListError> {
         pages_at(self.memory.as_ptr() as usize, self.size())
     }
 
-    /// Copies bytes that somebody else may write to meanwhile.
+    /// Copies bytes that another thread, process or device may write to at the same time.
     #[inline]
     fn load(&self, at: usize, out: &mut [u8]) {
         assert!(at + out.len() <= self.size());
         // SAFETY: inside the mapping, as was just compared.
         let start = unsafe { self.memory.as_ptr().add(at) };
-        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the arena. Whoever else writes
-        // there does not matter to atomics, and a relaxed load of a word or less does not write, which the mapping
-        // may forbid.
+        // SAFETY: as above. The mapping cannot shrink (sealed) and lives as long as the arena. Concurrent writers do
+        // not matter to atomics, and a relaxed load of a word or less does not write, which the mapping may forbid.
         let bytes = unsafe { std::slice::from_raw_parts(start.cast::<AtomicU8>(), out.len()) };
         // SAFETY: eight atomic bytes are an atomic word of any content, which is only read.
         let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };
@@ -287,7 +289,7 @@ impl Arena {
         last.iter_mut().zip(tail).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
     }
 
-    /// A range for the kernel or a device to read from, or nothing where the range is not inside the arena.
+    /// Returns a range for the kernel or a device to read from; `None` if the range is not inside the arena.
     pub fn piece(self: &Arc<Self>, offset: u64, len: usize) -> Option<Piece<'_>> {
         let start = usize::try_from(offset).ok()?;
         let end = start.checked_add(len).filter(|end| *end <= self.size())?;
@@ -301,7 +303,7 @@ impl fmt::Debug for Arena {
     }
 }
 
-/// What it is made of, and who knows its pages.
+/// Writes the kind of pages, and the names of those that have them registered.
 impl fmt::Display for Arena {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.backing())?;
@@ -309,8 +311,8 @@ impl fmt::Display for Arena {
     }
 }
 
-/// An arena's pages are known to somebody until this is dropped: to be kept beside what knows them, and to be dropped
-/// behind it.
+/// Registration of an arena's pages, in force until this is dropped. Keep it beside the object that has registered
+/// them, and drop it after that object.
 #[must_use = "dropping it says that the arena is no longer registered"]
 #[derive(Debug)]
 pub struct Registration {
@@ -327,13 +329,13 @@ impl Drop for Registration {
     }
 }
 
-/// What the kernel said; there is no other error when memory is mapped.
+/// Returns the kernel's error code; mapping memory produces no other error.
 pub(crate) fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::NOMEM)
 }
 
-/// Whether a mapping is made of huge pages, as `/proc/self/smaps` tells (`ShmemPmdMapped`). That takes the longer the more
-/// memory a process has, and is not asked where there can be none.
+/// Returns the kind of pages of a mapping, from `/proc/self/smaps` (`ShmemPmdMapped`). Reading that takes longer the
+/// more memory a process has, so it is skipped where there can be no huge pages.
 fn pages_of(memory: &MmapRaw) -> Backing {
     if memory.len() < HUGE || !is_shared_memory_huge() {
         return Backing::Small;
@@ -348,7 +350,8 @@ fn pages_of(memory: &MmapRaw) -> Backing {
     if mapped.is_some_and(|kib| kib * 1024 >= memory.len()) { Backing::Huge } else { Backing::Small }
 }
 
-/// Whether this system makes shared memory of huge pages by itself (Documentation/admin-guide/mm/transhuge.rst).
+/// Returns whether this system uses huge pages for shared memory without a request
+/// (Documentation/admin-guide/mm/transhuge.rst).
 fn is_shared_memory_huge() -> bool {
     static IS: OnceLock<bool> = OnceLock::new();
     *IS.get_or_init(|| {
@@ -359,24 +362,24 @@ fn is_shared_memory_huge() -> bool {
 
 /// The exclusive right to a range of an arena: there is never a second span over the same bytes.
 ///
-/// A span returns itself: dropped, by whoever has it by then, it no longer keeps its [`Block`](crate::Block) busy, and
-/// the last span of a [`PlacePool`](crate::PlacePool)'s place makes that place free. So an operation that writes to the
-/// bytes after the call that began it has returned (io_uring, a device) must own the span until it has ended.
+/// A span returns itself when it is dropped, by any owner: it then no longer keeps its [`Block`](crate::Block) busy,
+/// and the last span of a place of a [`PlacePool`](crate::PlacePool) makes that place free. An operation that writes to
+/// the bytes after the call that began it has returned (io_uring, a device) must therefore own the span until it has
+/// ended.
 pub struct Span {
     lender: Arc<Lender>,
     range: Range<usize>,
 }
 
-/// Who lends the bytes of spans: a whole arena, a block, or a place of a pool. As long as a span of it is out somebody
-/// else holds it too, so that `Arc::get_mut` tells whether all are back, and orders what they did before what comes
-/// next.
+/// The lender of spans' bytes: a whole arena, a block, or a place of a pool. Each span that is out holds a reference to
+/// it, so that `Arc::get_mut` tells whether all are back, and orders accesses through them before what comes next.
 pub(crate) struct Lender {
     arena: Arc<Arena>,
-    /// Where it returns with the last span.
+    /// Destination of the place once the last span is dropped.
     home: Option<Home>,
 }
 
-/// A pool's free places, by where they begin, and where this one does.
+/// A pool's free places, by their offsets, and the offset of this one.
 type Home = (Arc<Mutex<Vec<usize>>>, usize);
 
 impl Lender {
@@ -409,10 +412,10 @@ impl Span {
         Self { lender, range }
     }
 
-    /// Splits off the first `len` bytes.
+    /// Splits off the first `len` bytes and returns them.
     ///
     /// # Panics
-    /// Where there are fewer.
+    /// The span is shorter than `len`.
     pub fn take_front(&mut self, len: usize) -> Self {
         assert!(len <= self.len(), "{len} bytes taken from a span of {}", self.len());
         let middle = self.range.start + len;
@@ -421,17 +424,17 @@ impl Span {
         Self { lender: Arc::clone(&self.lender), range: front }
     }
 
-    /// Whether `lender` lent it.
+    /// Returns whether the span was lent by `lender`.
     pub(crate) fn is_of(&self, lender: &Arc<Lender>) -> bool {
         Arc::ptr_eq(&self.lender, lender)
     }
 
-    /// The arena it lies in.
+    /// Returns the arena that contains the span.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.lender.arena
     }
 
-    /// Where in the arena it begins.
+    /// Returns the offset of the span in the arena, in bytes.
     pub fn offset(&self) -> usize {
         self.range.start
     }
@@ -466,11 +469,11 @@ impl fmt::Debug for Span {
     }
 }
 
-/// A range of an arena that somebody else reads: the kernel, an adapter. What is in it is the business of whoever has the
-/// [`Span`].
+/// A range of an arena for another reader: the kernel, an adapter. Its content is the responsibility of the owner of
+/// the [`Span`].
 ///
-/// It borrows the arena, since frames are made of millions of them in a second: counting who has the arena would cost as
-/// much as all else that is done for a short one. Who reads later [keeps](Self::keep) it.
+/// A piece borrows the arena, since frames are made of millions of pieces per second: counting references to the arena
+/// would cost as much as all other work on a short one. A later reader [keeps](Self::keep) the piece.
 #[derive(Clone, Copy)]
 pub struct Piece<'a> {
     arena: &'a Arc<Arena>,
@@ -479,43 +482,44 @@ pub struct Piece<'a> {
 }
 
 impl<'a> Piece<'a> {
-    /// How many bytes.
+    /// Returns the length in bytes.
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether the piece is empty.
     pub fn is_empty(self) -> bool {
         self.len == 0
     }
 
-    /// The arena it lies in.
+    /// Returns the arena that contains the piece.
     pub fn arena(self) -> &'a Arc<Arena> {
         self.arena
     }
 
-    /// Where in the arena it begins.
+    /// Returns the offset of the piece in the arena, in bytes.
     pub fn offset(self) -> usize {
         self.start
     }
 
-    /// The same, for later: the memory stays where it is.
+    /// Returns the same piece for later use: the memory stays where it is.
     pub fn keep(self) -> KeptPiece {
         KeptPiece { arena: Arc::clone(self.arena), start: self.start, len: self.len }
     }
 
-    /// Where it begins in this process, for whoever reads it: this program must not, since a span may be written to.
+    /// Returns the address of the piece in this process, for the kernel or a device: this program must not read there,
+    /// since a span may be written to.
     pub fn as_ptr(self) -> *const u8 {
         // SAFETY: inside the mapping: `Arena::piece` checked the range.
         unsafe { self.arena.memory.as_ptr().add(self.start) }
     }
 
-    /// Copies as many bytes as `out` has, from byte `at` on: for a medium that cannot read them where they lie. As a
-    /// device would: what somebody writes there meanwhile comes as it comes. (A slot's bytes are left alone from its offer
-    /// to its release; a piece of it that is sent later still is thrown away where it arrives.)
+    /// Fills `out` with the bytes from `at` on, for a medium that cannot read them in place. Reads like a device: bytes
+    /// that are being written at the same time may be old or new. (A slot's bytes do not change from its offer to its
+    /// release; a piece of the slot that is sent even later is discarded by the receiver.)
     ///
     /// # Panics
-    /// There are not so many.
+    /// There are fewer than `out.len()` bytes from `at` on.
     #[inline]
     pub fn copy_to(self, at: usize, out: &mut [u8]) {
         let end = at.checked_add(out.len()).filter(|end| *end <= self.len);
@@ -539,7 +543,7 @@ pub struct KeptPiece {
 }
 
 impl KeptPiece {
-    /// The piece.
+    /// Returns the piece.
     pub fn piece(&self) -> Piece<'_> {
         Piece { arena: &self.arena, start: self.start, len: self.len }
     }
@@ -553,9 +557,9 @@ impl fmt::Debug for KeptPiece {
 
 /// A range of an arena that another process writes, for reading here.
 ///
-/// By the protocol its owner leaves the bytes alone until they are released. An owner that breaks this changes what is
-/// read, and nothing else: the bytes are never a slice, and are copied out, by atomic accesses, before they are looked
-/// at.
+/// By the protocol, the owner does not change the bytes until they are released. An owner that breaks this changes the
+/// bytes that are read, and nothing else: the bytes are never a slice, and are copied out, by atomic accesses, before
+/// they are examined.
 #[derive(Clone)]
 pub struct View {
     arena: Arc<Arena>,
@@ -563,20 +567,20 @@ pub struct View {
 }
 
 impl View {
-    /// How many bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.range.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether the view is empty.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// Copies as many bytes as `out` has, from byte `at` on.
+    /// Fills `out` with the bytes from `at` on.
     ///
     /// # Panics
-    /// There are not so many.
+    /// There are fewer than `out.len()` bytes from `at` on.
     #[inline]
     pub fn copy_to(&self, at: usize, out: &mut [u8]) {
         let end = at.checked_add(out.len()).filter(|end| *end <= self.len());
@@ -584,7 +588,7 @@ impl View {
         self.arena.load(self.range.start + at, out);
     }
 
-    /// The pages that it lies in, in order.
+    /// Returns the pages that contain the view, in order.
     ///
     /// # Errors
     /// As [`page_list`](crate::page_list).
@@ -680,7 +684,7 @@ mod tests {
 
     #[test]
     fn memory_that_could_go_away_page_by_page_is_refused() {
-        // Nothing of it is mapped here, so none needs to be reserved.
+        // The file is never mapped here, so no page needs to be reserved.
         let fd = rustix::fs::memfd_create("huge", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB).unwrap();
         rustix::fs::ftruncate(&fd, HUGE as u64).unwrap();
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
@@ -700,7 +704,7 @@ mod tests {
         assert_eq!(read(&arena, 4095), [7, 7]);
         punch(&fd).unwrap();
         assert_eq!(read(&arena, 4095), [0, 7]);
-        // Our own cannot be punched by who gets them.
+        // An arena of this process cannot be punched by a receiver of its descriptor.
         let ours = Arena::create("test", 1).unwrap();
         assert_eq!(punch(&ours.arena().fd().try_clone_to_owned().unwrap()), Err(rustix::io::Errno::PERM));
     }

@@ -1,13 +1,13 @@
-//! Blocks: where events are built, and what goes to disk in one write.
+//! Blocks: memory in which events are built, and which goes to disk in one write.
 
 use crate::arena::Lender;
 use crate::{Arena, ArenaError, PAGE, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A page-aligned buffer that hands out its bytes from the front, in spans that come back when they are dropped.
+/// A page-aligned buffer that lends its bytes from the front, in spans that return when they are dropped.
 ///
-/// Its own bytes are reached only when no span is out, so a write to disk can never race with a receive.
+/// The block's own bytes are reached only when no span is out, so a write to disk can never race with a receive.
 #[derive(Debug)]
 pub struct Block {
     lender: Arc<Lender>,
@@ -17,27 +17,27 @@ pub struct Block {
 }
 
 impl Block {
-    /// Its number in the pool: also its number among registered buffers.
+    /// Returns the index of the block in the pool, which is also its index among registered buffers.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Bytes it can hold.
+    /// Returns the capacity in bytes.
     pub fn capacity(&self) -> usize {
         self.range.len()
     }
 
-    /// Bytes handed out so far.
+    /// Returns the number of bytes carved so far.
     pub fn used(&self) -> usize {
         self.used
     }
 
-    /// Whether spans are still out.
+    /// Returns whether spans of the block are out.
     pub fn is_busy(&self) -> bool {
         Arc::strong_count(&self.lender) > 1
     }
 
-    /// Hands out the next `len` bytes, or nothing where they do not fit.
+    /// Returns a span of the next `len` bytes; `None` if they do not fit.
     pub fn carve(&mut self, len: usize) -> Option<Span> {
         let end = self.used.checked_add(len).filter(|end| *end <= self.capacity())?;
         let start = self.range.start + self.used;
@@ -47,24 +47,24 @@ impl Block {
         Some(unsafe { Span::new(Arc::clone(&self.lender), start..start + len) })
     }
 
-    /// Where in this block a span lies.
+    /// Returns the offset of a span in this block, in bytes.
     ///
     /// # Panics
-    /// Where it is a span of another block.
+    /// `span` is of another block.
     pub fn position(&self, span: &Span) -> usize {
         assert!(self.owns(span), "span of another block");
         span.offset() - self.range.start
     }
 
-    /// Whether `span` was carved from this block.
+    /// Returns whether `span` was carved from this block.
     pub fn owns(&self, span: &Span) -> bool {
         span.is_of(&self.lender)
     }
 
-    /// All bytes of the block.
+    /// Returns all bytes of the block.
     ///
     /// # Panics
-    /// Where spans are out.
+    /// Spans of the block are out.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         self.all_back("block read while parts of it are being filled");
         // SAFETY: no span is out, so the block's own range is unshared; the temporary span is forgotten with the
@@ -76,22 +76,22 @@ impl Block {
         unsafe { &mut *slice }
     }
 
-    /// Empties the block for new use.
+    /// Empties the block for reuse.
     ///
     /// # Panics
-    /// Where spans are out.
+    /// Spans of the block are out.
     pub fn reset(&mut self) {
         self.all_back("block reused while parts of it are being filled");
         self.used = 0;
     }
 
-    /// Panics while spans are out. What was done with those that are back happened before.
+    /// Panics with `otherwise` if spans are out. All accesses through spans that are back happen before this returns.
     fn all_back(&mut self, otherwise: &str) {
         assert!(Arc::get_mut(&mut self.lender).is_some(), "{otherwise}");
     }
 }
 
-/// The blocks of a builder, reused hottest first.
+/// Pool of a builder's blocks, reused hottest first.
 #[derive(Debug)]
 pub struct BlockPool {
     free: Vec<Block>,
@@ -101,7 +101,7 @@ pub struct BlockPool {
 }
 
 impl BlockPool {
-    /// Makes an arena with `count` blocks of `block_bytes`, rounded up to whole pages.
+    /// Creates an arena with `count` blocks of `block_bytes`, rounded up to whole pages.
     ///
     /// # Errors
     /// As [`Arena::create_local`], for all blocks together.
@@ -122,7 +122,7 @@ impl BlockPool {
         Ok(Self { free, count, block_bytes, arena })
     }
 
-    /// An empty block: the one given back last.
+    /// Returns an empty block, the one given back last; `None` if none is free.
     pub fn take(&mut self) -> Option<Block> {
         self.free.pop()
     }
@@ -130,33 +130,33 @@ impl BlockPool {
     /// Makes a block free again.
     ///
     /// # Panics
-    /// Where spans of it are out.
+    /// Spans of the block are out.
     pub fn give_back(&mut self, mut block: Block) {
         block.reset();
         self.free.push(block);
     }
 
-    /// The free blocks; all of them before the first `take`. For registering them with the kernel.
+    /// Returns the free blocks; all of them before the first `take`. For registering them with the kernel.
     pub fn free_blocks_mut(&mut self) -> &mut [Block] {
         &mut self.free
     }
 
-    /// How many are free.
+    /// Returns the number of free blocks.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// How many there are.
+    /// Returns the number of blocks.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// The arena they lie in.
+    /// Returns the arena that contains the blocks.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// Bytes in each.
+    /// Returns the length of a block in bytes.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }

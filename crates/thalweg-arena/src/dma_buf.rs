@@ -1,4 +1,4 @@
-//! Parts of an arena as buffers that drivers of the kernel's write into (DMA buffers), by the kernel's udmabuf.
+//! Parts of an arena as buffers that kernel drivers write to (DMA buffers), by the kernel's udmabuf.
 //!
 //! Documentation/driver-api/dma-buf.rst; include/uapi/linux/udmabuf.h and dma-buf.h.
 
@@ -8,11 +8,11 @@ use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What makes them.
+/// Device file that makes DMA buffers.
 const MAKER: &str = "/dev/udmabuf";
 
-/// Part of an arena that a driver can be given by descriptor. Dropped, it is no longer ours; a driver that has it keeps
-/// the pages.
+/// Part of an arena that a driver can be given by descriptor. Dropping it closes this process's descriptor; a driver
+/// that has one of its own keeps the pages.
 #[derive(Debug)]
 pub struct DmaBuf {
     fd: OwnedFd,
@@ -21,34 +21,34 @@ pub struct DmaBuf {
 }
 
 impl DmaBuf {
-    /// Whether the kernel makes them for this process: it has udmabuf, and `/dev/udmabuf` may be opened.
+    /// Checks that this process can make DMA buffers: the kernel has udmabuf, and `/dev/udmabuf` may be opened.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub fn probe() -> Result<(), Errno> {
         Maker::open().map(|_| ())
     }
 
-    /// Its bytes: whole pages.
+    /// Returns the length in bytes, a multiple of the page size.
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// To be told when a driver has given it back, before the processor reads what is in it: on some machines caches have to
-    /// be emptied, or bytes to be fetched from where the device could write them.
+    /// Prepares the buffer for reading by the processor. To be called after a driver has given it back: on some
+    /// machines caches have to be emptied, or bytes fetched from where the device could write them.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error returned by the kernel.
     pub fn begin_reading(&mut self) -> Result<(), Errno> {
         self.sync(Sync::START)?;
         self.being_read = true;
         Ok(())
     }
 
-    /// To be told before a driver gets it.
+    /// Ends reading by the processor. To be called before a driver gets the buffer.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error returned by the kernel.
     pub fn end_reading(&mut self) -> Result<(), Errno> {
         if std::mem::take(&mut self.being_read) { self.sync(Sync::END) } else { Ok(()) }
     }
@@ -75,7 +75,7 @@ impl Maker {
     }
 
     /// Makes a buffer of pages of a memfd, which is sealed against shrinking and not yet against writing. `offset` and
-    /// `length` are whole pages.
+    /// `length` are in bytes, multiples of the page size.
     pub(crate) fn make(&self, memory: BorrowedFd<'_>, offset: usize, length: usize) -> Result<DmaBuf, Errno> {
         const CLOSED_BY_EXEC: u32 = 1;
         let wanted =
@@ -86,7 +86,7 @@ impl Maker {
     }
 }
 
-/// `struct udmabuf_create`.
+/// Argument of `UDMABUF_CREATE`: `struct udmabuf_create`.
 #[repr(C)]
 struct Create {
     memory: i32,
@@ -110,12 +110,12 @@ unsafe impl Ioctl for Create {
     }
 
     unsafe fn output_from_ptr(fd: IoctlOutput, _: *mut c_void) -> Result<OwnedFd, Errno> {
-        // SAFETY: it is new, and nobody else knows of it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 }
 
-/// `struct dma_buf_sync`.
+/// Argument of `DMA_BUF_IOCTL_SYNC`: `struct dma_buf_sync`.
 #[repr(transparent)]
 struct Sync(u64);
 

@@ -1,5 +1,5 @@
-//! Waking a thread: of one's own process by an eventfd, of another by a byte over the socket that connects the two.
-//! Both go into its `epoll`.
+//! Waking a thread: in the same process by an eventfd, in another by a byte over the socket that connects the two. Both
+//! can be waited for with `epoll`.
 
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
@@ -8,55 +8,56 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use thiserror::Error;
 
-/// Why a doorbell could not be made or used.
+/// Reason why a doorbell could not be made or used.
 #[derive(Debug, Error)]
 pub enum DoorbellError {
     /// The kernel refused.
     #[error("{doing} a doorbell: {error}")]
     Os {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// Error returned by the kernel.
         error: Errno,
     },
 }
 
-/// Wake-ups between threads of one process. Ringing is remembered until it is cleared, and ringing twice is ringing once.
+/// Wake-ups between threads of one process. A ring stays pending until it is cleared, and ringing twice has the effect
+/// of ringing once.
 ///
-/// Two processes that do not trust each other share none: a descriptor's flags are shared with it, and a peer that takes
-/// `O_NONBLOCK` away and fills the counter would hold up the thread that rings. They [`wake_over`] a socket.
+/// Two processes that do not trust each other must not share a doorbell: a descriptor's flags are shared with it, and a
+/// peer that removes `O_NONBLOCK` and fills the counter would block the thread that rings. They [`wake_over`] a socket.
 #[derive(Debug)]
 pub struct Doorbell {
     fd: OwnedFd,
 }
 
 impl Doorbell {
-    /// Makes a doorbell that has not been rung.
+    /// Creates a doorbell that has not been rung.
     ///
     /// # Errors
-    /// Where the kernel makes none: for lack of descriptors, most likely.
+    /// The kernel cannot make one, most likely for lack of descriptors.
     pub fn new() -> Result<Self, DoorbellError> {
         let fd = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(os("making"))?;
         Ok(Self { fd })
     }
 
-    /// Wakes whoever waits for it.
+    /// Wakes the thread that waits for it.
     ///
     /// # Errors
-    /// Where the kernel refuses: nobody was woken then.
+    /// The kernel refuses: no thread was woken.
     pub fn ring(&self) -> Result<(), DoorbellError> {
         match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
-            // The counter is full: it has been rung, 2⁶⁴ times.
+            // The counter is full: the doorbell has been rung 2⁶⁴ times.
             Ok(_) | Err(Errno::AGAIN) => Ok(()),
             Err(error) => Err(os("ringing")(error)),
         }
     }
 
-    /// Makes it silent again, and says whether it had been rung. Do this before looking for what the ringing was about,
-    /// or a ring in between is lost. (In an `epoll` with `EPOLLET` it need not be cleared at all.)
+    /// Clears the doorbell and returns whether it had been rung. Call this before looking for the reason of the
+    /// ringing, or a ring in between is lost. (In an `epoll` with `EPOLLET` it need not be cleared at all.)
     ///
     /// # Errors
-    /// Where the kernel refuses. That it has not been rung is no error.
+    /// The kernel refuses. A doorbell that has not been rung is not an error.
     pub fn clear(&self) -> Result<bool, DoorbellError> {
         match rustix::io::read(&self.fd, &mut [0; 8]) {
             Ok(_) => Ok(true),
@@ -72,15 +73,15 @@ impl AsFd for Doorbell {
     }
 }
 
-/// The byte that wakes the process at the other end of a socket.
+/// Byte that wakes the process at the other end of a socket.
 pub const WAKE: u8 = 0;
 
-/// Wakes the process at the other end of a connection by one byte, [`WAKE`], which it reads before it looks for what
-/// there is. Never waits, whatever the peer does to its end: where it does not read, earlier bytes wake it. Never raises
-/// SIGPIPE: a peer that is gone has nothing to be woken for, and the socket's end tells of it.
+/// Wakes the process at the other end of a connection by one byte, [`WAKE`], which it reads before it looks for work.
+/// Never blocks, whatever the peer does to its end: if the peer does not read, earlier bytes wake it. Never raises
+/// SIGPIPE: a peer that is gone has nothing to be woken for, and the end of the stream reports its absence.
 ///
 /// # Errors
-/// Where the kernel refuses: the peer was not woken then.
+/// The kernel refuses: the peer was not woken.
 pub fn wake_over(socket: &UnixStream) -> Result<(), DoorbellError> {
     match send(socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
         Ok(_) | Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => Ok(()),
@@ -115,7 +116,7 @@ mod tests {
         assert!(bell.clear().unwrap());
     }
 
-    /// Both sockets block: it is the call that does not wait.
+    /// Both sockets are blocking: the call itself does not wait.
     #[test]
     fn a_peer_that_never_reads_is_woken_and_holds_nobody_up() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -11,42 +11,43 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use thiserror::Error;
 
-/// Most descriptors the kernel takes in one message (`SCM_MAX_FD`, unix(7)).
+/// Maximum number of descriptors that the kernel takes in one message (`SCM_MAX_FD`, unix(7)).
 pub const MAX_FDS: usize = 253;
 
-/// Why descriptors could not be sent or received.
+/// Reason why descriptors could not be sent or received.
 #[derive(Debug, Error)]
 pub enum HandoverError {
     /// The socket's own error. `WouldBlock` on a non-blocking socket is one of them: nothing has happened, try again
     /// later.
     #[error("handing over file descriptors: {0}")]
     Io(#[from] io::Error),
-    /// Descriptors travel with bytes; there were none.
+    /// Descriptors travel with bytes, and there were none.
     #[error("file descriptors cannot be handed over without at least one byte to go with them")]
     NoBytes,
-    /// More than the kernel takes in one message.
+    /// The descriptors are more than the kernel takes in one message.
     #[error("{0} file descriptors cannot be handed over at once, only {MAX_FDS}")]
     TooManyToSend(usize),
-    /// The peer sent more than was agreed, or this process may open no more files. All of them have been closed.
+    /// The peer sent more descriptors than was agreed, or this process may open no more files. All of them have been
+    /// closed.
     #[error("more file descriptors came than the {expected} expected, or than RLIMIT_NOFILE lets this process have")]
     TooMany {
-        /// How many were expected at most.
+        /// Maximum number of descriptors that was expected.
         expected: usize,
     },
 }
 
 impl HandoverError {
-    /// Whether the socket was merely not ready.
+    /// Returns whether the socket was merely not ready.
     pub fn is_would_block(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 }
 
-/// Sends `bytes` and, with the first of them, `fds`. Returns how many bytes went out: at least one, and then the
-/// descriptors are on their way; send the rest of the bytes without them. Never raises SIGPIPE.
+/// Sends `bytes` and, with the first of them, `fds`. Returns the number of bytes sent: at least one, and then the
+/// descriptors are sent too; send the rest of the bytes without them. Never raises SIGPIPE.
 ///
 /// # Errors
-/// Where `bytes` is empty, or `fds` are more than [`MAX_FDS`]; or what the socket says. Nothing was sent then.
+/// `bytes` is empty, `fds` are more than [`MAX_FDS`], or the socket fails. Nothing was sent.
 pub fn send_fds(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, HandoverError> {
     if bytes.is_empty() {
         return Err(HandoverError::NoBytes);
@@ -69,11 +70,11 @@ pub fn send_fds(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Re
 }
 
 /// Receives bytes into `buf` and at most `max` descriptors that came with them, which will be closed on `exec`. Returns
-/// how many bytes came: 0 at the end of the stream.
+/// the number of bytes received, 0 at the end of the stream, and the descriptors.
 ///
 /// # Errors
-/// [`HandoverError::TooMany`] where more descriptors come: all are closed, and the bytes that came with them are lost.
-/// Otherwise what the socket says: nothing was received then.
+/// [`HandoverError::TooMany`] if more descriptors come: all are closed, and the bytes that came with them are lost.
+/// Otherwise the socket's error: nothing was received.
 pub fn recv_fds(socket: &UnixStream, buf: &mut [u8], max: usize) -> Result<(usize, Vec<OwnedFd>), HandoverError> {
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(max.min(MAX_FDS)))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -90,7 +91,7 @@ pub fn recv_fds(socket: &UnixStream, buf: &mut [u8], max: usize) -> Result<(usiz
             fds.extend(rights);
         }
     }
-    // The buffer's padding may have room for one more than asked for, without truncation: count as well.
+    // The buffer's padding may have room for one more than asked for, without truncation: check the count as well.
     if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > max {
         return Err(HandoverError::TooMany { expected: max });
     }
@@ -126,7 +127,7 @@ mod tests {
     #[test]
     fn more_than_expected_is_refused_and_closed() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        // A pipe tells when the last copy of its writing end is closed.
+        // A pipe shows when the last copy of its writing end is closed.
         let (reads, writes) = rustix::pipe::pipe().unwrap();
         for (sent, expected) in [(1, 0), (2, 1), (3, 2), (3, 1), (MAX_FDS, 4)] {
             send_fds(&ours, b"x", &vec![writes.as_fd(); sent]).unwrap();
@@ -160,8 +161,8 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         let (_reads, writes) = rustix::pipe::pipe().unwrap();
         let refused = (0..10_000).find_map(|_| send_fds(&ours, &[0; 4096], &[writes.as_fd()]).err());
-        // ETOOMANYREFS, where the limit of descriptors in flight (RLIMIT_NOFILE) comes before the socket's buffer is
-        // full.
+        // ETOOMANYREFS, where the limit of descriptors in flight (RLIMIT_NOFILE) is reached before the socket's buffer
+        // is full.
         assert!(
             refused.is_some_and(|error| error.is_would_block() || error.to_string().contains("Too many references"))
         );

@@ -5,19 +5,21 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Longest wait for another process that takes huge pages.
+/// Longest wait for another process that is taking huge pages.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The host's free huge pages are this process's alone to count and to take, until this is dropped.
+/// Lock on the host's free huge pages: while it is held, only this process may count and take them. Released when
+/// dropped.
 #[derive(Debug)]
 pub struct HugePagesLock {
     _file: OwnedFd,
 }
 
 impl HugePagesLock {
-    /// Waits for the lock, at most ten seconds. Processes that start together and rely on the pages that they have counted
-    /// (DPDK takes them one by one) would otherwise all rely on the same ones. Returns nothing where another process keeps the
-    /// lock, or there is none here; whoever goes on without it may find fewer pages than were counted.
+    /// Acquires the lock, waiting at most ten seconds. Processes that start together and rely on the pages that they
+    /// have counted (DPDK takes them one by one) would otherwise all rely on the same ones. Returns `None` if another
+    /// process keeps the lock, or this system has none; a caller that continues without it may find fewer pages than
+    /// were counted.
     pub fn acquire() -> Option<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = rustix::fs::open("/proc/sys/vm/nr_hugepages", flags, Mode::empty()).ok()?;

@@ -1,31 +1,31 @@
 //! Memory that a device, a NIC and a disk can share.
 //!
-//! An [`Arena`] is a sealed memfd, mapped once. It is handed out in pieces that own their bytes: a [`Span`] is the
-//! exclusive right to a range, and returns itself when it is dropped. A [`Slot`] is a span with headroom in front that
-//! a device fills, a [`Block`] is filled span by span and written to disk as one, a [`PlacePool`] lends places of one
-//! length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s. The
-//! kernel or an adapter is shown a [`Piece`] of it to read, a driver of the kernel's a [`DmaBuf`] to write to.
+//! An [`Arena`] is a sealed memfd, mapped once. It is handed out in parts that own their bytes: a [`Span`] is the
+//! exclusive right to a range, and returns itself when it is dropped. A [`Slot`] is a span with headroom before it that
+//! a device fills, a [`Block`] is filled span by span and written to disk in one write, a [`PlacePool`] lends places of
+//! equal length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s.
+//! The kernel or an adapter is given a [`Piece`] of it to read, a kernel driver a [`DmaBuf`] to write to.
 //!
-//! An arena knows what it is made of ([`Backing`]) and who else knows its pages ([`Registration`]): a ring of the
-//! kernel's, an adapter, an IOMMU. Endpoints and devices are shown all memory of a run before it begins.
+//! An arena records the kind of its pages ([`Backing`]) and who has registered them ([`Registration`]): an io_uring
+//! ring, an adapter, an IOMMU. All memory of a run is announced to endpoints and devices before the run begins.
 //!
-//! Around it: what two processes need to talk about that memory ([`Ring`], [`Doorbell`], [`send_fds`]), and what a
-//! device needs to write to it ([`page_list()`], [`pin()`]).
+//! The crate also has the means by which two processes communicate about that memory ([`Ring`], [`Doorbell`],
+//! [`send_fds`]), and those that a device needs to write to it ([`page_list()`], [`pin()`]).
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `arena` | The arena itself: one memfd, one mapping, and the pieces of it that can be owned |
+//! | `arena` | The arena itself: one memfd, one mapping, and the parts of it that can be owned |
 //! | `slots` | Slots: the buffers a device writes into, reused hottest first |
-//! | `block` | Blocks: where events are built, and what goes to disk in one write |
-//! | `dma_buf` | Parts of an arena as buffers that drivers of the kernel's write into (DMA buffers), by the kernel's udmabuf |
-//! | `places` | Places: equal buffers for what is received and soon let go of again |
+//! | `block` | Blocks: memory in which events are built, and which goes to disk in one write |
+//! | `dma_buf` | Parts of an arena as buffers that kernel drivers write to (DMA buffers), by the kernel's udmabuf |
+//! | `places` | Places: equal buffers for data that is received and soon released again |
 //! | `huge_pages` | The lock on a host's free huge pages |
-//! | `page_list` | Physical addresses of memory, for a device that writes to it by itself |
-//! | `pin` | Keeping memory from being swapped out or taken away, so that the data path never waits for a page |
+//! | `page_list` | Physical addresses of memory, for a device that writes to it directly |
+//! | `pin` | Keeping memory from being swapped out or reclaimed, so that the data path never waits for a page |
 //! | `handover` | Handing memory to another process: file descriptors over a Unix socket (`SCM_RIGHTS`, unix(7)) |
-//! | `doorbell` | Waking a thread: of one's own process by an eventfd, of another by a byte over the socket that connects the two. Both go into its `epoll` |
+//! | `doorbell` | Waking a thread: in the same process by an eventfd, in another by a byte over the socket that connects the two. Both can be waited for with `epoll` |
 //! | `ring` | Messages between two processes through shared memory: a ring of 64-byte cells, one sender, one receiver, no lock and no system call while both are busy |
 
 mod arena;
@@ -52,5 +52,5 @@ pub use places::PlacePool;
 pub use ring::{CELL, MAX_CELLS, PushError, Ring, RingError, RingReceiver, RingSender, RingSetupError};
 pub use slots::{HEADROOM, Slot, SlotPool};
 
-/// Bytes in an ordinary page.
+/// Length of an ordinary page in bytes.
 pub const PAGE: usize = 4096;

@@ -1,12 +1,12 @@
-//! Physical addresses of memory, for a device that writes to it by itself.
+//! Physical addresses of memory, for a device that writes to it directly.
 //!
-//! The kernel tells a process what frame each of its pages is in through `/proc/self/pagemap`
-//! (Documentation/admin-guide/mm/pagemap.rst): 8 bytes per page; bits 0–54 are the frame number, bit 62 says swapped,
-//! bit 63 says present. Since Linux 4.2 the frame number reads as zero without `CAP_SYS_ADMIN`, because knowing it
-//! helps an attack ("rowhammer").
+//! The kernel discloses the frame of each page to the process through `/proc/self/pagemap`
+//! (Documentation/admin-guide/mm/pagemap.rst): 8 bytes per page; bits 0–54 are the frame number, bit 62 is set if
+//! swapped, bit 63 if present. Since Linux 4.2 the frame number reads as zero without `CAP_SYS_ADMIN`, because knowing
+//! it helps an attack ("rowhammer").
 //!
-//! An address stays true only as long as the kernel leaves the page where it is. [`crate::pin`] says what does, and
-//! what does not, keep it there. Behind an IOMMU a device wants addresses of the IOMMU's making, not these: ask VFIO.
+//! An address stays valid only as long as the kernel leaves the page where it is. [`crate::pin`] describes what does,
+//! and what does not, keep it there. Behind an IOMMU a device needs addresses of the IOMMU, not these: ask VFIO.
 //!
 //! Memory that was read but never written may lie in a page that all processes share (the zero page, the page cache),
 //! and no device must write to that. The pages of an [`crate::Arena`] are its own from the beginning.
@@ -15,14 +15,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use thiserror::Error;
 
-/// Bytes in a pagemap entry.
+/// Length of a pagemap entry in bytes.
 const ENTRY: usize = 8;
-/// The frame number, in a page that is present.
+/// Mask of the frame number, in the entry of a page that is present.
 const FRAME: u64 = (1 << 55) - 1;
 const SWAPPED: u64 = 1 << 62;
 const PRESENT: u64 = 1 << 63;
 
-/// Why a page list could not be made.
+/// Reason why a page list could not be made.
 #[derive(Debug, Error)]
 pub enum PageListError {
     /// The kernel hides frame numbers from this process.
@@ -31,15 +31,15 @@ pub enum PageListError {
          namespace, or give its file the capability: setcap cap_sys_admin+ep PROGRAM)"
     )]
     NotPermitted,
-    /// A page has no frame now: never touched, or swapped out.
+    /// A page has no frame now: it was never touched, or is swapped out.
     #[error(
         "page {page} of the range is not in memory ({}); touch and pin the memory first",
         if *.swapped { "swapped out or moving" } else { "never touched" }
     )]
     NotPresent {
-        /// Which page, counted from the one the range begins in.
+        /// Index of the page, counted from the one in which the range begins.
         page: usize,
-        /// Whether it has content that lies elsewhere.
+        /// True if its content lies elsewhere.
         swapped: bool,
     },
     /// `/proc/self/pagemap` could not be read.
@@ -47,16 +47,16 @@ pub enum PageListError {
     Pagemap(#[source] std::io::Error),
 }
 
-/// A physically contiguous piece of a range.
+/// A physically contiguous part of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Physical address of its first byte.
+    /// Physical address of the first byte.
     pub address: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
-/// Where the bytes of a range are in physical memory, at the time it was asked for.
+/// Physical addresses of a range, as they were when the list was made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageList {
     page_bytes: usize,
@@ -66,15 +66,15 @@ pub struct PageList {
     frames: Vec<u64>,
 }
 
-/// The pages that `bytes` lie in, in order.
+/// Returns the pages that contain `bytes`, in order.
 ///
 /// # Errors
-/// A page is not there, or the kernel does not tell where.
+/// A page is not present, or the kernel does not disclose its address.
 pub fn page_list(bytes: &[u8]) -> Result<PageList, PageListError> {
     pages_at(bytes.as_ptr() as usize, bytes.len())
 }
 
-/// The pages that `len` bytes at `address` lie in.
+/// Returns the pages that contain `len` bytes at `address`.
 pub(crate) fn pages_at(address: usize, len: usize) -> Result<PageList, PageListError> {
     let page_bytes = rustix::param::page_size();
     let first = address % page_bytes;
@@ -82,7 +82,7 @@ pub(crate) fn pages_at(address: usize, len: usize) -> Result<PageList, PageListE
     let mut entries = vec![0; pages * ENTRY];
     if pages > 0 {
         let pagemap = File::open("/proc/self/pagemap").map_err(pagemap_error)?;
-        // One pread for all: the kernel walks the page tables once.
+        // One pread for all entries: the kernel walks the page tables once.
         pagemap.read_exact_at(&mut entries, (address / page_bytes * ENTRY) as u64).map_err(pagemap_error)?;
     }
     let entries = entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry));
@@ -91,22 +91,24 @@ pub(crate) fn pages_at(address: usize, len: usize) -> Result<PageList, PageListE
 }
 
 impl PageList {
-    /// The frame number of each page; times [`PageList::page_bytes`] it is a physical address.
+    /// Returns the frame number of each page; times [`PageList::page_bytes`] it is a physical address.
     pub fn frames(&self) -> &[u64] {
         &self.frames
     }
 
-    /// Bytes in a page: 4096 on x86-64, whatever pages the memory is made of. A page of 2 MiB is 512 frames in a row.
+    /// Returns the length of a page in bytes: 4096 on x86-64, whatever pages the memory consists of. A page of 2 MiB is
+    /// 512 frames in a row.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes
     }
 
-    /// Physical address of the range's first byte, or nothing for an empty range.
+    /// Returns the physical address of the range's first byte; `None` for an empty range.
     pub fn address(&self) -> Option<u64> {
         self.extents().next().map(|extent| extent.address)
     }
 
-    /// The range in physically contiguous pieces, as long as possible, in order; together exactly as long as the range.
+    /// Returns the range as physically contiguous parts, each as long as possible, in order; together exactly as long
+    /// as the range.
     pub fn extents(&self) -> impl Iterator<Item = Extent> {
         let mut page = 0;
         std::iter::from_fn(move || {
@@ -130,7 +132,7 @@ fn frame(page: usize, entry: u64) -> Result<u64, PageListError> {
     if entry & PRESENT == 0 {
         return Err(PageListError::NotPresent { page, swapped: entry & SWAPPED != 0 });
     }
-    // Frame 0 is never given to a process: it is what the kernel says instead of the truth.
+    // Frame 0 is never given to a process: the kernel reports it in place of the true number.
     match entry & FRAME {
         0 => Err(PageListError::NotPermitted),
         frame => Ok(frame),
@@ -164,7 +166,7 @@ mod tests {
         if pages == Backing::Huge {
             assert_eq!(list.extents().count(), 1);
         }
-        // Two mappings of one memory are in the same frames; asking for the middle gives the middle.
+        // Two mappings of one memory are in the same frames; the list of the middle is the middle of the list.
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
         let view = theirs.view(0, span.len()).unwrap();
         let mut bytes = vec![1; view.len()];

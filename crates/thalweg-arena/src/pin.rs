@@ -1,13 +1,13 @@
-//! Keeping memory from being swapped out or taken away, so that the data path never waits for a page.
+//! Keeping memory from being swapped out or reclaimed, so that the data path never waits for a page.
 //!
 //! Pinning here is `mlock`. It keeps pages *in memory*; it does not keep them *in place*: the kernel may still move
 //! them to another frame to make room for huge pages (compaction; `vm.compact_unevictable_allowed`,
-//! Documentation/admin-guide/sysctl/vm.rst) or to another NUMA node. A physical address from [`crate::page_list`] holds
-//! for good only while something holds a long-term reference to the pages (`FOLL_LONGTERM`,
+//! Documentation/admin-guide/sysctl/vm.rst) or to another NUMA node. A physical address from [`crate::page_list`] stays
+//! valid only while there is a long-term reference to the pages (`FOLL_LONGTERM`,
 //! Documentation/core-api/pin_user_pages.rst): memory registered with io_uring, as the recorder's blocks are, with an
 //! RDMA device or with VFIO.
 //!
-//! Of the two ways, `mlock` and `mlock2` with `MLOCK_ONFAULT`, this is the first: all pages are brought in now, so
+//! Of the two calls, `mlock` and `mlock2` with `MLOCK_ONFAULT`, this is the first: all pages are brought in now, so
 //! that a lack of memory is an error here and not a stall, or the end of the process, in the middle of a run.
 
 use crate::Arena;
@@ -19,31 +19,31 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why memory could not be pinned.
+/// Reason why memory could not be pinned.
 #[derive(Debug, Error)]
 pub enum PinError {
-    /// More than this process may pin.
+    /// The memory exceeds what this process may pin.
     #[error(
         "pinning {bytes} bytes: the limit RLIMIT_MEMLOCK is {limit} bytes in all; raise it with `ulimit -l`, \
          LimitMEMLOCK= in the systemd unit, `memlock` in /etc/security/limits.conf, or give the program CAP_IPC_LOCK"
     )]
     Limit {
-        /// What was to be pinned.
+        /// Number of bytes to be pinned.
         bytes: usize,
-        /// The limit now.
+        /// Current limit in bytes.
         limit: u64,
     },
     /// The kernel refused for another reason, such as a lack of memory.
     #[error("pinning {bytes} bytes: {error}")]
     Os {
-        /// What was to be pinned.
+        /// Number of bytes to be pinned.
         bytes: usize,
-        /// The kernel's answer.
+        /// Error returned by the kernel.
         error: Errno,
     },
 }
 
-/// Memory that stays in memory until this is dropped.
+/// Memory that is kept from being swapped out until this is dropped.
 ///
 /// Pins do not add up: where two cover the same page, the first to be dropped unpins it.
 #[must_use = "dropping it unpins the memory"]
@@ -53,23 +53,23 @@ pub struct Pinned<'a> {
     bytes: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: `range` is only an address, for `munlock`; that the memory is still there follows from the borrow or the
-// `Arc`, both of which may cross threads.
+// SAFETY: `range` is only an address, for `munlock`; the borrow or the `Arc` guarantees that the memory is still there,
+// and both may cross threads.
 unsafe impl Send for Pinned<'_> {}
-// SAFETY: as above; there is nothing to reach through a shared reference.
+// SAFETY: as above; nothing can be reached through a shared reference.
 unsafe impl Sync for Pinned<'_> {}
 
-/// Pins the pages that `bytes` lie in.
+/// Pins the pages that contain `bytes`.
 ///
 /// # Errors
-/// [`PinError::Limit`] where this process may not pin so much, which names the limit; others where the kernel refuses
-/// for another reason.
+/// [`PinError::Limit`], which names the limit, if this process may not pin that much; [`PinError::Os`] if the kernel
+/// refuses for another reason.
 pub fn pin(bytes: &[u8]) -> Result<Pinned<'_>, PinError> {
     lock(bytes)?;
     Ok(Pinned { range: bytes, arena: None, bytes: PhantomData })
 }
 
-/// Pins a whole arena, whoever owns its spans.
+/// Pins a whole arena, regardless of who owns its spans.
 ///
 /// # Errors
 /// As [`pin`].
@@ -80,7 +80,7 @@ pub fn pin_arena(arena: &Arc<Arena>) -> Result<Pinned<'static>, PinError> {
 }
 
 impl Pinned<'_> {
-    /// How many bytes are pinned, not counting what rounding to pages adds.
+    /// Returns the number of pinned bytes, not counting what rounding to pages adds.
     pub fn size(&self) -> usize {
         self.range.len()
     }
@@ -107,7 +107,7 @@ fn lock(range: *const [u8]) -> Result<(), PinError> {
     // SAFETY: the callers' range is mapped; locking changes no content.
     let locked = unsafe { rustix::mm::mlock(range.cast_mut().cast(), bytes) };
     locked.map_err(|error| {
-        // mlock(2): without CAP_IPC_LOCK, ENOMEM says that the soft limit is exceeded, EPERM that it is zero.
+        // mlock(2): without CAP_IPC_LOCK, ENOMEM means that the soft limit is exceeded, EPERM that it is zero.
         let limited = matches!(error, Errno::NOMEM | Errno::PERM) && !may_pin_without_limit();
         match getrlimit(Resource::Memlock).current {
             Some(limit) if limited => PinError::Limit { bytes, limit },
@@ -157,7 +157,8 @@ mod tests {
         assert!(refused.to_string().contains(&format!("RLIMIT_MEMLOCK is {limit} bytes")));
     }
 
-    /// What `/proc/self/smaps` says of the mapping that `bytes` lie in (all pieces of it: pinning a part splits it).
+    /// Returns the locked bytes by `/proc/self/smaps` of the mapping that contains `bytes` (all parts of it: pinning a
+    /// part splits it).
     fn locked_bytes(bytes: &[u8]) -> usize {
         let range = bytes.as_ptr_range();
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();

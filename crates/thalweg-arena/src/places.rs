@@ -1,21 +1,21 @@
-//! Places: equal buffers for what is received and soon let go of again.
+//! Places: equal buffers for data that is received and soon released again.
 
 use crate::arena::Lender;
 use crate::{Arena, ArenaError, PAGE, Span};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Places of equal length. Each is lent as a [`Span`], and is free again when that span, and whatever was split off it,
-/// has been dropped: nobody has to bring it back.
+/// Pool of places of equal length. Each is lent as a [`Span`], and is free again when that span, and whatever was split
+/// off it, has been dropped: it need not be given back.
 #[derive(Debug)]
 pub struct PlacePool {
     arena: Arc<Arena>,
-    /// Where free places begin; the one that came back last is used next.
+    /// Offsets of free places; the one that came back last is used next.
     free: Arc<Mutex<Vec<usize>>>,
     place_bytes: usize,
 }
 
 impl PlacePool {
-    /// Makes an arena with `count` places of `place_bytes`, rounded up to whole pages.
+    /// Creates an arena with `count` places of `place_bytes`, rounded up to whole pages.
     ///
     /// # Errors
     /// As [`Arena::create_local`], for all places together.
@@ -23,7 +23,7 @@ impl PlacePool {
         Self::made(count, place_bytes, |total| Arena::create_local(name, total))
     }
 
-    /// As [`new`](Self::new), in memory that another process can [import](Arena::import).
+    /// Like [`new`](Self::new), in memory that another process can [import](Arena::import).
     ///
     /// # Errors
     /// As [`Arena::create`], for all places together.
@@ -43,7 +43,7 @@ impl PlacePool {
         Ok(Self { arena, free: Arc::new(Mutex::new(free)), place_bytes })
     }
 
-    /// The first `len` bytes of a free place. Nothing where none is free, or `len` is more than a place holds.
+    /// Returns the first `len` bytes of a free place; `None` if no place is free, or `len` is more than a place holds.
     pub fn take(&mut self, len: usize) -> Option<Span> {
         if len > self.place_bytes {
             return None;
@@ -55,12 +55,12 @@ impl PlacePool {
         Some(unsafe { Span::new(lender, start..start + len) })
     }
 
-    /// How many are free.
+    /// Returns the number of free places.
     pub fn free(&self) -> usize {
         self.lock().len()
     }
 
-    /// The arena they lie in.
+    /// Returns the arena that contains the places.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }

@@ -1,23 +1,24 @@
 //! Messages between two processes through shared memory: a ring of 64-byte cells, one sender, one receiver, no lock and
 //! no system call while both are busy.
 //!
-//! One side makes the ring ([`Ring::create`]) and hands over its file descriptor ([`crate::send_fds`]); the other takes
-//! it over ([`Ring::import`]). One becomes the [`RingSender`], the other the [`RingReceiver`].
+//! One side makes the ring ([`Ring::create`]) and hands over its file descriptor ([`crate::send_fds`]); the other
+//! imports it ([`Ring::import`]). One becomes the [`RingSender`], the other the [`RingReceiver`].
 //!
 //! # Neither side trusts the other
 //!
 //! The peer can write anything into the shared memory at any time. Each side therefore keeps its own index to itself
-//! and only publishes copies of it; what it reads of the other's index is checked before use ([`RingError::Corrupt`]),
-//! and a cell's place is the index modulo a count that never was in shared memory. Cells are copied in and out, by
-//! atomic accesses, so that a peer who writes a cell while it is read spoils its content and nothing else. The content
-//! is for the receiver to judge.
+//! and only publishes copies of it; the other side's index is checked after each read ([`RingError::Corrupt`]), and a
+//! cell's place is the index modulo a count that never was in shared memory. Cells are copied in and out, by atomic
+//! accesses, so that a peer that writes a cell while it is read spoils its content and nothing else. The content is for
+//! the receiver to judge.
 //!
 //! # Sleeping without losing a wake-up
 //!
-//! Who wants to sleep first says so (`prepare_wait`), and then looks once more; who published something looks whether
-//! the other has said so. With a full fence between the two steps on both sides, at least one of them sees the other
-//! (Dekker's argument; the same one as in io_uring's `IORING_SQ_NEED_WAKEUP`, io_uring(7)). The wake-up itself is the
-//! caller's: a [`crate::Doorbell`] for each direction, or between processes a byte [over their socket](crate::wake_over).
+//! A side that is about to sleep first announces it (`prepare_wait`), and then looks once more; a side that has
+//! published something checks for the other's announcement. With a full fence between the two steps on both sides, at
+//! least one of them sees the other (Dekker's argument; the same one as in io_uring's `IORING_SQ_NEED_WAKEUP`,
+//! io_uring(7)). The caller performs the wake-up itself: by a [`crate::Doorbell`] for each direction, or between
+//! processes by a byte [over their socket](crate::wake_over).
 //!
 //! ```text
 //! receiver                                   sender
@@ -28,8 +29,8 @@
 //! }
 //! ```
 //!
-//! A wake-up that is not needed can happen (one side was about to ring when the other had already noticed); after each
-//! wait, look again.
+//! A needless wake-up can happen (one side was about to ring when the other had already noticed); after each wait, look
+//! again.
 
 #[cfg(loom)]
 #[path = "ring/heap.rs"]
@@ -51,61 +52,61 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use thiserror::Error;
 
-/// Bytes in a cell: one cache line.
+/// Length of a cell in bytes: one cache line.
 pub const CELL: usize = 64;
 
-/// Most cells a ring can have: 64 MiB of them. Bounds what a peer can make us map.
+/// Maximum number of cells in a ring: 64 MiB of them. Limits how much memory a peer can make this process map.
 pub const MAX_CELLS: u32 = 1 << 20;
 
-/// The memory of a ring: not yet said which end of it is ours.
+/// The memory of a ring, before this side becomes one of its ends.
 pub struct Ring {
     memory: Arc<Memory>,
-    /// Both indices at the beginning: 0, or close to wrapping in a test.
+    /// Initial value of both indices: 0, or close to wrapping in a test.
     start: u32,
 }
 
 #[cfg(not(loom))]
 impl Ring {
-    /// Makes a ring of `cells` cells, a power of two up to [`MAX_CELLS`]. `name` is what `/proc/PID/maps` will show.
+    /// Creates a ring of `cells` cells, a power of two up to [`MAX_CELLS`]. `name` is shown in `/proc/PID/maps`.
     ///
     /// # Errors
-    /// Where `cells` is no such count, or the kernel refuses.
+    /// `cells` is not such a count, or the kernel refuses.
     pub fn create(name: &str, cells: u32) -> Result<Self, RingSetupError> {
         Ok(Self { memory: Arc::new(Memory::create(name, cells)?), start: 0 })
     }
 
-    /// Takes over a ring that another process made. It must be sealed against shrinking, and exactly as large as the
-    /// count of cells it claims; compare [`Ring::cells`] with what was agreed.
+    /// Imports a ring that another process made. It must be sealed against shrinking, and exactly as large as the count
+    /// of cells it claims; compare [`Ring::cells`] with what was agreed.
     ///
     /// # Errors
-    /// Where it is no such ring, or was used already, or the kernel cannot map it. The descriptor is closed then.
+    /// `fd` is not such a ring, or was used already, or the kernel cannot map it. The descriptor is then closed.
     pub fn import(fd: OwnedFd) -> Result<Self, RingSetupError> {
         Ok(Self { memory: Arc::new(Memory::import(fd)?), start: 0 })
     }
 
-    /// The file descriptor, for handing over.
+    /// Returns the file descriptor, for handing over.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd()
     }
 }
 
 impl Ring {
-    /// How many cells it has.
+    /// Returns the number of cells.
     pub fn cells(&self) -> u32 {
         self.memory.cells()
     }
 
-    /// Becomes the sending end of a ring that is still unused.
+    /// Converts an unused ring into its sending end.
     pub fn into_sender(self) -> RingSender {
         RingSender { memory: self.memory, tail: self.start, published: self.start, head: self.start }
     }
 
-    /// Becomes the receiving end of a ring that has not been received from.
+    /// Converts a ring that has not been received from into its receiving end.
     pub fn into_receiver(self) -> RingReceiver {
         RingReceiver { memory: self.memory, head: self.start, tail: self.start }
     }
 
-    /// Both ends, for two threads of one process.
+    /// Returns both ends, for two threads of one process.
     pub fn split(self) -> (RingSender, RingReceiver) {
         let other = Self { memory: Arc::clone(&self.memory), start: self.start };
         (self.into_sender(), other.into_receiver())
@@ -118,56 +119,56 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// Why a ring could not be made or taken over.
+/// Reason why a ring could not be made or imported.
 #[derive(Debug, Error)]
 pub enum RingSetupError {
-    /// Not a power of two, or too many.
+    /// The count of cells is not a power of two, or too large.
     #[error("a ring of {0} cells cannot be made: the count must be a power of two up to {MAX_CELLS}")]
     Cells(u32),
     /// The kernel refused.
     #[error("{doing} for a ring: {error}")]
     Os {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// Error returned by the kernel.
         error: rustix::io::Errno,
     },
-    /// The other process could shrink the memory under our feet.
+    /// The other process could shrink the memory while it is in use here.
     #[error("the ring that was handed over is not sealed against shrinking; its owner must set F_SEAL_SHRINK")]
     NotSealed,
-    /// A memfd, but not one of a ring: wrong magic, or size and count do not agree.
+    /// The memfd is not one of a ring: wrong magic, or size and count do not agree.
     #[error("what was handed over is not a ring: {bytes} bytes, claiming {cells} cells (wrong descriptor or version?)")]
     NotARing {
-        /// Size of the file.
+        /// Size of the file in bytes.
         bytes: u64,
-        /// The count of cells in its header, 0 where it is too small to have one.
+        /// Count of cells in the header, 0 if the file's size is not one of a ring.
         cells: u32,
     },
-    /// Cells were taken from it already, or its head is past its tail.
+    /// Cells were taken from the ring already, or its head is past its tail.
     #[error("the ring that was handed over has its head at {head}; hand over a new one, whose head is 0")]
     Used {
-        /// The receiver's index.
+        /// Index of the receiver.
         head: u32,
     },
 }
 
-/// What can be wrong with a ring in use.
+/// Error of a ring in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RingError {
-    /// The other side moved its index to where it cannot be. It is broken or hostile: give up on it.
+    /// The other side set its index to an impossible value. It is broken or hostile: stop using the ring.
     #[error("the peer's index of a shared-memory ring is {theirs}, which cannot follow ours at {ours}")]
     Corrupt {
-        /// Our index: cells sent, or received, modulo 2³².
+        /// Index of this side: number of cells sent, or received, modulo 2³².
         ours: u32,
-        /// What the peer claims.
+        /// Index claimed by the peer.
         theirs: u32,
     },
 }
 
-/// Why a cell was not taken.
+/// Reason why a cell was not pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PushError {
-    /// No room: the receiver is behind. Publish, then wait for room ([`RingSender::prepare_wait`]).
+    /// The ring is full: the receiver is slower. Publish, then wait for room ([`RingSender::prepare_wait`]).
     #[error("the ring is full")]
     Full,
     /// The receiver is broken.
@@ -175,14 +176,14 @@ pub enum PushError {
     Ring(#[from] RingError),
 }
 
-/// The end of a ring that cells go into.
+/// The sending end of a ring.
 pub struct RingSender {
     memory: Arc<Memory>,
-    /// The next cell to write.
+    /// Index of the next cell to write.
     tail: u32,
-    /// What the receiver has been told of `tail`.
+    /// Value of `tail` last published to the receiver.
     published: u32,
-    /// What we last saw of the receiver's index.
+    /// Last value seen of the receiver's index.
     head: u32,
 }
 
@@ -190,8 +191,8 @@ impl RingSender {
     /// Puts one cell into the ring. The receiver sees it with the next [`RingSender::publish`].
     ///
     /// # Errors
-    /// [`PushError::Full`] where there is no room, and [`PushError::Ring`] where the receiver's index cannot be. The
-    /// cell is not in the ring then.
+    /// [`PushError::Full`] if there is no room, and [`PushError::Ring`] if the receiver's index is impossible. The cell
+    /// is then not in the ring.
     #[inline]
     pub fn push(&mut self, cell: &[u8; CELL]) -> Result<(), PushError> {
         if self.is_full() {
@@ -205,7 +206,7 @@ impl RingSender {
         Ok(())
     }
 
-    /// Shows the receiver all that was pushed, and says whether it must be woken.
+    /// Publishes all pushed cells to the receiver, and returns whether the receiver must be woken.
     #[inline]
     #[must_use = "a receiver that is not woken when it must be sleeps on"]
     pub fn publish(&mut self) -> bool {
@@ -217,8 +218,8 @@ impl RingSender {
         must_wake(self.memory.receiver_waits())
     }
 
-    /// Says that we will sleep until there is room for a cell. False where there is some already: do not sleep, push.
-    /// Publish first: cells that were never shown are never taken.
+    /// Announces that this side will sleep until there is room for a cell, and returns true. Returns false if there is
+    /// room already: do not sleep, push. Publish first: cells that were never published are never taken.
     pub fn prepare_wait(&mut self) -> bool {
         debug_assert_eq!(self.tail, self.published, "waiting for room while cells are not published");
         if !self.is_full() {
@@ -228,13 +229,13 @@ impl RingSender {
         prepare_wait(self.memory.sender_waits(), || self.memory.head().load(Ordering::Acquire) == head)
     }
 
-    /// Takes back what [`RingSender::prepare_wait`] said, after waking for another reason. Spares the receiver a
-    /// needless wake-up; nothing is lost without it.
+    /// Withdraws the announcement of [`RingSender::prepare_wait`], after waking for another reason. Spares the receiver
+    /// a needless wake-up; nothing is lost without it.
     pub fn cancel_wait(&mut self) {
         set(self.memory.sender_waits(), 0);
     }
 
-    /// How many cells there are.
+    /// Returns the number of cells.
     pub fn cells(&self) -> u32 {
         self.memory.cells()
     }
@@ -243,9 +244,9 @@ impl RingSender {
         self.tail.wrapping_sub(self.head) >= self.memory.cells()
     }
 
-    /// Reads the receiver's index. It may have moved over published cells only.
+    /// Reads the receiver's index, which may have moved over published cells only.
     fn look(&mut self) -> Result<(), RingError> {
-        // Acquire: the receiver has finished reading the cells it left behind before we write them again.
+        // Acquire: the receiver has finished reading the cells below its index, before this side writes them again.
         let head = self.memory.head().load(Ordering::Acquire);
         if self.published.wrapping_sub(head) > self.published.wrapping_sub(self.head) {
             return Err(RingError::Corrupt { ours: self.published, theirs: head });
@@ -261,21 +262,21 @@ impl fmt::Debug for RingSender {
     }
 }
 
-/// The end of a ring that cells come out of.
+/// The receiving end of a ring.
 pub struct RingReceiver {
     memory: Arc<Memory>,
-    /// The next cell to read.
+    /// Index of the next cell to read.
     head: u32,
-    /// What we last saw of the sender's index.
+    /// Last value seen of the sender's index.
     tail: u32,
 }
 
 impl RingReceiver {
-    /// Takes the next cell, if there is one. A sender that never stops can keep this from ever saying `None`: bound the
-    /// cells taken in one go.
+    /// Returns the next cell; `None` if there is none. A sender that never stops can keep this from ever returning
+    /// `None`: limit the number of cells taken in one go.
     ///
     /// # Errors
-    /// Where the sender's index cannot be: the sender is broken or hostile, give up on it.
+    /// The sender's index is impossible: the sender is broken or hostile, stop using the ring.
     #[inline]
     pub fn pop(&mut self) -> Result<Option<[u8; CELL]>, RingError> {
         if self.head == self.tail {
@@ -291,35 +292,37 @@ impl RingReceiver {
         Ok(Some(cell))
     }
 
-    /// Whether the sender is waiting for room and must be woken. Ask after taking cells, once for all of them.
+    /// Returns whether the sender is waiting for room and must be woken. To be called after taking cells, once for all
+    /// of them.
     #[inline]
     #[must_use = "a sender that is not woken when it must be sleeps on"]
     pub fn sender_waits(&mut self) -> bool {
         must_wake(self.memory.sender_waits())
     }
 
-    /// Says that we will sleep until something comes. False where something came already: do not sleep, pop.
+    /// Announces that this side will sleep until a cell comes, and returns true. Returns false if one has come already:
+    /// do not sleep, pop.
     pub fn prepare_wait(&mut self) -> bool {
         let head = self.head;
-        // An index that makes no sense counts as something that came: `pop` will say what is wrong.
+        // An impossible index counts as a cell that came: `pop` will report the error.
         self.tail == head
             && prepare_wait(self.memory.receiver_waits(), || self.memory.tail().load(Ordering::Acquire) == head)
     }
 
-    /// Takes back what [`RingReceiver::prepare_wait`] said, after waking for another reason. Spares the sender a
-    /// needless wake-up; nothing is lost without it.
+    /// Withdraws the announcement of [`RingReceiver::prepare_wait`], after waking for another reason. Spares the sender
+    /// a needless wake-up; nothing is lost without it.
     pub fn cancel_wait(&mut self) {
         set(self.memory.receiver_waits(), 0);
     }
 
-    /// How many cells there are.
+    /// Returns the number of cells.
     pub fn cells(&self) -> u32 {
         self.memory.cells()
     }
 
-    /// Reads the sender's index. No more cells can be there than the ring has.
+    /// Reads the sender's index, which may be ahead by at most the number of cells.
     fn look(&mut self) -> Result<(), RingError> {
-        // Acquire: the cells behind this index have been written.
+        // Acquire: the cells before this index have been written.
         let tail = self.memory.tail().load(Ordering::Acquire);
         if tail.wrapping_sub(self.head) > self.memory.cells() {
             return Err(RingError::Corrupt { ours: self.head, theirs: tail });
@@ -335,7 +338,7 @@ impl fmt::Debug for RingReceiver {
     }
 }
 
-/// The sleeper's half: say so, fence, look once more.
+/// Performs the sleeper's half: set the flag, fence, look once more.
 fn prepare_wait(flag: &AtomicU32, still_nothing: impl FnOnce() -> bool) -> bool {
     set(flag, 1);
     fence(Ordering::SeqCst);
@@ -346,15 +349,15 @@ fn prepare_wait(flag: &AtomicU32, still_nothing: impl FnOnce() -> bool) -> bool 
     sleep
 }
 
-/// Swapped in, not stored: then each write of the flag reads the one before it, and sleeper and waker agree on their
-/// order. (C++20 [intro.races] has that follow from the waker's swap alone; loom, which keeps that order only as far as
-/// it was seen, does not.) Sleeping is slow enough not to notice.
+/// Sets the flag by a swap, not a store: then each write of the flag reads the one before it, and sleeper and waker
+/// agree on their order. (By C++20 [intro.races] this follows from the waker's swap alone; loom, which keeps that order
+/// only as far as it was seen, does not model that.) Sleeping is slow enough for the cost not to matter.
 fn set(flag: &AtomicU32, value: u32) {
     flag.swap(value, Ordering::Relaxed);
 }
 
-/// The waker's half: (the index is published,) fence, look whether the other sleeps. The flag is taken down, so that
-/// each sleep costs one wake-up.
+/// Performs the waker's half: (the index is published,) fence, check whether the other side sleeps. Clears the flag, so
+/// that each sleep costs one wake-up.
 #[inline]
 fn must_wake(flag: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
@@ -379,7 +382,7 @@ mod tests {
         for number in 0..4 {
             sender.push(&[number; CELL]).unwrap();
         }
-        // Cells that were never shown cannot have been taken.
+        // Cells that were never published cannot have been taken.
         theirs.head().store(1, Ordering::Relaxed);
         assert_eq!(sender.push(&[4; CELL]), Err(PushError::Ring(RingError::Corrupt { ours: 0, theirs: 1 })));
         let _ = sender.publish();

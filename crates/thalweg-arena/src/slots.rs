@@ -5,11 +5,11 @@ use crate::{Arena, ArenaError, PAGE, Span};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// Bytes in front of a slot's first fragment header, for the headers of the protocols below.
+/// Space in bytes before a slot's first fragment header, for the headers of lower protocols.
 pub const HEADROOM: usize = PAGE - 64;
 
-/// One buffer. It begins 64 bytes in front of a page boundary, so that the payload behind the first fragment header is
-/// page-aligned for a device that writes by DMA.
+/// A buffer of a source's arena. It begins 64 bytes before a page boundary, so that the payload after the first
+/// fragment header is page-aligned for a device that writes by DMA.
 #[derive(Debug)]
 pub struct Slot {
     index: u32,
@@ -18,23 +18,23 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Its number in the pool.
+    /// Returns the index of the slot in the pool.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The arena that it lies in.
+    /// Returns the arena that contains the slot.
     pub fn arena(&self) -> &Arc<Arena> {
         self.span.arena()
     }
 
-    /// Where its first byte lies in the arena.
+    /// Returns the offset of the slot's first byte in the arena.
     pub fn offset(&self) -> usize {
         self.span.offset()
     }
 
-    /// What is behind the first fragment header, for a driver of the kernel's to write into: of a pool
-    /// [for drivers](SlotPool::for_drivers).
+    /// Returns the part after the first fragment header as a buffer for a kernel driver to write to; `None` unless the
+    /// pool was made [for drivers](SlotPool::for_drivers).
     pub fn dma_buf(&mut self) -> Option<&mut DmaBuf> {
         self.dma_buf.as_mut()
     }
@@ -54,7 +54,7 @@ impl DerefMut for Slot {
     }
 }
 
-/// All slots of a source.
+/// Pool of all slots of a source.
 #[derive(Debug)]
 pub struct SlotPool {
     arena: Arc<Arena>,
@@ -64,7 +64,7 @@ pub struct SlotPool {
 }
 
 impl SlotPool {
-    /// Makes an arena with `count` slots of `slot_bytes` each.
+    /// Creates an arena with `count` slots of `slot_bytes` each.
     ///
     /// # Errors
     /// As [`Arena::create`], for all slots together.
@@ -73,11 +73,11 @@ impl SlotPool {
         Ok(layout.cut(Arena::create(name, layout.total)?, (0..count).map(|_| None)))
     }
 
-    /// As [`new`](Self::new), with a DMA buffer for each slot.
+    /// Like [`new`](Self::new), with a DMA buffer for each slot.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`ArenaError::DmaBuf`] where the kernel makes none, or none so long, or this process has too
-    /// many open files.
+    /// As [`new`](Self::new); [`ArenaError::DmaBuf`] if the kernel cannot make them, or none of this length, or this
+    /// process has too many open files.
     pub fn for_drivers(name: &str, count: u32, slot_bytes: usize) -> Result<Self, ArenaError> {
         let layout = Layout::of(count, slot_bytes)?;
         let bytes = layout.stride - PAGE;
@@ -90,12 +90,12 @@ impl SlotPool {
         Ok(layout.cut(whole, all.into_iter().map(Some)))
     }
 
-    /// A free slot: the one given back last, whose lines are still in the cache.
+    /// Returns a free slot, the one given back last, whose lines are still in the cache; `None` if none is free.
     pub fn take(&mut self) -> Option<Slot> {
         self.free.pop()
     }
 
-    /// A free slot for which `wanted` is true, or else the one given back last.
+    /// Returns a free slot for which `wanted` is true, or else the one given back last; `None` if none is free.
     pub fn take_preferred(&mut self, wanted: impl Fn(u32) -> bool) -> Option<Slot> {
         match self.free.iter().rposition(|slot| wanted(slot.index)) {
             Some(at) => Some(self.free.remove(at)),
@@ -109,33 +109,33 @@ impl SlotPool {
         self.free.push(slot);
     }
 
-    /// How many are free.
+    /// Returns the number of free slots.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// How many there are.
+    /// Returns the number of slots.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Bytes in each.
+    /// Returns the length of a slot in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes
     }
 
-    /// The arena they lie in.
+    /// Returns the arena that contains the slots.
     pub fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 }
 
-/// How slots lie in an arena.
+/// Layout of slots in an arena.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     count: u32,
     slot_bytes: usize,
-    /// From one to the next: whole pages.
+    /// Distance from one slot to the next in bytes: whole pages.
     stride: usize,
     total: usize,
 }
@@ -181,7 +181,8 @@ mod tests {
         assert!(pool.take().is_none());
     }
 
-    /// Where there is no udmabuf, it is said; where there is, a driver that has the descriptor has the slot's pages.
+    /// If udmabuf is not available, the error reports it; if it is, a driver that has the descriptor has the slot's
+    /// pages.
     #[test]
     fn what_drivers_write_to_is_the_slot() {
         let made = SlotPool::for_drivers("test", 3, 5000);
@@ -201,7 +202,7 @@ mod tests {
             let length = dma_buf.length();
             dma_buf.begin_reading().unwrap();
             let seen = MmapOptions::new().len(length).map_raw_read_only(&dma_buf.as_fd()).unwrap();
-            // SAFETY: it is as long, and nobody writes there meanwhile.
+            // SAFETY: the mapping is as long, and nothing writes there meanwhile.
             let seen = unsafe { std::slice::from_raw_parts(seen.as_ptr(), 5000 - 64) };
             assert!(seen.iter().all(|byte| *byte == mark));
             dma_buf.end_reading().unwrap();

@@ -1,5 +1,5 @@
-//! Where a ring lives under loom: on the heap, made of loom's atomics. Cells are loom's checked cells, so that loom
-//! reports any write of a cell that is not ordered against each read of it.
+//! The memory of a ring under loom: on the heap, made of loom's atomics. Cells are loom's checked cells, so that loom
+//! reports any write of a cell that is not ordered relative to each read of it.
 
 use super::CELL;
 #[cfg(test)]
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 #[cfg(test)]
 impl Ring {
-    /// A ring for a model. Both indices begin at `start`, so that a model can let them wrap.
+    /// Returns a ring for a model. Both indices begin at `start`, so that a model can let them wrap.
     pub(super) fn modelled(cells: u32, start: u32) -> Self {
         assert!(cells.is_power_of_two());
         Self { memory: Arc::new(Memory::new(cells, start)), start }
@@ -65,12 +65,12 @@ impl Memory {
 
 pub(super) struct Cell(UnsafeCell<[u8; CELL]>);
 
-// SAFETY: loom checks that reads and writes of a cell never overlap; a protocol that lets them fails the model.
+// SAFETY: loom checks that reads and writes of a cell never overlap; a protocol that lets them overlap fails the model.
 unsafe impl Sync for Cell {}
 
 impl Cell {
     pub(super) fn write(&self, bytes: &[u8; CELL]) {
-        // SAFETY: loom panics where another access is not ordered against this one.
+        // SAFETY: loom panics if another access is not ordered relative to this one.
         self.0.with_mut(|cell| unsafe { *cell = *bytes });
     }
 

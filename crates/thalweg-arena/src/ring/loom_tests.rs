@@ -1,5 +1,6 @@
-//! Every interleaving of a sender and a receiver, as far as loom explores them. What is shown: cells arrive in order,
-//! no cell is written while it is read, and nobody sleeps when there is something to do (loom reports a deadlock).
+//! Every interleaving of a sender and a receiver, as far as loom explores them. The models show that cells arrive in
+//! order, that no cell is written while it is read, and that no side sleeps when there is something to do (loom reports
+//! a deadlock).
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p thalweg-arena --release loom`
 
@@ -7,7 +8,7 @@ use super::{CELL, PushError, Ring, RingReceiver, RingSender};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-/// What an eventfd and `epoll` do: a ring is remembered until somebody has waited for it.
+/// Model of an eventfd with `epoll`: a ring stays pending until a thread has waited for it.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -106,8 +107,8 @@ fn a_wait_that_was_called_off_loses_nothing() {
     });
 }
 
-/// Preemptions are bounded, as loom's manual advises: with 4 all of it takes seconds, with 6 minutes
-/// (`LOOM_MAX_PREEMPTIONS`). The manual's 3 is not enough here: what goes wrong in the second sleep only shows with 4.
+/// Runs a model. Preemptions are bounded, as loom's manual advises: with 4 all models take seconds, with 6 minutes
+/// (`LOOM_MAX_PREEMPTIONS`). The manual's 3 is not enough here: an error in the second sleep only shows with 4.
 fn model(story: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = builder.preemption_bound.or(Some(4));

@@ -1,4 +1,4 @@
-//! Where a ring lives: a sealed memfd.
+//! The memory of a ring: a sealed memfd.
 //!
 //! ```text
 //!    0  magic u64, cells u32
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Each word has 128 bytes to itself: x86 fetches lines in pairs (Intel 64 and IA-32 Architectures Optimization
-//! Reference Manual, "Spatial prefetcher"), and some arm64 cores have lines of that length. The flags lie apart from
-//! the indices, so that looking at a flag that rarely changes hits the cache.
+//! Reference Manual, "Spatial prefetcher"), and some arm64 cores have lines of that length. The flags are separate from
+//! the indices, so that reading a flag that rarely changes hits the cache.
 
 use super::{CELL, MAX_CELLS, RingSetupError};
 use crate::PAGE;
@@ -21,7 +21,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// `TWRING` and the version of the layout.
+/// First word of a ring: `TWRING` and the version of the layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"TWRING\x00\x01");
 
 #[repr(C)]
@@ -44,12 +44,12 @@ struct Line<T>(T);
 
 const _: () = assert!(size_of::<Header>() <= PAGE && size_of::<Cell>() == CELL);
 
-/// The mapped ring. All bytes of the mapping are only ever reached as atomics: the other process writes them as it
-/// pleases.
+/// The mapped ring. All bytes of the mapping are only ever reached as atomics: the other process may write them at any
+/// time.
 pub(super) struct Memory {
     fd: OwnedFd,
     memory: MmapRaw,
-    /// Our own copy: a power of two, at most `MAX_CELLS`, and the mapping holds that many.
+    /// Private copy of the count: a power of two, at most `MAX_CELLS`, and the mapping holds that many.
     cells: u32,
 }
 
@@ -74,9 +74,9 @@ impl Memory {
         }
         let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
         let bytes = u64::try_from(size).unwrap_or(0);
-        // The count follows from the size, which is sealed and cannot lie; the header must agree with it. No size of a
-        // ring is one of huge pages, so a page that the peer takes away is there again when it is looked at, full of
-        // zeros.
+        // The count follows from the size, which is sealed and therefore reliable; the header must agree with it. The
+        // memory of a ring is never of huge pages, since no valid size is a multiple of theirs; a page that the peer
+        // removes is therefore replaced, full of zeros, when it is next accessed.
         let cells = bytes.saturating_sub(PAGE as u64) / CELL as u64;
         let not_a_ring = |cells| RingSetupError::NotARing { bytes, cells };
         let cells = u32::try_from(cells).map_err(|_| not_a_ring(0))?;
@@ -128,12 +128,12 @@ impl Memory {
         &self.header().sender_waits.0
     }
 
-    /// The cell that the free-running `index` stands for.
+    /// Returns the cell for the free-running `index`.
     #[inline]
     pub(super) fn cell(&self, index: u32) -> &Cell {
         let at = PAGE + (index & (self.cells - 1)) as usize * CELL;
         // SAFETY: masked with a power of two less one, the index is below `cells`, and the mapping holds that many
-        // behind its first page.
+        // after its first page.
         let cell = unsafe { self.memory.as_ptr().add(at) };
         // SAFETY: inside the mapping, which cannot shrink (sealed) and lives as long as `self`; aligned to 64, since
         // the mapping is page-aligned; a cell is made of atomics, for which every content is valid.
@@ -148,7 +148,7 @@ impl Memory {
     }
 }
 
-/// 64 bytes that the other process may write while we read. Ordering is the business of the indices.
+/// A cell of 64 bytes that the other process may write while it is read. The indices provide the ordering.
 #[repr(C, align(64))]
 pub(super) struct Cell([AtomicU64; CELL / 8]);
 

@@ -1,4 +1,4 @@
-//! The shared memory, as two processes have it.
+//! Tests of shared memory between two mappings, as two processes have it.
 
 #[cfg(not(loom))]
 mod ring;

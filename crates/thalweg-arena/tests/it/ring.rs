@@ -1,4 +1,4 @@
-//! A ring between two mappings of one memory, as two processes have it.
+//! Tests of a ring between two mappings of one memory, as two processes have it.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
