@@ -2,24 +2,24 @@
 //!
 //! An [`Operation`] is moved into a [`Ring`] together with the memory it reads from or writes to, and comes back
 //! exactly once, from [`Ring::finished`], with its memory and its result. An operation that the kernel did not take
-//! comes back the same way. A caller never has to argue how long memory lives: it does not have it.
+//! comes back the same way. A caller never has to prove how long memory lives, since the caller does not have it.
 //!
 //! # Why this is sound
 //!
 //! - Memory stays at its address while its owner is moved ([`Memory`], the one promise that is `unsafe` to make), and
-//!   the owner is inside the ring from [`Ring::push`] until the kernel has said that the operation is over. [`Memory`]
-//!   is `'static`, so a ring that is leaked leaks its memory with it.
+//!   the owner is inside the ring from [`Ring::push`] until the kernel has reported the operation's end. [`Memory`] is
+//!   `'static`, so a ring that is leaked leaks its memory with it.
 //! - The kernel sees an entry only during a system call of this thread (there is no `SQPOLL`), and takes entries in
-//!   order. So after each call the head of the submission queue says which operations the kernel has.
+//!   order. After each call, the head of the submission queue therefore shows which operations the kernel has.
 //! - An entry cannot be withdrawn from the submission queue. When the kernel refuses it for good, the ring never
-//!   submits again: the entries left in the queue stay there, and their operations come back. What the kernel has is
-//!   waited for.
-//! - A ring that is dropped waits for what the kernel has. Where that takes too long, the memory is leaked rather than
-//!   freed.
-//! - The name of a file to be made or removed is part of its operation, and stays where it is while that is moved.
-//! - An operation keeps its file open until there is a result: the kernel looks the number of an `fsync` or a
-//!   `fallocate` up only when a worker gets to it (`REQ_F_FORCE_ASYNC`, `io_assign_file` in Linux
-//!   `io_uring/io_uring.c`).
+//!   submits again: the entries left in the queue stay there, and their operations come back. The operations that the
+//!   kernel has are waited for.
+//! - A ring that is dropped waits for the operations that the kernel has. If that takes too long, the memory is leaked
+//!   rather than freed.
+//! - The name of a file to be created or removed is part of its operation, and stays at its address while the operation
+//!   is moved.
+//! - An operation keeps its file open until there is a result: the kernel looks up the descriptor of an `fsync` or a
+//!   `fallocate` only when a worker gets to it (`REQ_F_FORCE_ASYNC`, `io_assign_file` in Linux `io_uring/io_uring.c`).
 
 mod memory;
 mod operation;
@@ -37,40 +37,41 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// A submission and a completion queue, and the operations under way.
+/// A submission and a completion queue, and the operations in progress.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when the kernel has finished an operation.
+/// The file descriptor ([`AsFd`]) is readable when the kernel has finished an operation.
 pub struct Ring<M: Memory> {
     ring: IoUring,
-    /// By key. A key is free again once its operation has come back.
+    /// Operations inside the ring, by key. A key is free again once its operation has come back.
     held: Vec<Option<Held<M>>>,
     free: Vec<u32>,
-    /// Operations that the kernel has not taken, in order; as many as the submission queue holds are in it already.
+    /// Operations that the kernel has not taken, in order; the first of them are already in the submission queue, as
+    /// many as it holds.
     queued: VecDeque<u32>,
-    /// Operations that the kernel will never get.
+    /// Operations that will never reach the kernel.
     refused: VecDeque<u32>,
-    /// Why the ring does not submit any more.
+    /// Error for which the ring no longer submits; `None` while it does.
     refusal: Option<Errno>,
-    /// Operations that the kernel has and has given no result for.
+    /// Number of operations that the kernel has and has reported no result for.
     under_way: usize,
-    /// Memory or a file is registered.
+    /// True once memory or a file is registered.
     registered: bool,
     #[cfg(test)]
     injected: VecDeque<Errno>,
 }
 
-/// An operation inside the ring, found again by what [`Ring::push`] returned.
+/// Key of an operation inside the ring, as returned by [`Ring::push`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key(u32);
 
-/// An operation that is over.
+/// A finished operation.
 #[derive(Debug)]
 pub struct Done<M> {
-    /// The memory that was moved in with it.
+    /// Memory that was moved in with the operation.
     pub memory: M,
-    /// Bytes read, written or sent, or why there are none.
+    /// Number of bytes read, written or sent, or the error.
     pub result: Result<u32, Errno>,
-    /// The network copied what was to be sent from where it is.
+    /// True if the network stack copied the bytes instead of sending them in place.
     pub copied: bool,
 }
 
@@ -82,22 +83,23 @@ struct Held<M> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// The kernel does not have it.
+    /// The kernel does not have the operation.
     Queued,
-    /// The kernel has it.
+    /// The kernel has the operation.
     Taken,
     /// The result is known; the network still reads from the memory.
     Sent(i32),
 }
 
 impl<M: Memory> Ring<M> {
-    /// A ring with room for `entries` submissions between two system calls; more of them wait their turn.
+    /// Creates a ring with room for `entries` submissions between two system calls; further operations wait in the
+    /// ring.
     ///
     /// # Errors
-    /// Where the kernel has no io_uring, or does not allow it (`kernel.io_uring_disabled`, seccomp).
+    /// The kernel has no io_uring, or does not allow it (`kernel.io_uring_disabled`, seccomp).
     pub fn new(entries: u32) -> io::Result<Self> {
         // COOP_TASKRUN (Linux 5.19) spares this thread the interrupts for completions that it will look at anyway.
-        // SINGLE_ISSUER is not asked for: a ring may be made on one thread and used on another.
+        // SINGLE_ISSUER is not requested: a ring may be made on one thread and used on another.
         let cooperative = IoUring::builder().setup_clamp().setup_coop_taskrun().setup_taskrun_flag().build(entries);
         let ring = cooperative.or_else(|_| IoUring::builder().setup_clamp().build(entries))?;
         Ok(Self {
@@ -114,12 +116,12 @@ impl<M: Memory> Ring<M> {
         })
     }
 
-    /// Pins memory that operations will use again and again, so that the kernel need not look its pages up for each.
-    /// Operations use it where their memory says so ([`Memory::registered`]); numbers are positions in `memory`. It has
-    /// to outlive the ring: what is mapped in its place later is not what is registered.
+    /// Pins memory that operations will use repeatedly, so that the kernel need not look up its pages for each.
+    /// Operations use it if their memory names a registration ([`Memory::registered`]), by its index in `memory`. The
+    /// memory has to outlive the ring: memory that is mapped in its place later is not the registered memory.
     ///
     /// # Errors
-    /// Whatever the kernel says; `OutOfMemory` where more is locked than `RLIMIT_MEMLOCK` allows.
+    /// The error returned by the kernel; `OutOfMemory` if more is locked than `RLIMIT_MEMLOCK` allows.
     pub fn register_memory(&mut self, memory: &mut [&mut [u8]]) -> io::Result<()> {
         let vector = |bytes: &mut &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         let vectors: Vec<libc::iovec> = memory.iter_mut().map(vector).collect();
@@ -130,18 +132,18 @@ impl<M: Memory> Ring<M> {
         Ok(())
     }
 
-    /// Has the kernel keep a file at hand, as [`File::Registered`].
+    /// Registers a file with the kernel, as [`File::Registered`].
     ///
     /// # Errors
-    /// Whatever the kernel says.
+    /// The error returned by the kernel.
     pub fn register_file(&mut self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.ring.submitter().register_files(&[file.as_raw_fd()])?;
         self.registered = true;
         Ok(())
     }
 
-    /// Queues an operation. Makes no system call: [`submit`](Self::submit) or [`wait`](Self::wait) hands it to the
-    /// kernel.
+    /// Queues an operation and returns its key. Makes no system call: [`submit`](Self::submit) or [`wait`](Self::wait)
+    /// passes the operation to the kernel.
     pub fn push(&mut self, operation: Operation<M>) -> Key {
         let key = self.free.pop().unwrap_or_else(|| {
             self.held.push(None);
@@ -156,26 +158,26 @@ impl<M: Memory> Ring<M> {
         Key(key)
     }
 
-    /// Hands what is queued to the kernel, and has it post what it has finished. Does not wait, and makes no system
-    /// call where there is neither. What the kernel cannot take now goes with the next call; what it refuses comes
-    /// back.
+    /// Passes the queued operations to the kernel, and has it post completions. Does not wait, and makes no system call
+    /// if there is nothing to pass or to post. Operations that the kernel cannot take now go with the next call; those
+    /// that it refuses come back.
     pub fn submit(&mut self) {
         let mut queue = self.ring.submission();
         queue.sync();
         let posts = queue.taskrun() || queue.cq_overflow();
         drop(queue);
         if posts || !self.queued.is_empty() {
-            // Only waiting fails.
+            // Only waiting can fail.
             let _ = self.enter(0, None);
         }
     }
 
-    /// Hands what is queued to the kernel, and waits in the same system call until an operation is over or a signal
-    /// comes. Returns at once where [`finished`](Self::finished) has something that was refused, or where there is
-    /// nothing to wait for.
+    /// Passes the queued operations to the kernel, and waits in the same system call until an operation has finished or
+    /// a signal arrives. Returns at once if [`finished`](Self::finished) has a refused operation to return, or if there
+    /// is nothing to wait for.
     ///
     /// # Errors
-    /// `TimedOut` where `timeout` is over, and whatever the kernel says where it cannot be waited for.
+    /// `TimedOut` when `timeout` has elapsed, and the error returned by the kernel if waiting is impossible.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
         if !self.refused.is_empty() || self.free.len() == self.held.len() {
             return Ok(());
@@ -183,7 +185,7 @@ impl<M: Memory> Ring<M> {
         self.enter(1, timeout)
     }
 
-    /// An operation that is over, in no particular order. Makes no system call.
+    /// Returns a finished operation, in no particular order; `None` if there is none. Makes no system call.
     pub fn finished(&mut self) -> Option<Done<M>> {
         loop {
             let Some(entry) = self.ring.completion().next() else { break };
@@ -195,15 +197,15 @@ impl<M: Memory> Ring<M> {
         self.hand_back(key as usize, Err(errno), false)
     }
 
-    /// What became of a send whose memory the network still holds: its result, and the memory, which the kernel only
-    /// reads.
+    /// Returns the result of a send whose memory the network still holds, and the memory, which the kernel only reads.
+    /// `None` for any other operation.
     pub fn sent(&self, key: Key) -> Option<(Result<u32, Errno>, &M)> {
         let held = self.held.get(key.0 as usize)?.as_ref()?;
         let Stage::Sent(result) = held.stage else { return None };
         Some((outcome(result), &held.operation.memory))
     }
 
-    /// One system call, or as many as the submission queue has to be filled.
+    /// Makes one system call, or as many as it takes to pass all queued operations through the submission queue.
     fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         if self.refusal.is_some() {
             return self.enter_without_submitting(want, timeout);
@@ -216,12 +218,12 @@ impl<M: Memory> Ring<M> {
             match entered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
                 Ok(_) if self.queued.is_empty() || taken == 0 => return Ok(()),
                 Ok(_) => {}
-                // Completions have to be taken first, or memory is short: what is queued goes with the next call.
+                // Completions have to be taken first, or memory is short: the queued operations go with the next call.
                 Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => return Ok(()),
                 Err(Errno::TIME) => return Err(io::ErrorKind::TimedOut.into()),
                 Err(errno) => {
                     self.refuse(errno);
-                    // What the kernel has can be waited for all the same, perhaps.
+                    // The operations that the kernel has can perhaps still be waited for.
                     let waits = want > 0 && self.refused.is_empty();
                     return if waits { self.enter_without_submitting(want, timeout) } else { Ok(()) };
                 }
@@ -229,7 +231,7 @@ impl<M: Memory> Ring<M> {
         }
     }
 
-    /// Moves queued operations into the submission queue, and says how many of them are in it.
+    /// Moves queued operations into the submission queue, and returns the number of operations in it.
     fn fill(&mut self) -> usize {
         let mut queue = self.ring.submission();
         let mut filled = queue.len();
@@ -257,8 +259,8 @@ impl<M: Memory> Ring<M> {
         self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&timeout))
     }
 
-    /// Takes note of what the kernel has now, and says how many operations are new: of those in the submission queue it
-    /// takes the first ones first.
+    /// Records the operations that the kernel has taken, and returns their number: it takes those in the submission
+    /// queue in order.
     fn note_taken(&mut self, filled: usize) -> usize {
         let mut queue = self.ring.submission();
         queue.sync();
@@ -273,13 +275,13 @@ impl<M: Memory> Ring<M> {
         taken
     }
 
-    /// From here on nothing is submitted, and what the kernel does not have comes back.
+    /// Stops all further submission; the operations that the kernel does not have come back.
     fn refuse(&mut self, errno: Errno) {
         self.refusal.get_or_insert(errno);
         self.refused.extend(self.queued.drain(..));
     }
 
-    /// As [`enter`](Self::enter), but whatever is in the submission queue stays there.
+    /// Like [`enter`](Self::enter), but the entries in the submission queue stay there.
     fn enter_without_submitting(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         if want > 0 {
             let timeout = timeout.map(|timeout| rustix::event::Timespec {
@@ -297,7 +299,7 @@ impl<M: Memory> Ring<M> {
         unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, GETEVENTS, None) }.map(drop)
     }
 
-    /// Takes note of what the kernel says of an operation, and hands it back where that is all.
+    /// Records a completion of an operation, and returns the operation if it is the last one.
     fn note(&mut self, key: usize, result: i32, flags: u32) -> Option<Done<M>> {
         let held = self.held.get_mut(key)?.as_mut()?;
         if cqueue::notif(flags) {
@@ -307,7 +309,7 @@ impl<M: Memory> Ring<M> {
         self.under_way -= 1;
         if cqueue::more(flags) {
             held.stage = Stage::Sent(result);
-            // A socket would stay open behind its owner's back.
+            // The socket would stay open without its owner's knowledge.
             held.operation.file = File::None;
             return None;
         }
@@ -333,7 +335,8 @@ impl<M: Memory> Ring<M> {
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 
-    /// Has what may never end by itself end. What cannot be cancelled (before Linux 6.0) is waited for like the rest.
+    /// Cancels the operations that may never end otherwise. Those that cannot be cancelled (before Linux 6.0) are
+    /// waited for like the rest.
     fn cancel(&self) {
         for (key, held) in self.held.iter().enumerate() {
             if held.as_ref().is_some_and(|held| held.stage == Stage::Taken && held.operation.can_be_cancelled()) {
@@ -345,13 +348,14 @@ impl<M: Memory> Ring<M> {
 }
 
 impl<M: Memory> Drop for Ring<M> {
-    /// Closing a ring does not wait for what is under way, and a disk would go on reading from or writing to memory
-    /// that is somebody else's by then. Reads and sends are cancelled, since nobody wants them any more; writes are
-    /// waited for. Not waited for is what the network holds after a send: it is only read, and see [`Operation::send`].
+    /// Waits for the operations in progress: closing a ring does not, and a disk would continue to read from or write
+    /// to memory that has another owner by then. Reads and sends are cancelled, since their results are no longer
+    /// wanted; writes are waited for. Memory that the network holds after a send is not waited for: it is only read,
+    /// and see [`Operation::send`].
     fn drop(&mut self) {
         self.refuse(Errno::CANCELED);
         self.cancel();
-        // Kept until nothing is under way: dropping somebody's memory may panic.
+        // Kept until no operation is in progress: dropping a caller's memory may panic.
         let mut over = Vec::new();
         loop {
             while let Some(done) = self.finished() {
@@ -361,13 +365,13 @@ impl<M: Memory> Drop for Ring<M> {
                 break;
             }
             if self.enter_without_submitting(1, Some(TIMEOUT)).is_err() {
-                // Rather lose the memory than let the kernel use it when it belongs to somebody else.
+                // Leak the memory rather than let the kernel use it when it has another owner.
                 std::mem::forget(std::mem::take(&mut self.held));
                 return;
             }
         }
         if self.registered && self.free.len() == self.held.len() {
-            // The kernel takes a ring apart some time after it was closed, and keeps pinned pages and files until then.
+            // The kernel destroys a ring some time after it was closed, and keeps pinned pages and files until then.
             let _ = self.ring.submitter().unregister_files();
             let _ = self.ring.submitter().unregister_buffers();
         }
@@ -390,9 +394,9 @@ fn outcome(result: i32) -> Result<u32, Errno> {
     u32::try_from(result).map_err(|_| Errno::from_raw_os_error(-result))
 }
 
-/// How long a disk may take before a ring that is dropped gives its memory up.
+/// Time that a disk may take before a ring that is dropped leaks the memory.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// What the kernel takes for a time of its clock.
+/// Longest timeout passed to the kernel, which it accepts as a time of its clock.
 const LONGEST: Duration = Duration::from_secs(1 << 30);
 /// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
 const GETEVENTS: u32 = 1;

@@ -1,4 +1,4 @@
-//! Memory that the kernel may use while nobody else does.
+//! Memory of operations, which the kernel may use while nothing else does.
 
 use memmap2::MmapMut;
 use std::fmt;
@@ -10,18 +10,19 @@ use std::sync::Arc;
 /// Memory that an operation reads from or writes to.
 ///
 /// # Safety
-/// [`bytes`](Self::bytes) gives the same bytes, at the same address, each time, also after the value was moved. They are
-/// there until the value is dropped, and nothing but the value gives access to them.
+/// [`bytes`](Self::bytes) returns the same bytes, at the same address, each time, also after the value was moved. They
+/// exist until the value is dropped, and nothing but the value gives access to them.
 pub unsafe trait Memory: 'static {
-    /// All of its bytes.
+    /// Returns all bytes of the memory.
     fn bytes(&mut self) -> &mut [u8];
 
-    /// Its number among what was registered with the ring ([`Ring::register_memory`](crate::Ring::register_memory)).
+    /// Returns the index of the memory among those registered with the ring
+    /// ([`Ring::register_memory`](crate::Ring::register_memory)); `None` if it is not registered.
     fn registered(&self) -> Option<u16> {
         None
     }
 
-    /// Takes the file that its operation has made ([`Operation::create`](crate::Operation::create)).
+    /// Takes the file that the operation has created ([`Operation::create`](crate::Operation::create)).
     fn opened(&mut self, file: OwnedFd) {
         drop(file);
     }
@@ -39,7 +40,7 @@ pub struct Slot<M> {
     start: NonNull<u8>,
     length: usize,
     number: u16,
-    /// Keeps the bytes where they are. Nobody looks at them through it.
+    /// Keeps the whole memory where it is; no bytes are accessed through this reference.
     _whole: Arc<M>,
 }
 
@@ -48,11 +49,11 @@ unsafe impl<M: Send + Sync> Send for Slot<M> {}
 // SAFETY: a shared slot only gives shared access to its bytes.
 unsafe impl<M: Send + Sync> Sync for Slot<M> {}
 
-/// Divides memory into slots of `bytes` each, numbered from 0 on, as they are to be registered. What is left over is in
-/// none.
+/// Divides memory into slots of `bytes` each, numbered from 0 on, in the order in which they are to be registered. A
+/// remainder shorter than a slot is in none.
 ///
 /// # Panics
-/// Where there would be more than 65536, or `bytes` is 0.
+/// There would be more than 65536 slots, or `bytes` is 0.
 pub fn slots<M: Memory>(mut memory: M, bytes: usize) -> Vec<Slot<M>> {
     let starts: Vec<NonNull<u8>> =
         memory.bytes().chunks_exact_mut(bytes).map(|slot| NonNull::from(slot).cast()).collect();
@@ -68,7 +69,7 @@ pub fn slots<M: Memory>(mut memory: M, bytes: usize) -> Vec<Slot<M>> {
 }
 
 impl<M> Slot<M> {
-    /// Which one it is.
+    /// Returns the number of the slot.
     pub fn number(&self) -> u16 {
         self.number
     }

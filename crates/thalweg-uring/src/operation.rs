@@ -1,4 +1,4 @@
-//! What the kernel is asked to do, with which file and which memory.
+//! Operations for the kernel, each with its file and its memory.
 
 use crate::{Memory, Slot};
 use io_uring::{opcode, squeue, types};
@@ -13,15 +13,15 @@ use std::sync::Arc;
 /// The file of an operation.
 #[derive(Debug, Clone)]
 pub enum File {
-    /// None.
+    /// No file.
     None,
-    /// An open one.
+    /// An open file.
     Open(Arc<OwnedFd>),
-    /// The one that was registered with the ring ([`Ring::register_file`](crate::Ring::register_file)).
+    /// The file that was registered with the ring ([`Ring::register_file`](crate::Ring::register_file)).
     Registered,
 }
 
-/// Something to be done, and the memory it is done with.
+/// An operation, and the memory it works on.
 #[derive(Debug)]
 pub struct Operation<M> {
     action: Action,
@@ -42,46 +42,46 @@ enum Action {
     Nothing,
 }
 
-/// What an operation leaves behind in its file.
+/// Change that an operation makes to its file.
 #[derive(Debug, Clone, Copy)]
 pub enum Effect<'a> {
-    /// These bytes.
+    /// Bytes are written.
     Write {
-        /// Where.
+        /// Offset in the file in bytes.
         offset: u64,
-        /// All of them, where it is not cut short.
+        /// All bytes to be written; the operation may be cut short.
         bytes: &'a [u8],
     },
-    /// Space.
+    /// Space is allocated.
     Allocate {
-        /// Where.
+        /// Offset in the file in bytes.
         offset: u64,
-        /// How much.
+        /// Length of the space in bytes.
         length: u64,
     },
-    /// So many bytes.
+    /// The length of the file is set.
     Truncate {
-        /// How many.
+        /// New length in bytes.
         length: u64,
     },
-    /// In this directory, a new file.
+    /// A new file is created in this directory.
     Create {
-        /// Its name.
+        /// Name of the file.
         name: &'a CStr,
     },
-    /// In this directory, a file less.
+    /// A file is removed from this directory.
     Remove {
-        /// Its name.
+        /// Name of the file.
         name: &'a CStr,
     },
-    /// All that was written before is on the disk itself.
+    /// All bytes written before are on the disk itself.
     Sync,
-    /// None.
+    /// No change.
     Nothing,
 }
 
 impl<M: Memory> Operation<M> {
-    /// What it leaves behind in its file.
+    /// Returns the change that the operation makes to its file.
     pub fn effect(&mut self) -> Effect<'_> {
         match &self.action {
             Action::Write { range, offset } => {
@@ -97,70 +97,71 @@ impl<M: Memory> Operation<M> {
         }
     }
 
-    /// Its file.
+    /// Returns the file of the operation.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Its memory, where it is not to be done.
+    /// Returns the memory of an operation that is not to be performed.
     pub fn into_memory(self) -> M {
         self.memory
     }
 
-    /// Fills a range of the memory from `offset` of a file.
+    /// Returns an operation that reads from `offset` of a file into a range of the memory.
     ///
     /// # Panics
-    /// Where the memory does not have the range.
+    /// The range does not lie within the memory.
     pub fn read(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
         check(&mut memory, &range);
         Self { action: Action::Read { range, offset }, file, memory }
     }
 
-    /// Writes a range of the memory at `offset` of a file.
+    /// Returns an operation that writes a range of the memory at `offset` of a file.
     ///
     /// # Panics
-    /// Where the memory does not have the range.
+    /// The range does not lie within the memory.
     pub fn write(file: File, mut memory: M, range: Range<usize>, offset: u64) -> Self {
         check(&mut memory, &range);
         Self { action: Action::Write { range, offset }, file, memory }
     }
 
-    /// Sets space aside, and lets the file grow over it (`fallocate`).
+    /// Returns an operation that allocates space, and extends the file over it if necessary (`fallocate`).
     pub fn allocate(file: File, memory: M, offset: u64, length: u64) -> Self {
         Self { action: Action::Allocate { offset, length }, file, memory }
     }
 
-    /// Cuts a file, or lets it grow (Linux 6.9; `EINVAL` before).
+    /// Returns an operation that truncates or extends a file to `length` bytes (Linux 6.9; `EINVAL` before).
     pub fn truncate(file: File, memory: M, length: u64) -> Self {
         Self { action: Action::Truncate { length }, file, memory }
     }
 
-    /// Makes a file of that name in a directory, to be written to; `direct`: past the page cache. The memory
-    /// [gets it](Memory::opened).
+    /// Returns an operation that creates a file of that name in a directory, for writing; with `direct`, the page cache
+    /// is bypassed. The memory [gets the file](Memory::opened).
     pub fn create(directory: File, memory: M, name: CString, direct: bool) -> Self {
         Self { action: Action::Create { name: name.into(), direct }, file: directory, memory }
     }
 
-    /// Removes a file of that name from a directory (Linux 5.11; `EINVAL` before).
+    /// Returns an operation that removes a file of that name from a directory (Linux 5.11; `EINVAL` before).
     pub fn remove(directory: File, memory: M, name: CString) -> Self {
         Self { action: Action::Remove { name: name.into() }, file: directory, memory }
     }
 
-    /// Has everything written so far on the disk itself (`fsync`).
+    /// Returns an operation that writes all data of the file so far to the disk itself (`fsync`).
     pub fn sync(file: File, memory: M) -> Self {
         Self { action: Action::Sync, file, memory }
     }
 
-    /// Only comes back: makes the ring's file descriptor readable.
+    /// Returns an operation that only comes back, which makes the ring's file descriptor readable.
     pub fn nothing(memory: M) -> Self {
         Self { action: Action::Nothing, file: File::None, memory }
     }
 
-    /// Does it with an ordinary system call that waits, for where there is no io_uring. Only what is done to an open
-    /// file.
+    /// Performs the operation by an ordinary, blocking system call, for systems without io_uring. Supports only
+    /// operations on an open file. Returns the memory and the result: the number of bytes moved, or the error returned
+    /// by the kernel.
     ///
     /// # Errors
-    /// Whatever the kernel says.
+    /// The error returned by the kernel.
     pub fn carry_out(mut self) -> (M, Result<u32, Errno>) {
         let result = self.system_call();
         let result = result.map(|moved| u32::try_from(moved).unwrap_or(u32::MAX));
@@ -193,7 +194,7 @@ impl<M: Memory> Operation<M> {
         }
     }
 
-    /// As the kernel is told it. The addresses in it are those of `memory`.
+    /// Returns the submission entry for the kernel. The addresses in it are those of `memory`.
     pub(crate) fn entry(&mut self) -> squeue::Entry {
         let (number, registered) = match &self.file {
             File::None => (-1, false),
@@ -235,26 +236,26 @@ impl<M: Memory> Operation<M> {
         if registered { entry.flags(squeue::Flags::FIXED_FILE) } else { entry }
     }
 
-    /// Whether its result is a file.
+    /// Returns whether the result is a file.
     pub(crate) fn opens(&self) -> bool {
         matches!(self.action, Action::Create { .. })
     }
 
-    /// Whether nobody wants it any more once its ring is dropped, and it may never end by itself.
+    /// Returns whether the operation is of no use once its ring is dropped, and may never end by itself.
     pub(crate) fn can_be_cancelled(&self) -> bool {
         matches!(self.action, Action::Read { .. } | Action::Send { .. })
     }
 }
 
 impl Operation<Slot<MmapMut>> {
-    /// Sends a range of a slot from where it is (`SEND_ZC`), all of it unless the connection ends. With `more`,
-    /// something follows at once. The result is known before the network is done with the memory
-    /// ([`Ring::sent`](crate::Ring::sent)), which may take as long as the other end likes: so this is for memory whose
-    /// pages nobody gets before the network has let go of them, though the ring was dropped. A slot's bytes are
-    /// nobody's then, and unmapped pages stay pinned.
+    /// Returns an operation that sends a range of a slot in place (`SEND_ZC`), all of it unless the connection ends.
+    /// With `more`, further data follows at once. The result is known before the network is done with the memory
+    /// ([`Ring::sent`](crate::Ring::sent)), which may take as long as the other end likes. This is therefore for memory
+    /// whose pages are not reused before the network has released them, even if the ring was dropped: a slot's bytes
+    /// have no owner then, and unmapped pages stay pinned.
     ///
     /// # Panics
-    /// Where the slot does not have the range.
+    /// The range does not lie within the slot.
     pub fn send(socket: File, mut memory: Slot<MmapMut>, range: Range<usize>, more: bool) -> Self {
         check(&mut memory, &range);
         Self { action: Action::Send { range, more }, file: socket, memory }
@@ -268,20 +269,20 @@ fn check<M: Memory>(memory: &mut M, range: &Range<usize>) {
 
 fn part<M: Memory>(memory: &mut M, range: Range<usize>) -> (*mut u8, u32) {
     let bytes = &mut memory.bytes()[range];
-    // A longer one is moved in part, as by any other system call.
+    // A longer range is moved in part, as by any other system call.
     (bytes.as_mut_ptr(), u32::try_from(bytes.len()).unwrap_or(LONGEST))
 }
 
-/// How a file is made.
+/// Returns the flags with which a file is created.
 fn creating(direct: bool) -> OFlags {
     let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     flags.set(OFlags::DIRECT, direct);
     flags
 }
 
-/// Who may do what with a file that was made.
+/// Permissions of a created file.
 const NEW_MODE: u32 = 0o644;
-/// Bytes that one call moves at most (`MAX_RW_COUNT`).
+/// Maximum number of bytes that one call moves (`MAX_RW_COUNT`).
 const LONGEST: u32 = 0x7fff_f000;
 /// `IORING_SEND_ZC_REPORT_USAGE` (Linux 6.2).
 const REPORT_USAGE: u16 = 1 << 3;

@@ -1,4 +1,4 @@
-//! Every operation comes back exactly once, whatever the kernel says.
+//! Tests that every operation comes back exactly once, whatever the kernel returns.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use thalweg_skip::skipped;
 
-/// Eight bytes, a name, and a count of those that are dropped.
+/// Memory of eight bytes, with a name and a count of dropped values.
 struct Word {
     name: usize,
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ impl Drop for Word {
     }
 }
 
-/// A ring, a pipe that reads wait at, and a file that writes go to.
+/// A ring, a pipe on which reads wait, and a file for writes.
 struct Rig {
     ring: Ring<Word>,
     out: File,
@@ -90,7 +90,7 @@ enum Step {
     Write,
     Submit,
     Take,
-    /// The next system call fails, and what was not taken may be taken later.
+    /// The next system call fails; the operations not taken may be taken later.
     Fail(Errno),
     /// The next system call is refused for good.
     Refuse,
@@ -153,7 +153,7 @@ proptest! {
             rig.ring.wait(None).unwrap();
         }
         prop_assert_eq!(rig.dropped.load(Ordering::Relaxed), rig.pushed);
-        // Nothing is left that a later call could submit.
+        // No operation is left that a later call could submit.
         rig.ring.submit();
         prop_assert!(rig.ring.finished().is_none());
         for (name, (kind, result)) in kinds.iter().zip(&back).enumerate() {
@@ -220,7 +220,7 @@ fn a_ring_that_is_dropped_leaves_nothing_under_way() {
     drop(rig.ring);
     assert_eq!(dropped.load(Ordering::Relaxed), 2);
     assert_eq!(file.metadata().unwrap().len(), 0, "the write was never submitted");
-    // Nobody waits at the pipe any more.
+    // No operation waits at the pipe any more.
     rustix::io::write(&into, &[1; 8]).unwrap();
     let File::Open(out) = out else { unreachable!() };
     assert_eq!(rustix::io::read(&*out, &mut [0; 9]), Ok(8));
@@ -229,7 +229,7 @@ fn a_ring_that_is_dropped_leaves_nothing_under_way() {
 #[test]
 fn an_operation_keeps_its_file_open_until_it_is_over() {
     let Some(mut rig) = Rig::new() else { return };
-    // Others, behind which the kernel's workers get to it late.
+    // Many operations, so that the kernel's workers reach some of them late.
     for _ in 0..100 {
         let (file, word) = (Arc::new(rig.file.try_clone().unwrap().into()), rig.word());
         rig.ring.push(Operation::sync(File::Open(file), word));
