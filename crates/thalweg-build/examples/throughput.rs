@@ -1,13 +1,13 @@
-//! What the event builder itself costs per fragment, without links and disks: 3 sources (then 150) offer slots of
-//! 240 fragments of 1 KiB, which are fetched, checked and closed, first with headers checked only, then payloads too.
+//! Cost of the event builder itself per fragment, without links and disks: 3 sources (then 150) offer slots of 240
+//! fragments of 1 KiB, which are fetched, checked and closed, first with headers checked only, then payloads too.
 //!
 //! ```sh
 //! cargo run --release -p thalweg-build --example throughput
 //! ```
 //!
-//! Each source's slots reuse one buffer of its own, whose headers are written outside the measured time: records come
-//! from the nearest cache that holds them all (3 sources: 0.8 MB; 150 sources: 39 MB). Of all slots the median is
-//! printed, so that being interrupted does not count.
+//! Each source's slots reuse one buffer of the source, whose headers are written outside the measured time: records
+//! come from the nearest cache that holds them all (3 sources: 0.8 MB; 150 sources: 39 MB). The median of all slots is
+//! printed, so that interruptions do not count.
 
 use std::time::{Duration, Instant};
 use thalweg_build::{Builder, BuilderConfig, Check, Hold, Window};
@@ -128,7 +128,7 @@ fn measure(sources: u16, check: Check) {
     );
 }
 
-/// The time that the checksums of a slot alone take.
+/// Returns the time that the checksums of a slot alone take.
 fn checksums(slot: &[u8], check: Check) -> Duration {
     let begin = Instant::now();
     for record in slot.chunks_exact(record_len(PAYLOAD)) {

@@ -31,32 +31,32 @@ pub struct Builder {
     config: BuilderConfig,
     events: OpenEvents,
     sources: Vec<Source>,
-    /// What to look at each source for; renewed whenever the source changes.
+    /// Cached wake-up conditions of each source; recomputed whenever the source changes.
     due: Vec<Due>,
-    /// No offer is to be admitted before the oldest open event reaches `next_base` or the youngest `next_end`.
+    /// No offer can be admitted before the oldest open event reaches `next_base` or the youngest exceeds `next_end`.
     next_base: u64,
     next_end: u64,
     credit: Credit,
     turn: Turn,
-    /// There was no place for what was to be asked for.
+    /// True after a fetch was given back because there was no place for its data; cleared when data arrive.
     short: bool,
     clock: Clock,
-    /// Events below this index are past their deadline.
+    /// Index of the first event that is not past its deadline.
     expired: u64,
-    /// Events that the event filter has rejected.
+    /// Number of events that the event filter has rejected.
     filtered: u64,
-    /// What is still needed begins at this event, counted as this builder does.
+    /// Index of the first event whose data are still needed, within this builder's share; set by [`hold`](Self::hold).
     held: u64,
-    /// Since when sources that are far ahead wait, with no event open, for others that are silent.
+    /// Time since when sources that are far ahead wait, with no event open, for silent sources.
     ahead: Option<Duration>,
-    /// The run ends in front of this event, as far as is known.
+    /// First event beyond the end of the run, as far as the end is known.
     end: EventId,
-    /// Nothing more is built.
+    /// True once the run was abandoned: no further event is built.
     abandoned: bool,
 }
 
 impl Builder {
-    /// A builder at the beginning of a run.
+    /// Returns a builder at the beginning of a run.
     pub fn new(config: BuilderConfig) -> Self {
         let first = share_index(config.first, &config).min(NEVER - 1);
         let sources: Vec<Source> =
@@ -83,26 +83,27 @@ impl Builder {
         }
     }
 
-    /// What it was made with.
+    /// Returns the configuration the builder was created with.
     pub fn config(&self) -> &BuilderConfig {
         &self.config
     }
 
-    /// The source with this id, if it is expected.
+    /// Returns the index of the source with this id; `None` if the source is not expected.
     pub fn source_index(&self, id: SourceId) -> Option<usize> {
         self.config.sources.iter().position(|(source, _)| *source == id)
     }
 
-    /// A source is connected, for the first time or again, with so many slots; `near` where its bytes cross no network,
-    /// and none of the window. Returns the ticket below which it may forget everything.
+    /// Notes that a source has connected, for the first time or again, with this number of slots. A source is `near` if
+    /// its bytes cross no network; it takes no part of the window. Returns the ticket below which the source may
+    /// release every slot.
     pub fn connected(&mut self, source: usize, slots: u32, near: bool) -> u64 {
         self.credit.connected(source, near);
         let entry = &mut self.sources[source];
         if !self.abandoned {
             entry.presence = Presence::Here;
         }
-        // As many again may be under way that the source has dropped, or believes released. No source has a million
-        // slots; one that says so may not have us keep as many offers.
+        // Twice the slots: as many again may be under way that the source has dropped, or believes released. No source
+        // has a million slots; a larger number must not make this builder keep as many offers.
         entry.most = 2 * u64::from(slots.min(MOST_SLOTS)) + 2;
         entry.told = entry.released();
         let released = entry.told;
@@ -110,8 +111,8 @@ impl Builder {
         released
     }
 
-    /// The connection to a source is down. What was asked of it is asked again when it comes back; when it does not
-    /// come back within the deadline, it is given up.
+    /// Notes that the connection to a source is down. Its unanswered fetches are repeated when it reconnects; if it
+    /// does not reconnect within the deadline, it is given up.
     pub fn gone(&mut self, source: usize, now: Duration) {
         self.advance(now);
         let entry = &mut self.sources[source];
@@ -129,15 +130,15 @@ impl Builder {
         self.renew(source);
     }
 
-    /// Gives a source up for the rest of the run, unless it connects again: no event waits for it any more, and what it
-    /// had offered is lost.
+    /// Gives a source up for the rest of the run, unless it connects again: no event waits for it any longer, and its
+    /// undelivered offers are lost.
     pub fn give_up(&mut self, source: usize, now: Duration) {
         self.lose(source, now);
         self.admit_offers(source);
         self.admit_all_offers();
     }
 
-    /// What a source had offered and did not deliver is lost.
+    /// Marks what a source has offered and not delivered as lost.
     fn lose(&mut self, source: usize, now: Duration) {
         self.gone(source, now);
         let Self { events, sources, .. } = self;
@@ -157,17 +158,16 @@ impl Builder {
         }
     }
 
-    /// Whether a source has been given up.
+    /// Returns whether a source has been given up.
     pub fn is_given_up(&self, source: usize) -> bool {
         self.sources[source].presence == Presence::Dead
     }
 
-    /// An offer arrived. True where a fetch of this ticket is under way and must be called off: the source has dropped
-    /// it.
+    /// Takes an offer that arrived. Returns true if a fetch of this ticket is under way and must be cancelled because
+    /// the source has dropped the ticket.
     ///
     /// # Errors
-    /// Where the offer breaks the rules of the conversation. It is not taken then, and its source cannot be relied on
-    /// any more.
+    /// An offer that breaks the rules of the protocol. It is not taken, and its source cannot be relied on any longer.
     pub fn offered(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
         self.advance(now);
         let entry = &mut self.sources[source];
@@ -175,7 +175,7 @@ impl Builder {
             return Ok(false);
         }
         if offer.ticket < entry.released() {
-            // Its release was lost with a connection, or on a lossy link: say it again.
+            // Its release was lost with a connection, or on a lossy link: repeat it.
             entry.told = u64::MAX;
             return Ok(false);
         }
@@ -197,8 +197,8 @@ impl Builder {
         Ok(false)
     }
 
-    /// A source says that of events below `below` it has nothing but what it has offered with tickets below `tickets`:
-    /// the builder need not wait for its next offer to know. Where events are assigned that may be far away.
+    /// Notes that a source has no fragments of events below `below` except those offered with tickets below `tickets`.
+    /// The builder then need not wait for the source's next offer, which may be far away where events are assigned.
     pub fn passed(&mut self, source: usize, below: EventId, tickets: u64, now: Duration) {
         self.advance(now);
         let until = share_index(below, &self.config).min(NEVER - 1);
@@ -217,7 +217,7 @@ impl Builder {
         let (first, behind) = self.events_of(&offer)?;
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
-        // A fragment too long for one slot comes in several offers of the same event.
+        // A fragment longer than one slot comes in several offers of the same event.
         let passed = entry.next >= entry.passed.1 && first < entry.passed.0;
         let continues = first + 1 == entry.offered_until && entry.offered > 0;
         if passed || first < entry.offered_until && !continues {
@@ -252,7 +252,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Index of the first event of an offer, and of the one behind its last.
+    /// Returns the index of the first event of an offer, and the index after its last event.
     fn events_of(&self, offer: &Announcement) -> Result<(u64, u64), Violation> {
         let BuilderConfig { builder, builders, .. } = self.config;
         let Announcement { first: EventId(event), count, bytes, .. } = *offer;
@@ -264,7 +264,7 @@ impl Builder {
         if count == 0 || !dropped && (count > most || u64::from(count) * HEADER_LEN as u64 > u64::from(bytes)) {
             return Err(Violation::Size { count, bytes, most });
         }
-        // The event behind the last one must have a number too, and that is not `NEVER`.
+        // The event after the last one must have a number too, and that number is not `NEVER`.
         let behind = stride.checked_mul(u64::from(count)).and_then(|span| span.checked_add(event));
         if behind.is_none_or(|behind| behind == NEVER) {
             return Err(Violation::Range { first: event, count });
@@ -273,7 +273,7 @@ impl Builder {
         Ok((first, first + u64::from(count)))
     }
 
-    /// A ticket that is open was announced again: after a reconnection, or because the source had to drop it.
+    /// Takes a repeated offer of an open ticket: after a reconnection, or because the source had to drop the ticket.
     fn offered_again(&mut self, source: usize, offer: Announcement) -> Result<bool, Violation> {
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
@@ -284,7 +284,7 @@ impl Builder {
             return Err(Violation::Changed(offer.ticket));
         }
         if !dropped {
-            // The place in the arena may have changed if the source had to move it.
+            // The offset in the arena may have changed if the source had to move the slot.
             ticket.offer.arena_offset = offer.arena_offset;
             return Ok(false);
         }
@@ -317,7 +317,7 @@ impl Builder {
         self.events.advance(self.clock.now);
     }
 
-    /// Looks at the offers of a source whose events may now be open.
+    /// Admits the offers of a source whose events may now be open.
     fn admit_offers(&mut self, source: usize) {
         let now = self.clock.active();
         loop {
@@ -362,7 +362,7 @@ impl Builder {
         self.renew(source);
     }
 
-    /// Where no event is open, passes over those of which no source will deliver anything, however many they are.
+    /// If no event is open, skips the events of which no source will deliver anything, however many they are.
     fn skip_silence(&mut self) {
         if self.events.is_empty() {
             let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NEVER);
@@ -372,7 +372,7 @@ impl Builder {
         }
     }
 
-    /// Looks at the sources for which something has changed with the events that are open.
+    /// Admits the offers of all sources for which a change of the open events makes a difference.
     fn admit_all_offers(&mut self) {
         while !self.events.is_backed_up() {
             if self.events.base() >= self.next_base || self.events.end() > self.next_end {
@@ -393,8 +393,8 @@ impl Builder {
         }
     }
 
-    /// Where no event is open, and the next that any source mentions lies beyond those that may be opened, passes over
-    /// those between. True where it did.
+    /// If no event is open, and the next event that any source mentions lies beyond those that may be opened, skips the
+    /// events between. Returns true if events were skipped.
     fn pass_over(&mut self) -> bool {
         let is_ahead = self.events.is_empty() && self.next_base != NEVER && self.first_mention().is_some();
         if !is_ahead {
@@ -411,12 +411,12 @@ impl Builder {
         true
     }
 
-    /// Index of the first event that a source has mentioned and that has not been admitted.
+    /// Returns the index of the first event that a source has mentioned and that has not been admitted.
     fn first_mention(&self) -> Option<u64> {
         self.sources.iter().filter_map(Source::first_mention).min()
     }
 
-    /// Notes what a source's offers wait for.
+    /// Recomputes the conditions that a source's offers wait for.
     fn renew(&mut self, source: usize) {
         let due = self.sources[source].due(u64::from(self.events.most()));
         self.next_base = self.next_base.min(due.base);
@@ -424,14 +424,14 @@ impl Builder {
         self.due[source] = due;
     }
 
-    /// The bytes of a ticket are in place. Calls `record` with offset in `bytes` and header for each good record in
-    /// front of the end of the run. Whatever else is in there is counted, and the events do not wait for it. Bytes of a
-    /// ticket that was not asked for, or was called off since, are ignored.
+    /// Takes the bytes of a ticket, which are in place. Calls `record` with the offset in `bytes` and the header of
+    /// each good record before the end of the run. Any other content is counted, and the events do not wait for it.
+    /// Bytes of a ticket that was not fetched, or whose fetch was cancelled since, are ignored.
     ///
     /// # Errors
     ///
-    /// A record that no source may send. Those in front of it stay built; the rest of the ticket is lost when the
-    /// source is [given up](Self::give_up), which is for the caller to do.
+    /// A record that no source may send. The records before it stay built; the rest of the ticket is lost when the
+    /// caller [gives the source up](Self::give_up).
     pub fn arrived<B: RecordBytes + ?Sized>(
         &mut self,
         source: usize,
@@ -459,7 +459,7 @@ impl Builder {
                 && (check == Check::Headers || header.crc_matches(|| bytes.crc32c(payload)));
             #[expect(clippy::cast_possible_truncation, reason = "a slot is shorter than 2^32 bytes")]
             let at = at as u32;
-            // The bytes behind a bad one can still be found, since the header says how long it is.
+            // The bytes after a bad record can still be found, since its header gives its length.
             if !good {
                 entry.damaged(events, index, source);
             } else if header.status.intersects(Status::SET_BY_BUILDERS) {
@@ -494,7 +494,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Keeps what is left of a ticket from event `index` on, which is to be lost with its source.
+    /// Keeps the rest of a ticket, from event `index` on; it is lost when its source is given up.
     fn keep_rest(&mut self, source: usize, ticket: Ticket, index: u64) {
         #[expect(clippy::cast_possible_truncation, reason = "a part of it")]
         let count = (ticket.end() - index) as u32;
@@ -502,12 +502,12 @@ impl Builder {
         self.renew(source);
     }
 
-    /// A source ended the run with its final counters. Those of one that was given up come too late: its final counters
-    /// are what it offered.
+    /// Takes the final counters with which a source ends the run. Final counters of a source that was given up are
+    /// ignored as too late: its offers count instead.
     ///
     /// # Errors
-    /// Where the final counters tell of other tickets than it offered: it has not ended then, and cannot be relied on
-    /// any more.
+    /// Final counters that report another number of tickets than the source offered. The source has not ended then, and
+    /// cannot be relied on any longer.
     pub fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead {
@@ -524,7 +524,7 @@ impl Builder {
         Ok(())
     }
 
-    /// A source says what it did not take from its device so far.
+    /// Takes a source's counters of what it has not taken from its device so far.
     pub fn not_taken(&mut self, source: usize, what: NotTaken) {
         let ledger = &mut self.sources[source].ledger;
         ledger.not_taken = ledger.not_taken.max(what.fragments);
@@ -532,20 +532,20 @@ impl Builder {
         ledger.of_no_event = ledger.of_no_event.max(what.of_no_event);
     }
 
-    /// Whether a source has sent its final counters.
+    /// Returns whether a source has sent its final counters.
     pub fn has_ended(&self, source: usize) -> bool {
         self.sources[source].accounts.is_some()
     }
 
-    /// Whether a source has nothing more to tell or to deliver: it may be told good-bye.
+    /// Returns whether a source has nothing more to announce or to deliver, so that the connection can be closed.
     pub fn is_settled(&self, source: usize) -> bool {
         self.sources[source].is_settled()
     }
 
-    /// Time passes: events whose deadline is over no longer wait for sources that have not mentioned them and have been
-    /// silent for as long. A source that is merely slower than others is not: its offers come in order, so as long as
-    /// it goes on it has not missed the event. Sources that have been away for as long are given up. Returns the
-    /// sources given up now.
+    /// Advances the time. Events past their deadline no longer wait for sources that have not mentioned them and have
+    /// been silent for a deadline. A source that is merely slower than others still counts: its offers come in order,
+    /// so as long as they continue it has not missed the event. Sources that have been disconnected for a deadline are
+    /// given up. Returns the sources given up by this call.
     pub fn time(&mut self, now: Duration) -> Vec<usize> {
         self.advance(now);
         let (active, deadline) = (self.clock.active(), self.config.deadline);
@@ -565,7 +565,7 @@ impl Builder {
         given_up
     }
 
-    /// Closes events to sources that have not mentioned them in time.
+    /// Ends the wait of events for sources that have not mentioned them in time.
     fn expire(&mut self, is_over: impl Fn(Duration) -> bool) {
         let before = self.expired;
         let mut index = self.expired.max(self.events.base());
@@ -597,7 +597,8 @@ impl Builder {
         }
     }
 
-    /// Since when event `index` waits for a source that is silent; since it was opened, where it waits for none.
+    /// Returns since when event `index` waits for a silent source; the time at which it was opened if it waits for
+    /// none.
     fn overdue(&self, index: u64) -> Option<Duration> {
         let opened = self.events.opened(index)?;
         let silent = self
@@ -608,7 +609,7 @@ impl Builder {
         Some(silent.map(|(_, entry)| entry.spoke.max(opened)).min().unwrap_or(opened))
     }
 
-    /// When [`time`](Self::time) should next be called, at the latest; nothing where nothing waits for time.
+    /// Returns the latest time at which [`time`](Self::time) should next be called; `None` if nothing waits for a time.
     pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
         let stalled = self.clock.stalled()?;
         let deadline = self.config.deadline;
@@ -617,25 +618,26 @@ impl Builder {
         Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
     }
 
-    /// What the path was found to carry, where that was to be found out and is known.
+    /// Returns the measured capacity of the path; `None` if it is not searched for or not known yet.
     pub fn found(&self) -> Option<Found> {
         self.credit.found()
     }
 
-    /// When [`next_fetch`](Self::next_fetch), which had nothing, should be asked again even if nothing happens: the
-    /// pace of asking will allow more.
+    /// Returns when [`next_fetch`](Self::next_fetch), having returned `None`, should be called again even if nothing
+    /// happens: the time at which pacing allows more.
     pub fn next_ask(&self) -> Option<Duration> {
         self.credit.next()
     }
 
-    /// Whether something behind the builder (no free block) keeps it from fetching. Meanwhile no deadline passes.
+    /// Sets whether something downstream of the builder (no free block) keeps it from fetching. No deadline passes
+    /// meanwhile.
     pub fn stalled(&mut self, stalled: bool, now: Duration) {
         self.advance(now);
         self.clock.stall(stalled, now);
     }
 
-    /// The next closed events, oldest closing first. To be asked until there are none: where too many wait, no event is
-    /// opened.
+    /// Returns the next closed events, in the order of closing. To be called until it returns `None`: while too many
+    /// closed events wait to be taken, no event is opened.
     pub fn next_closed(&mut self) -> Option<Closed> {
         let mut next = self.events.next_closed();
         if next.is_none() {
@@ -646,16 +648,16 @@ impl Builder {
         Some(Closed { first: self.event(first), count, missing })
     }
 
-    /// What belongs to this event, or to one behind it, is not [released](Self::release), though it was
-    /// [taken](Self::next_closed); nor is what belongs to an event that is closed and was not taken, or to one behind it.
-    /// Until it is said again.
+    /// Holds back the [release](Self::release) of data of event `from` and later ones, though these events were
+    /// [taken](Self::next_closed), and of data of closed events that were not taken, and later ones. Valid until the
+    /// next call.
     pub fn hold(&mut self, from: Option<EventId>) {
         let taken = from.map_or(u64::MAX, |event| event.0 / u64::from(self.config.builders));
         self.held = taken.min(self.events.oldest_closed());
     }
 
-    /// For a source: all tickets below the returned one are to be released; nothing where that was said already. Where
-    /// slots are held until their events are closed, to be asked after these were taken with
+    /// Returns the ticket of a source below which all tickets are to be released; `None` if that was returned before.
+    /// Where slots are held until their events are closed, to be called after these events were taken with
     /// [`next_closed`](Self::next_closed).
     pub fn release(&mut self, source: usize) -> Option<u64> {
         let base = self.events.base().min(self.held);
@@ -671,8 +673,8 @@ impl Builder {
         release
     }
 
-    /// Whether what [`release`](Self::release) would tell a source can wait for a fetch that will be made of it: part of
-    /// what it offered is still to be asked for, and no more than a quarter of its slots would wait.
+    /// Returns whether the [`release`](Self::release) of a source can be sent together with a later fetch: some of its
+    /// offers are still to be fetched, and no more than a quarter of its slots would wait.
     pub fn may_release_later(&self, source: usize) -> bool {
         let entry = &self.sources[source];
         let waiting = || entry.released().checked_sub(entry.told);
@@ -680,7 +682,7 @@ impl Builder {
         !entry.ready.is_empty() && waiting().is_some_and(|waiting| 4 * waiting <= slots)
     }
 
-    /// Whether every source has ended or was given up, and every event is closed and was taken.
+    /// Returns whether every source has ended or was given up, and every event is closed and was taken.
     pub fn is_finished(&self) -> bool {
         self.events.is_empty()
             && !self.events.has_closed()
@@ -688,58 +690,60 @@ impl Builder {
             && self.sources.iter().all(Source::is_settled)
     }
 
-    /// Events closed so far and not rejected, and how many of them incomplete.
+    /// Returns the number of events closed so far and not rejected, and the number of incomplete ones among them.
     pub fn counts(&self) -> (u64, u64) {
         (self.events.built(), self.events.incomplete())
     }
 
-    /// How long the events that were closed had been open, in nanoseconds.
+    /// Returns the distribution of the times for which closed events had been open, in nanoseconds.
     pub fn completion(&self) -> &Histogram<u64> {
         self.events.completion()
     }
 
-    /// Counts completion times anew.
+    /// Clears the distribution of completion times.
     pub fn forget_completions(&mut self) {
         self.events.forget_completions();
     }
 
-    /// The oldest event that is open, or the next to be opened. What is asked of it must not wait for later ones.
+    /// Returns the oldest open event, or the next to be opened. A fetch for it must not wait for later events.
     pub fn oldest_event(&self) -> EventId {
         self.event(self.events.base())
     }
 
-    /// Events that are open now; never more than [`BuilderConfig::open_events`].
+    /// Returns the number of open events; never more than [`BuilderConfig::open_events`].
     pub fn open_events(&self) -> u64 {
         self.events.end() - self.events.base()
     }
 
-    /// Bytes asked for and not yet received, over all sources that are not near.
+    /// Returns the number of bytes requested and not yet received, over all sources that are not near.
     pub fn in_flight(&self) -> u64 {
         self.credit.outstanding()
     }
 
-    /// Bytes asked of one source and not yet received.
+    /// Returns the number of bytes requested from one source and not yet received.
     pub fn in_flight_of(&self, source: usize) -> u64 {
         self.credit.outstanding_of(source)
     }
 
-    /// What the credit window is doing; nothing where the window is constant.
+    /// Returns the state of the credit window; `None` if the window is constant.
     pub fn credit(&self) -> Option<CreditState> {
         self.credit.state()
     }
 
-    /// Bytes received of slots that have not arrived as a whole, over all sources that are not near. Where sources are
-    /// asked in turn, many slots arrive at the same time, and nothing but parts in between.
+    /// Returns the number of bytes received of slots that have not arrived as a whole, over all sources that are not
+    /// near. Where sources are fetched from in turn, many slots complete at the same time, and only parts arrive in
+    /// between.
     pub fn in_parts(&self) -> u64 {
         self.credit.in_parts()
     }
 
-    /// Payload bytes and fragments built so far, over all sources, those of events that were rejected later included.
+    /// Returns the payload bytes and fragments built so far, over all sources, including those of events that were
+    /// rejected later.
     pub fn progress_counts(&self) -> (u64, u64) {
         self.sources.iter().fold((0, 0), |(bytes, built), entry| (bytes + entry.ledger.bytes, built + entry.built))
     }
 
-    /// Sources' processor time in nanoseconds and bytes copied, as their final counters say.
+    /// Returns the sources' processor time in nanoseconds and bytes copied, as reported in their final counters.
     pub fn source_costs(&self) -> (u64, u64) {
         let books = self.sources.iter().filter_map(|entry| entry.accounts);
         books.fold((0, 0), |(cpu, copied), books| {
@@ -747,13 +751,13 @@ impl Builder {
         })
     }
 
-    /// The final counters as they stand. `recorded` says whether what was built is on disk; `unwritten` is, per source,
-    /// how many fragments of closed events the disk failed to take.
+    /// Returns the final counters as they stand. `recorded`: whether the built events are on disk. `unwritten`: per
+    /// source, the number of fragments of closed events that could not be written to disk.
     pub fn ledger(&self, recorded: bool, unwritten: &[u64], unknown_sources: u64) -> Ledger {
         let sources = self.sources.iter().enumerate().map(|(index, entry)| {
             let mut books = entry.ledger.clone();
             let kept = entry.built - entry.unbuilt;
-            // What was built and does not count any more, since the run ended in front of it, may be among the
+            // Fragments that were built and no longer count, because the run ended before them, may be among the
             // unwritten.
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
             books.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
@@ -774,13 +778,13 @@ impl Builder {
     }
 }
 
-/// What a good record is.
+/// Result of entering a good record.
 enum Entered {
-    /// To be recorded.
+    /// The record is to be recorded.
     New,
-    /// Of no use, and counted.
+    /// The record is of no use, and was counted.
     Counted,
-    /// A whole fragment that was here already.
+    /// The record is a whole fragment that had arrived already.
     Twice,
 }
 
@@ -809,10 +813,10 @@ fn enter(events: &mut OpenEvents, entry: &mut Source, source: usize, index: u64,
     Entered::Counted
 }
 
-/// Time as events see it: it stands still while the builder itself is held up by what is behind it.
+/// Time as events see it: the clock stands still while the builder itself is stalled by what is downstream.
 #[derive(Debug, Default)]
 struct Clock {
-    /// The latest time it was told.
+    /// Latest time it was advanced to.
     now: Duration,
     stalled: Duration,
     since: Option<Duration>,
@@ -823,7 +827,7 @@ impl Clock {
         self.now = self.now.max(now);
     }
 
-    /// The time as events see it now.
+    /// Returns the current time as events see it.
     fn active(&self) -> Duration {
         self.at(self.now)
     }
@@ -843,16 +847,16 @@ impl Clock {
         }
     }
 
-    /// How long it has stood still so far; nothing while it does.
+    /// Returns the total time for which the clock has stood still; `None` while it stands still.
     fn stalled(&self) -> Option<Duration> {
         self.since.is_none().then_some(self.stalled)
     }
 }
 
-/// The index, within a builder's share, of the first event of the share that is not below `event`.
+/// Returns the index, within a builder's share, of the first event of the share that is not below `event`.
 fn share_index(event: EventId, config: &BuilderConfig) -> u64 {
     event.0.saturating_sub(u64::from(config.builder)).div_ceil(u64::from(config.builders))
 }
 
-/// More slots than any source has.
+/// Upper limit of the number of slots of a source: more than any source has.
 const MOST_SLOTS: u32 = 1 << 20;

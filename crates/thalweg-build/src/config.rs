@@ -1,81 +1,83 @@
-//! What a builder must know before the run.
+//! Configuration of a builder, fixed before the run.
 
 use std::time::Duration;
 use thalweg_wire::{EventId, RunNumber, SourceId};
 
-/// What a builder must know before the run.
+/// Configuration of a builder, fixed before the run.
 #[derive(Debug, Clone)]
 pub struct BuilderConfig {
-    /// The run.
+    /// Number of the run.
     pub run: RunNumber,
-    /// Which builder this is, of `builders`: it builds the events `e` with `e % builders == builder`.
+    /// Number of this builder within `builders`: it builds the events `e` with `e % builders == builder`.
     pub builder: u32,
-    /// How many builders share the events; at least 1.
+    /// Number of builders that share the events; at least 1.
     pub builders: u32,
-    /// Its number among all builders of the run, whoever has which events, and their count: where it begins to ask, and
-    /// how far it spreads what it asks for.
+    /// Number of this builder among all builders of the run, whichever events they have, and number of those builders.
+    /// Determines the source it starts with, and how far it spreads its fetches.
     pub rank: (u32, u32),
-    /// The expected sources, and their names.
+    /// Expected sources, and their names.
     pub sources: Vec<(SourceId, String)>,
-    /// Those of the sources, by their index, that are asked first of each event: level 2 decides on what they send
-    /// whether the others are asked at all. None: every source is asked.
+    /// Indices of the sources that are fetched from first for each event: level 2 decides from their fragments whether
+    /// the others are fetched from at all. Empty: every source is fetched from.
     pub level2: Vec<usize>,
-    /// The first event of the run.
+    /// First event of the run.
     pub first: EventId,
-    /// Bytes that may be asked for and not yet received, over all sources. One fetch is always allowed.
+    /// Limit of the bytes requested and not yet received, over all sources. One fetch is always allowed.
     pub window: Window,
-    /// Bytes that the links hold on their way to here, whatever the window: what is more would be lost. Slots are asked
-    /// for in pieces where that is less than one. `u64::MAX` where a link loses nothing.
+    /// Bytes that the links hold on their way to the builder, whatever the window: any more would be lost. Slots are
+    /// requested in pieces where this is less than a slot. `u64::MAX` where a link loses nothing.
     pub held: u64,
-    /// How long an event waits for a source that has not mentioned it, and how long a source may be away.
+    /// Longest time for which an event waits for a source that has not mentioned it, and for which a source may be
+    /// disconnected.
     pub deadline: Duration,
-    /// How many events may be open: no source gets further ahead of the slowest than this. An offer may name no more
+    /// Maximum number of open events: no source gets further ahead of the slowest than this. An offer may hold no more
     /// fragments than this; 0 is taken as 1.
     pub open_events: u32,
-    /// The longest payload of a fragment, in bytes.
+    /// Longest payload of a fragment, in bytes.
     pub max_payload: u32,
-    /// How closely to look.
+    /// Checks made on each record.
     pub check: Check,
-    /// When to release.
+    /// Time at which slots are released.
     pub hold: Hold,
 }
 
-/// How many bytes may be asked for and not yet received.
+/// Limit of the bytes requested and not yet received.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Window {
-    /// So many, in whole slots, as fast as they come.
+    /// This number of bytes, in whole slots, without pacing.
     Constant(u64),
-    /// As many as this path carries and half of its buffer holds, in pieces and paced.
+    /// Bandwidth-delay product of this path and half of its buffer, in pieces and paced.
     Credit(Path),
-    /// More and more, up to `most`, until something is lost: to find out what the path carries.
+    /// A rising number of bytes, up to `most`, until something is lost: to measure the capacity of the path.
     Search {
         /// Payload bytes in a segment (TCP's MSS).
         segment: u32,
-        /// Where to give up.
+        /// Window at which the search ends, in bytes.
         most: u64,
     },
 }
 
-/// The way from the sources to the builder, as far as they all share it: the last switch port.
+/// The path from the sources to the builder, as far as they all share it: the last switch port.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Path {
-    /// Payload bytes that the port carries in a second: C.
+    /// Payload bytes that the port carries per second: C.
     pub rate: f64,
-    /// From a fetch to its data when nothing is in the way: τ. What is measured takes its place.
+    /// Time from a fetch to its data on an idle path: τ. A measured value takes its place.
     pub round_trip: Duration,
-    /// Bytes that wait in front of the port before any is dropped: B.
+    /// Bytes that the port can queue before it drops any: B.
     pub buffer: u64,
     /// Payload bytes in a segment (TCP's MSS).
     pub segment: u32,
-    /// Bytes that all sources together may send unasked.
+    /// Bytes that all sources together may send without a fetch.
     pub unasked: u64,
 }
 
 impl Path {
-    /// φ: the part of the buffer that is filled. The other half is for what is not ours and for what comes in bursts.
+    /// φ: the part of the buffer that is filled. The other half is for traffic of others and for bursts.
     pub(crate) const SHARE: f64 = 0.5;
 
-    /// W, in bytes: what the path carries, and a part of its buffer, without what sources may send unasked.
+    /// Returns W, in bytes: the bandwidth-delay product and a part of the path's buffer, less what sources may send
+    /// without a fetch.
     pub fn widest(&self) -> u64 {
         let window = self.rate * self.round_trip.as_secs_f64() + Self::SHARE * self.buffer as f64 - self.unasked as f64;
         // Less than two segments would be a stop-and-wait protocol.
@@ -85,7 +87,7 @@ impl Path {
     }
 }
 
-/// How closely each record is looked at before it counts as built. Its header is always checked.
+/// Checks made on each record before it counts as built. The header is always checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
     /// The header with its CRC.
@@ -94,10 +96,10 @@ pub enum Check {
     Payloads,
 }
 
-/// How long a source's slot is kept.
+/// Time for which a source's slot is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// Until its bytes have arrived in a place of ours.
+    /// Until its bytes have arrived in memory of this builder.
     UntilArrived,
     /// Until its events are closed and handed over: the bytes stay where they are.
     UntilClosed,

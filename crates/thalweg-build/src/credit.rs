@@ -1,7 +1,8 @@
-//! How many bytes may be asked for, and when: the credit window.
+//! The credit window: the number of bytes that may be requested, and the time at which they may be.
 //!
-//! All sources' data meet in one place, the switch port in front of the builder. What has been asked for and has not
-//! arrived is on its way through the network or waits in that port's buffer, so a builder that keeps it within
+//! The data of all sources meet in one place, the switch port that leads to the builder. Bytes that were requested and
+//! have not arrived are on their way through the network or wait in that port's buffer, so a builder that keeps them
+//! within
 //!
 //! ```text
 //! W = C·τ + φ·B
@@ -16,51 +17,54 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::{MESSAGE_LEN, RECORD_ALIGN};
 
-/// Asking goes no faster than the port's rate and this part of it more: enough that the window, not the clock, is what
-/// limits in the steady state, where each arrival makes room for the next fetch; and less at a long distance, so that
-/// what comes too fast for a whole round trip fills no more than a quarter of the buffer.
+/// Pacing headroom: requests are paced at (1 + this) × the port's rate. It is large enough that the window, not the
+/// clock, limits in the steady state, where each arrival makes room for the next fetch. At a long distance it is
+/// reduced, so that the excess of a whole round trip fills no more than a quarter of the buffer.
 const HASTE: f64 = 0.05;
-/// How many pieces the filled part of the buffer holds. With fewer, sources take turns instead of filling the port
-/// together, and each comes as a burst; with more, what goes around each piece (a message, a packet that is not full)
-/// takes more of the port.
+/// Number of pieces that the filled part of the buffer holds. With fewer, sources take turns instead of filling the
+/// port together, and the data of each come as a burst; with more, the overhead of each piece (a message, a packet that
+/// is not full) takes more of the port.
 const PIECES: f64 = 3.0;
-/// The same where there are other builders. A source may be busy with what they asked of it: with more pieces the window
-/// is spread over more sources, of which others are not.
+/// Number of pieces if there are other builders. A source may be busy with their requests: with more pieces the window
+/// is spread over more sources, some of which are not busy.
 const PIECES_OF_MANY: f64 = 18.0;
-/// And this part of the buffer is filled. What is asked for waits in front of sources' links as well, and what waits
-/// too long is taken for lost by TCP, which probes.
+/// Part of the buffer that is filled if there are other builders. Requested data wait in the queues of sources' links
+/// as well, and TCP takes for lost what waits too long, and probes.
 const SHARE_OF_MANY: f64 = 0.4;
-/// And the ramp begins with this part of where it begins for one.
+/// Start of the ramp if there are other builders, as a fraction of its start with one builder.
 const START_OF_MANY: f64 = 1.0 / 8.0;
-/// Bounds of a piece. Shorter ones cost more messages than they are worth; longer ones let one source fill the port.
+/// Limits of the length of a piece: `LONGEST_PIECE` in bytes, `SHORTEST_PIECE` in segments. Shorter ones cost more
+/// messages than they are worth; longer ones let one source fill the port.
 pub(crate) const LONGEST_PIECE: u64 = 64 << 10;
 const SHORTEST_PIECE: u64 = 4;
-/// What a new TCP connection takes before anything is acknowledged: Linux offers no larger window at first.
+/// Initial window of a new TCP connection, in bytes, before anything is acknowledged: Linux offers no larger window at
+/// first.
 const FIRST: u64 = 64 << 10;
-/// After so long a pause TCP begins with a small window again (RFC 2861; its shortest retransmission timeout in Linux).
+/// Pause after which TCP begins with a small window again (RFC 2861; its shortest retransmission timeout in Linux).
 const IDLE: Duration = Duration::from_millis(200);
-/// So many round trips after a loss others are expected.
+/// Number of round trips after a loss during which further losses are expected.
 const LOSSY: u32 = 64;
-/// Rounds are no shorter than this: nothing can be told from a handful of segments.
+/// Shortest duration of a round: a handful of segments gives no information.
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
-/// Where a slot does not fit into what links hold, it is asked for in pieces of at least this part of that.
+/// If a slot does not fit into what links hold, it is requested in pieces of at least that number of bytes divided by
+/// this.
 const LEAST_OF_HELD: u64 = 8;
-/// Pieces are whole cache lines.
+/// Alignment of pieces, in bytes: whole cache lines.
 const ALIGN: u64 = RECORD_ALIGN as u64;
 
-/// What has been asked for of all sources, and what may be.
+/// Bytes that were requested from all sources, and bytes that may be.
 #[derive(Debug)]
 pub(crate) struct Credit {
     outstanding: u64,
-    /// What links hold.
+    /// Bytes that links hold.
     held: u64,
     flows: Vec<Flow>,
-    /// How many sources do not keep up.
+    /// Number of sources that do not keep up.
     slow: usize,
     mode: Mode,
 }
 
-/// What limits it.
+/// The limit of the requested bytes.
 #[derive(Debug)]
 enum Mode {
     Constant(u64),
@@ -84,78 +88,78 @@ impl Mode {
     }
 }
 
-/// One source's part.
+/// State of one source.
 #[derive(Debug, Default)]
 struct Flow {
-    /// Asked for and received so far, and of this, what is of slots that are all here.
+    /// Bytes requested and received so far, and of the received ones, bytes of slots that have arrived completely.
     asked: u64,
     received: u64,
     whole: u64,
-    /// What was asked for and has not arrived.
+    /// Fetches that have not arrived.
     fetches: VecDeque<Asked>,
-    /// When the first of these was asked for had nothing been on the way: it tells the round trip.
+    /// True if nothing was under way when the first of these was requested: its data then give the round trip.
     alone: bool,
-    /// What it can do; nothing where it keeps up.
+    /// Capacity of the source; `None` if it keeps up.
     slow: Option<Slow>,
-    /// `asked` when `slow` was last changed: what was asked before does not show the change.
+    /// Value of `asked` when `slow` was last changed: earlier requests do not show the change.
     changed: u64,
-    /// Bytes that it may have sent since it last told of losses, over the port.
+    /// Bytes that it may have sent over the port since its last report of losses.
     sent: u64,
-    /// It shares memory with us: its bytes cross no port.
+    /// True if the source shares memory with this builder: its bytes cross no port.
     near: bool,
 }
 
 /// A source that does not keep up with the port.
 #[derive(Debug, Clone, Copy)]
 struct Slow {
-    /// Bytes in a second: the highest lately, since a source that was not asked enough shows less.
+    /// Bytes per second: the highest rate lately, since a source with too few requests shows less.
     rate: f64,
-    /// More than this is not asked of it at a time, and in pieces of this many bytes.
+    /// Limit of the bytes requested from it at a time, and length in bytes of the pieces they are requested in.
     most: u64,
     piece: u64,
 }
 
-/// A fetch.
+/// A fetch, for flow control.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
-    /// Up to which byte of all that was ever asked of the source.
+    /// End of the fetch, counted in all bytes ever requested from the source.
     to: u64,
     at: Duration,
-    /// What was outstanding then, this included.
+    /// Bytes outstanding at that time, this fetch included.
     outstanding: u64,
 }
 
-/// The port, as it is known.
+/// State of the switch port, as far as it is known.
 #[derive(Debug)]
 struct Port {
     path: Path,
-    /// There is no other builder that sources could be busy with.
+    /// True if there is no other builder that sources could be busy with.
     alone: bool,
-    /// The shortest time from a fetch to its first data.
+    /// Shortest time from a fetch to its first data.
     round_trip: Option<Duration>,
-    /// What losses have taken off the window.
+    /// Bytes by which losses have reduced the window.
     taken: f64,
-    /// When a loss was last heard of.
+    /// Time at which a loss was last reported.
     lost: Option<Duration>,
-    /// The window at the beginning, which grows by what arrives: TCP's own windows have to grow with it. What they
-    /// cannot take yet would wait in the sources, and come in bursts as soon as they can.
+    /// Window at the beginning, in bytes, which grows by what arrives: TCP's own windows have to grow with it. Data
+    /// that they cannot take yet would wait in the sources, and come in bursts as soon as they can.
     ramp: f64,
     heard: Duration,
-    /// Bytes that may be asked for now without going faster than the port, and when that was worked out.
+    /// Bytes that may be requested now without exceeding the port's rate, and the time for which that was computed.
     tokens: f64,
     at: Duration,
     round: Round,
-    /// The highest rate at which bytes have come lately, in bytes per second.
+    /// Highest rate at which bytes have arrived lately, in bytes per second.
     rate: f64,
-    /// Whether somebody could not be asked because the window was full.
+    /// True if a source could not be fetched from because the window was full.
     full: bool,
-    /// Which source last was as quick as the port allows, and when.
+    /// Source that was last as quick as the port allows, and the time of that.
     prompt: Option<(usize, Duration)>,
-    /// When the pace lets more be asked for; nothing where it is not the pace that keeps us waiting.
+    /// Time at which pacing allows more requests; `None` if pacing is not what delays them.
     next: Option<Duration>,
 }
 
-/// What happened since `began`.
+/// Counters of the round that began at `began`.
 #[derive(Debug, Default)]
 struct Round {
     began: Duration,
@@ -164,14 +168,14 @@ struct Round {
     lost: u64,
 }
 
-/// What the credit window is doing.
+/// State of the credit window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CreditState {
-    /// Bytes that may be asked for and not received: W, as it is now.
+    /// Bytes that may be requested and not received: the present value of W.
     pub window: u64,
-    /// Bytes in a piece.
+    /// Length of a piece, in bytes.
     pub piece: u64,
-    /// The shortest time from a fetch to its data: τ.
+    /// Shortest time from a fetch to its data: τ.
     pub round_trip: Duration,
 }
 
@@ -194,7 +198,7 @@ impl Credit {
         self.outstanding
     }
 
-    /// Bytes asked of one source and not received.
+    /// Returns the number of bytes requested from one source and not received.
     pub(crate) fn outstanding_of(&self, source: usize) -> u64 {
         self.flows[source].outstanding()
     }
@@ -210,13 +214,13 @@ impl Credit {
         }
     }
 
-    /// A source is there; `near` where its bytes cross no network.
+    /// Resets a source that has connected; `near` if its bytes cross no network.
     pub(crate) fn connected(&mut self, source: usize, near: bool) {
         self.gone(source);
         self.flows[source].near = near;
     }
 
-    /// Nothing that was asked of a source will come.
+    /// Forgets all requests to a source: none of them will be answered.
     pub(crate) fn gone(&mut self, source: usize) {
         let flow = &mut self.flows[source];
         self.outstanding -= flow.outstanding();
@@ -224,8 +228,8 @@ impl Credit {
         *flow = Flow { near: flow.near, ..Flow::default() };
     }
 
-    /// Bytes that are asked of a source before it is the next one's turn: a piece, or a slot where they are asked for as
-    /// a whole.
+    /// Returns the bytes requested from a source before the next one's turn: a piece, or a slot where slots are
+    /// requested as a whole.
     pub(crate) fn turn(&self) -> u64 {
         match &self.mode {
             Mode::Constant(_) => 1,
@@ -234,33 +238,35 @@ impl Credit {
         }
     }
 
-    /// Whether a source has its share of the window, or more. Where sources serve several builders, one of them may be
-    /// busy with others': what is asked of it beyond its share would wait there, and be lacking elsewhere.
+    /// Returns whether a source has its share of the window, or more. Where sources serve several builders, a source
+    /// may be busy with the others' requests: bytes requested from it beyond its share would wait there, and be lacking
+    /// elsewhere.
     pub(crate) fn has_its_share(&self, source: usize) -> bool {
         let Some(port) = self.mode.port().filter(|port| !port.alone) else { return false };
         let share = (port.window() / self.flows.len().max(1) as u64).max(port.piece());
         self.flows[source].outstanding() >= share
     }
 
-    /// Whether so much of the window is left that a source may have more than its share. Not at the beginning: the source
-    /// that is there first would be asked for all of it, by all builders.
+    /// Returns whether so much of the window is left that a source may have more than its share. With other builders,
+    /// false on the ramp: the first source to connect would be asked for all of it, by all of them.
     pub(crate) fn has_spare(&self) -> bool {
         let has = |port: &Port| port.alone || !port.on_the_ramp() && 2 * self.outstanding <= port.window();
         self.mode.port().is_none_or(has)
     }
 
-    /// Whether any source does not keep up.
+    /// Returns whether any source does not keep up.
     pub(crate) fn has_slow(&self) -> bool {
         self.slow > 0
     }
 
-    /// Whether a source does not keep up.
+    /// Returns whether a source does not keep up.
     pub(crate) fn is_slow(&self, source: usize) -> bool {
         self.flows[source].slow.is_some()
     }
 
-    /// Whether a source has as much to send as it can use: it is slow, or new. A connection's windows grow with what it
-    /// has carried; what does not fit them would come late, together with what others were asked for then.
+    /// Returns whether a source has as many requests as it can use: it is slow, or new. A connection's windows grow
+    /// with what it has carried; data that do not fit them would come late, together with data requested from others by
+    /// then.
     pub(crate) fn holds_back(&self, source: usize) -> bool {
         let flow = &self.flows[source];
         let Some(port) = self.mode.port() else { return false };
@@ -269,7 +275,7 @@ impl Credit {
         flow.outstanding() > 0 && flow.outstanding() + piece > most
     }
 
-    /// How much of the next `bytes` bytes may be asked of a source now; 0 where it has to wait.
+    /// Returns how many of the next `bytes` bytes may be requested from a source now; 0 if it has to wait.
     pub(crate) fn room(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
         if self.flows[source].near {
             return bytes;
@@ -297,7 +303,7 @@ impl Credit {
                     port.ramp = port.start();
                 }
                 let piece = slow.map_or_else(|| port.piece(), |slow| slow.piece);
-                // A rest that is not worth a piece of its own goes with it.
+                // A remainder that is not worth a piece of its own is requested with the last piece.
                 let piece = if bytes <= piece + piece / 2 { bytes } else { piece };
                 let (window, outstanding) = (port.window(), self.outstanding);
                 let full = |behind: u64| outstanding > behind && outstanding - behind + piece > window;
@@ -315,13 +321,13 @@ impl Credit {
         }
     }
 
-    /// So much was asked of a source.
+    /// Counts a request to a source.
     pub(crate) fn asked(&mut self, source: usize, bytes: u64, now: Duration) {
         let flow = &mut self.flows[source];
         if flow.near {
             return;
         }
-        // Also when more is asked for before the first has come: its first data still tell the round trip.
+        // Also when more is requested before the first data have come: the first data still give the round trip.
         flow.alone |= flow.outstanding() == 0;
         flow.asked += bytes;
         flow.sent = flow.sent.saturating_add(bytes);
@@ -332,7 +338,7 @@ impl Credit {
         }
     }
 
-    /// So much of what was asked of a source has arrived.
+    /// Counts requested bytes of a source that have arrived.
     pub(crate) fn received(&mut self, source: usize, bytes: u64, now: Duration) {
         let flow = &mut self.flows[source];
         let bytes = bytes.min(flow.outstanding());
@@ -343,8 +349,8 @@ impl Credit {
         flow.received += bytes;
         let first = std::mem::take(&mut flow.alone).then(|| flow.fetches.front()).flatten();
         let round_trip = first.map(|first| now.saturating_sub(first.at));
-        // A fetch takes no less than that until all of it is there. Where there is always one under way, and TCP had
-        // not opened its windows when the first was made, this is what tells.
+        // The time until all of a fetch has arrived is at least the round trip. If there is always a fetch under way,
+        // and TCP had not opened its windows when the first was made, this is the only measure.
         let mut shortest = round_trip.unwrap_or(Duration::MAX);
         let mut complete = None;
         while let Some(fetch) = flow.fetches.front().copied()
@@ -375,24 +381,24 @@ impl Credit {
         }
     }
 
-    /// A slot of which so many bytes were asked for is all here.
+    /// Counts a slot, of which this number of bytes was requested, as completely received.
     pub(crate) fn completed(&mut self, source: usize, bytes: u64) {
         let flow = &mut self.flows[source];
         flow.whole = flow.whole.saturating_add(bytes).min(flow.received);
     }
 
-    /// Bytes received of slots that are not all here.
+    /// Returns the bytes received of slots that have not arrived completely.
     pub(crate) fn in_parts(&self) -> u64 {
         self.flows.iter().map(|flow| flow.received - flow.whole).sum()
     }
 
-    /// So much comes from a source unasked.
+    /// Counts bytes that a source sends without a fetch.
     pub(crate) fn unasked(&mut self, source: usize, bytes: u64) {
         let flow = &mut self.flows[source];
         flow.sent = flow.sent.saturating_add(if flow.near { 0 } else { bytes });
     }
 
-    /// What a source will not send after all.
+    /// Takes back requested bytes that a source will not send after all.
     pub(crate) fn called_off(&mut self, source: usize, bytes: u64) {
         let flow = &mut self.flows[source];
         let bytes = bytes.min(flow.outstanding());
@@ -406,8 +412,8 @@ impl Credit {
         }
     }
 
-    /// A source says that it sent so many bytes more, so many of them again because they were lost. It is believed as
-    /// far as it can be true: each byte that it was to send since it last said so was lost once at most.
+    /// Takes a source's report of bytes sent, and of bytes repeated because they were lost, since its last report.
+    /// Numbers are limited to what is possible: each byte that the source was to send since then was lost once at most.
     pub(crate) fn losses(&mut self, source: usize, sent: u64, lost: u64) {
         let flow = &mut self.flows[source];
         let under_way = flow.outstanding();
@@ -426,12 +432,12 @@ impl Credit {
         }
     }
 
-    /// When more may be asked for, where it is the pace that keeps us waiting.
+    /// Returns when more may be requested; `None` if pacing is not what delays requests.
     pub(crate) fn next(&self) -> Option<Duration> {
         self.mode.port()?.next
     }
 
-    /// Nothing waits for the pace any more, as far as is known.
+    /// Clears the time at which pacing allows more, before requests are tried again.
     pub(crate) fn look_again(&mut self) {
         if let Some(port) = self.mode.port_mut() {
             port.next = None;
@@ -444,8 +450,9 @@ impl Flow {
         self.asked - self.received
     }
 
-    /// Bytes that should have been here by now, where losses are heard of: they wait here, behind one that was lost.
-    /// What the sources know of it comes behind the same gap, too late. Says when more of them will be late.
+    /// Returns the number of bytes that should have arrived by now, if losses occur: they wait at this host, after a
+    /// gap left by a lost byte. The sources' own reports of the loss come after the same gap, too late. Sets
+    /// `port.next` to the time at which more bytes will be late.
     fn behind_gaps(flows: &[Self], port: &mut Port, now: Duration) -> u64 {
         if !port.is_lossy() {
             return 0;
@@ -461,13 +468,13 @@ impl Flow {
         late
     }
 
-    /// A source that takes longer than the port can make it take, while others do not, is itself what is slow: more
-    /// credit with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion). It matters only
-    /// while the window is full. Where there are other builders, what took long may have waited for its turn among
-    /// theirs: then nothing follows from it, and turns alone keep credit from gathering at one source.
+    /// Limits a source that takes longer than the port can make it take, while others do not: that source itself is
+    /// slow, and more credit with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion).
+    /// It matters only while the window is full. With other builders, a fetch that took long may have waited for its
+    /// turn among theirs: it then proves nothing, and turns alone keep credit from gathering at one source.
     fn adapt(&mut self, source: usize, port: &mut Port, fetch: Asked, now: Duration) {
         let took = now.saturating_sub(fetch.at);
-        // What was lost takes a round trip more, or two, and what is behind it with it.
+        // Repairing a loss takes one or two more round trips, and delays the data after it.
         let repair = if port.is_lossy() { 2 * port.round_trip() } else { Duration::ZERO };
         let due = port.due().saturating_add(repair);
         let others = port.prompt.is_some_and(|(prompt, at)| prompt != source && now < at.saturating_add(2 * due));
@@ -484,9 +491,9 @@ impl Flow {
 }
 
 impl Slow {
-    /// It keeps what goes through it in the time that the port may take, and two pieces, so that one is there when the
-    /// other has gone. Pieces are short where that time is, so that they do not take much of the window: down to a
-    /// quarter of the others', of which what goes around them does not take much either.
+    /// Limits a source to the bytes that it sends in the time that the port may take, plus two pieces, so that one is
+    /// there when the other has gone. Pieces are short where that time is short, so that they do not take much of the
+    /// window: down to a quarter of the others' length, at which the overhead of each piece is still small.
     fn new(rate: f64, due: Duration, port: &Port) -> Self {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of the window")]
         let through = (rate * due.as_secs_f64()) as u64;
@@ -494,8 +501,8 @@ impl Slow {
         Self { rate, most: through.saturating_add(2 * piece), piece }
     }
 
-    /// A fetch came in time. Where more could have been asked for, it is not slow; otherwise a little more shows
-    /// whether it can do more.
+    /// Returns the limits after a fetch that came in time. If more could have been requested, the source is not slow
+    /// (`None`); otherwise a slightly higher limit shows whether it can do more.
     fn kept_up(self, fetch: Asked, port: &Port) -> Option<Self> {
         let most = self.most + self.most / 8 + port.segment();
         (fetch.outstanding + self.piece > self.most && most < port.window()).then_some(Self { most, ..self })
@@ -525,8 +532,8 @@ impl Port {
         port
     }
 
-    /// Where the ramp begins: what the buffer takes at once. With other builders, a part of that: all begin at the same
-    /// time, and not all sources are there yet.
+    /// Returns the start of the ramp: the bytes that the buffer takes at once. With other builders, a part of that: all
+    /// begin at the same time, and not all sources are connected yet.
     fn start(&self) -> f64 {
         let part = if self.alone { 1.0 } else { START_OF_MANY };
         (part * Path::SHARE * self.path.buffer as f64).max(10.0 * self.segment() as f64)
@@ -536,7 +543,7 @@ impl Port {
         self.ramp < self.widest()
     }
 
-    /// Bytes have come.
+    /// Counts bytes that have arrived.
     fn came(&mut self, bytes: u64, now: Duration) {
         self.ramp = (self.ramp + bytes as f64).min(self.widest().max(self.start()));
         self.heard = now;
@@ -551,18 +558,18 @@ impl Port {
         u64::from(self.path.segment.max(1))
     }
 
-    /// τ: as measured, or as it was said to be.
+    /// Returns τ: the measured value, or the configured one.
     fn round_trip(&self) -> Duration {
         self.round_trip.unwrap_or(self.path.round_trip)
     }
 
-    /// The longest that the port can make a piece take.
+    /// Returns the longest time that the port can make a piece take.
     fn due(&self) -> Duration {
         let queue = Path::SHARE * self.path.buffer as f64 + 2.0 * self.piece() as f64;
         self.round_trip().saturating_add(self.time_of(queue))
     }
 
-    /// Whether losses are heard of, lately.
+    /// Returns whether losses were reported lately.
     fn is_lossy(&self) -> bool {
         self.lost.is_some_and(|at| self.heard <= at.saturating_add(LOSSY * self.round_trip()))
     }
@@ -571,14 +578,14 @@ impl Port {
         Duration::try_from_secs_f64(bytes / self.path.rate).unwrap_or(Duration::MAX)
     }
 
-    /// W, as long as nothing is lost.
+    /// Returns W while nothing is lost, in bytes.
     fn widest(&self) -> f64 {
         let widest = Path { round_trip: self.round_trip(), ..self.path }.widest() as f64;
         let less = if self.alone { 0.0 } else { (Path::SHARE - SHARE_OF_MANY) * self.path.buffer as f64 };
         (widest - less).max(2.0 * self.piece() as f64)
     }
 
-    /// Less than two segments would be a stop-and-wait protocol.
+    /// Returns the narrowest useful window: less than two segments would be a stop-and-wait protocol.
     fn narrowest_useful(&self) -> f64 {
         2.0 * self.segment() as f64
     }
@@ -594,7 +601,7 @@ impl Port {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a buffer")]
         let piece = (Path::SHARE * self.path.buffer as f64 / if self.alone { PIECES } else { PIECES_OF_MANY }) as u64;
         let piece = piece.clamp(shortest, longest);
-        // Whole segments, with the message in front.
+        // Whole segments, including the message before the data.
         (piece - piece % self.segment()).saturating_sub(MESSAGE_LEN as u64).max(shortest)
     }
 
@@ -602,8 +609,10 @@ impl Port {
         (Path::SHARE / 4.0 * self.path.buffer as f64).max(self.segment() as f64)
     }
 
-    /// A token bucket: over any time *t* no more than `burst`, a piece, and (1 + haste)·C·*t* is asked for. The window
-    /// alone would ask for a whole C·τ at once at the beginning, and it would come back all at once.
+    /// Returns whether more may be requested at `now`.
+    ///
+    /// A token bucket: over any time *t* no more than `burst`, a piece, and (1 + haste)·C·*t* is requested. The window
+    /// alone would request a whole C·τ at once at the beginning, and all of it would come back at once.
     fn may_ask(&mut self, now: Duration) -> bool {
         // On the ramp, evenly over the round trip: a gap would come back in every round. It grows by 1.76 in each, kτ
         // of kτ = exp(-kτ) being 0.567.
@@ -616,19 +625,19 @@ impl Port {
         let pace = ((1.0 + haste) * self.path.rate).min(ramp.max(1.0));
         self.tokens = (self.tokens + pace * now.saturating_sub(self.at).as_secs_f64()).min(self.burst());
         self.at = self.at.max(now);
-        // What is asked for may go into debt: being woken a little late then loses nothing.
+        // The bucket may go into debt: waking up a little late then loses nothing.
         let lacks = -self.tokens;
-        // Less than a byte is a matter of rounding: waiting for it would be waiting for nothing.
+        // Less than a byte is a rounding error, not worth a wait.
         if lacks < 1.0 {
             return true;
         }
-        // A nanosecond more, so that it is enough then.
+        // One nanosecond more, so that the tokens suffice then.
         let wait = Duration::try_from_secs_f64(lacks / pace).unwrap_or(Duration::MAX);
         self.next = Some(now.saturating_add(wait).saturating_add(Duration::from_nanos(1)));
         false
     }
 
-    /// Once in a round trip: how fast it went, and what was lost.
+    /// Ends a round, once per round trip: computes the rate, and adapts the window to losses.
     fn end_round(&mut self, now: Duration) {
         let took = now.saturating_sub(self.round.began);
         if took < self.round_trip().max(SHORTEST_ROUND) {
@@ -638,10 +647,11 @@ impl Port {
         self.rate = (received as f64 / took.as_secs_f64()).max(self.rate * (1.0 - 1.0 / 64.0));
         self.taken = match lost {
             0 => self.taken - self.segment() as f64,
-            // Of all that went through the port: what one source lost takes no more than its part of the window.
+            // Relative to all bytes that went through the port: the losses of one source reduce only its part of the
+            // window.
             _ => self.taken + lost as f64 / sent.max(lost.saturating_add(received)) as f64 * self.window() as f64,
         };
-        // Below what the path carries without a queue there is no queue of ours to take away.
+        // If the window is below the path's capacity without a queue, this builder has no queue to reduce.
         let carries = self.rate.min(self.path.rate) * self.round_trip().as_secs_f64() + 2.0 * self.piece() as f64;
         let most = self.widest() - carries.max(self.narrowest_useful());
         self.taken = self.taken.min(most).max(0.0);

@@ -8,47 +8,46 @@ use thalweg_wire::{EventId, Status};
 /// A closed event, or several consecutive ones that are complete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
-    /// The first event.
+    /// Number of the first event.
     pub first: EventId,
-    /// How many events: `first`, `first + builders`, … More than one only where complete.
+    /// Number of events: `first`, `first + builders`, … More than one only if they are complete.
     pub count: u32,
-    /// The sources without a fragment; empty where complete.
+    /// Sources without a fragment; empty if complete.
     pub missing: Vec<Missing>,
 }
 
 /// A source without a fragment in an event that was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Missing {
-    /// Its index in the builder's list of sources.
+    /// Index of the source in the builder's list of sources.
     pub source: usize,
-    /// [`Status::MISSING`], with what is known of the reason.
+    /// [`Status::MISSING`], with the reason as far as it is known.
     pub status: Status,
 }
 
-/// What is known of one source's fragment in one event. Kept in two bits per source.
+/// State of one source's fragment in one event. Kept in two bits per source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Nothing yet.
+    /// No answer yet.
     None,
-    /// The fragment is here.
+    /// The fragment has arrived.
     Present,
-    /// It will not come.
+    /// The fragment will not come.
     Missing,
-    /// Nothing yet, and nothing is wanted: level 2 has rejected the event.
+    /// No answer yet, and none is wanted: level 2 has rejected the event.
     Rejected,
-    /// The event is closed and forgotten.
+    /// The event is closed and no longer stored.
     Forgotten,
 }
 
-/// Why a fragment will not come. Where all sources were silent about an event or dropped it, there is nothing to
-/// record.
+/// Reason why a fragment will not come. If all sources were silent about an event or dropped it, nothing is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
-    /// The source went on to later events without a word about this one.
+    /// The source went on to later events without mentioning this one.
     Skipped,
-    /// The source said nothing about the event, and will not.
+    /// The source has not mentioned the event, and will not.
     Silent(Status),
-    /// The source has no fragment any more, for this reason: it dropped it, or its device lost it.
+    /// The source no longer has the fragment, for this reason: it dropped it, or its device lost it.
     Dropped(Status),
     /// The source delivered a fragment, or was about to, and it cannot be used.
     Spoilt(Status),
@@ -63,7 +62,7 @@ impl Why {
     }
 }
 
-/// What level 2 says of an event. Without a level 2 every event is accepted as it is opened.
+/// Level 2's decision on an event. Without a level 2 every event is accepted as it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Pending,
@@ -71,9 +70,9 @@ enum Verdict {
     Rejected,
 }
 
-/// An hour, in nanoseconds: events that were open for longer count as this long.
+/// One hour, in nanoseconds: upper limit of the recorded time for which an event was open.
 const HOUR: u64 = 3_600_000_000_000;
-/// Events for which memory is set aside at the beginning: 64 bytes each, and 16 for each 64 sources.
+/// Number of events for which memory is allocated at the beginning: 64 bytes each, and 16 for each 64 sources.
 const TOUCHED: u32 = 1 << 16;
 
 /// A window of consecutive events, by their *index* (event number divided by the number of builders).
@@ -81,9 +80,9 @@ const TOUCHED: u32 = 1 << 16;
 pub(crate) struct OpenEvents {
     base: u64,
     most: u32,
-    /// The run ends in front of this event.
+    /// Index of the first event beyond the end of the run.
     stop: u64,
-    /// One past the highest event that was closed.
+    /// Index after the highest event that was closed.
     closed_until: u64,
     sources: usize,
     words: usize,
@@ -91,28 +90,28 @@ pub(crate) struct OpenEvents {
     /// Per event `words` words of "answered" and then `words` words of "present".
     bits: VecDeque<u64>,
     closed: VecDeque<(u64, u32, Vec<Missing>)>,
-    /// The sources that level 2 decides on, a bit each; nothing where there is no level 2.
+    /// Bit mask of the sources that level 2 decides on; empty without a level 2.
     level2: Vec<u64>,
-    /// Events of which all these have answered.
+    /// Events for which all sources of level 2 have answered.
     decidable: VecDeque<u64>,
     incomplete: u64,
     built: u64,
     rejected: u64,
-    /// Per source, events without its fragment that others had, and that it went past.
+    /// Per source, number of events without its fragment that others had, and that the source went past.
     skipped: Vec<u64>,
-    /// How long events were open, in nanoseconds, to two digits.
+    /// Times for which events were open, in nanoseconds, to two digits.
     completion: Histogram<u64>,
-    /// The time now.
+    /// Current time.
     now: Duration,
 }
 
 #[derive(Debug, Clone)]
 struct Event {
-    /// When it was opened: as its deadline sees it, and by the clock.
+    /// Time at which it was opened: in the time of deadlines, and by the clock.
     opened: Duration,
     begun: Duration,
     waiting: u32,
-    /// A fragment of it was delivered, even if it cannot be used.
+    /// True if a fragment of it was delivered, even one that cannot be used.
     delivered: bool,
     verdict: Verdict,
     missing: Vec<(usize, Why)>,
@@ -125,9 +124,10 @@ impl Event {
 }
 
 impl OpenEvents {
-    /// `level2`: the sources that an event is decided on before the others are asked; none where it is not.
+    /// Creates a window without events. `level2`: the sources whose answers an event is decided on before the others
+    /// are fetched from; empty without a level 2.
     pub(crate) fn new(first: u64, most: u32, sources: usize, level2: &[usize]) -> Self {
-        // Made and touched now, up to the default bound: a run then ends with the memory it began with.
+        // Allocated and touched now, up to the default bound: a run then ends with the memory it began with.
         let (ahead, words) = (most.min(TOUCHED) as usize, sources.div_ceil(64));
         let idle = Event {
             opened: Duration::ZERO,
@@ -166,7 +166,7 @@ impl OpenEvents {
         }
     }
 
-    /// Time passes.
+    /// Sets the current time.
     pub(crate) fn advance(&mut self, now: Duration) {
         self.now = now;
     }
@@ -179,22 +179,22 @@ impl OpenEvents {
         self.completion.reset();
     }
 
-    /// The oldest event that is still open, or the next to be opened.
+    /// Returns the oldest event that is still open, or the next to be opened.
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
 
-    /// One past the youngest event that was opened.
+    /// Returns the index after the youngest event that was opened.
     pub(crate) fn end(&self) -> u64 {
         self.base + self.events.len() as u64
     }
 
-    /// How many events may be open.
+    /// Returns the maximum number of open events.
     pub(crate) fn most(&self) -> u32 {
         self.most
     }
 
-    /// One past the youngest event that may be opened.
+    /// Returns the index after the youngest event that may be opened.
     pub(crate) fn limit(&self) -> u64 {
         if self.is_backed_up() {
             return self.end();
@@ -202,18 +202,19 @@ impl OpenEvents {
         self.base.saturating_add(u64::from(self.most)).min(self.stop).max(self.end())
     }
 
-    /// The run ends in front of this event.
+    /// Returns the index of the first event beyond the end of the run.
     pub(crate) fn stop(&self) -> u64 {
         self.stop
     }
 
-    /// One past the highest event that was closed.
+    /// Returns the index after the highest event that was closed.
     pub(crate) fn closed_until(&self) -> u64 {
         self.closed_until
     }
 
-    /// The run ends in front of event `stop`. Open events from there on vanish; tells the source of each fragment that
-    /// is in one of them. Those of events that were closed or rejected are accounted for already.
+    /// Ends the run before event `stop`. Open events from there on are removed; `vanishes` is called with the source of
+    /// each fragment that has arrived for one of them. Fragments of events that were closed or rejected are accounted
+    /// for already.
     pub(crate) fn end_at(&mut self, stop: u64, mut vanishes: impl FnMut(usize)) {
         self.stop = self.stop.min(stop);
         while self.end() > stop
@@ -229,7 +230,7 @@ impl OpenEvents {
         self.decidable.retain(|index| *index < stop);
     }
 
-    /// Whether so many closed events wait to be taken that no more are opened.
+    /// Returns whether so many closed events wait to be taken that no more are opened.
     pub(crate) fn is_backed_up(&self) -> bool {
         self.closed.len() >= self.most as usize
     }
@@ -238,27 +239,27 @@ impl OpenEvents {
         self.events.is_empty()
     }
 
-    /// Whether closed events wait to be taken.
+    /// Returns whether closed events wait to be taken.
     pub(crate) fn has_closed(&self) -> bool {
         !self.closed.is_empty()
     }
 
-    /// Events that were closed and not rejected.
+    /// Returns the number of events that were closed and not rejected.
     pub(crate) fn built(&self) -> u64 {
         self.built
     }
 
-    /// Events that level 2 has rejected and that are closed.
+    /// Returns the number of events that level 2 has rejected and that are closed.
     pub(crate) fn rejected(&self) -> u64 {
         self.rejected
     }
 
-    /// Events without a fragment of `source` that others had, and that it went past.
+    /// Returns the number of events without a fragment of `source` that others had, and that the source went past.
     pub(crate) fn skipped(&self, source: usize) -> u64 {
         self.skipped[source]
     }
 
-    /// An event that was closed, complete or not, is rejected after all.
+    /// Uncounts a closed event, complete or not, that is rejected after all.
     pub(crate) fn unbuild(&mut self, complete: bool) {
         self.built -= 1;
         self.incomplete -= u64::from(!complete);
@@ -283,13 +284,13 @@ impl OpenEvents {
         }
     }
 
-    /// Passes over events that nobody mentions. No event is open.
+    /// Skips events that no source mentions. No event is open.
     pub(crate) fn skip_to(&mut self, base: u64) {
         debug_assert!(self.events.is_empty() && base >= self.base);
         self.base = base;
     }
 
-    /// When event `index` was opened, if it is open.
+    /// Returns the time at which event `index` was opened; `None` if it is not open.
     pub(crate) fn opened(&self, index: u64) -> Option<Duration> {
         self.slot(index).map(|at| self.events[at].opened)
     }
@@ -313,13 +314,13 @@ impl OpenEvents {
         if self.events[at].verdict == Verdict::Rejected { Answer::Rejected } else { Answer::None }
     }
 
-    /// Whether event `index` waits for something from `source`.
+    /// Returns whether event `index` waits for an answer from `source`.
     pub(crate) fn waits_for(&self, index: u64, source: usize) -> bool {
         matches!(self.answer(index, source), Answer::None | Answer::Rejected)
     }
 
-    /// Whether the fragment of `source` is to be asked for only when level 2 has accepted the event, which it has not
-    /// decided on.
+    /// Returns whether the fragment of `source` is to be fetched only after level 2 has accepted the event, on which
+    /// level 2 has not decided.
     pub(crate) fn is_pending(&self, index: u64, source: usize) -> bool {
         !self.level2.is_empty() && !self.is_asked_first(source) && self.is_undecided(index)
     }
@@ -328,17 +329,17 @@ impl OpenEvents {
         self.level2[source / 64] & 1u64 << (source % 64) != 0
     }
 
-    /// Whether level 2 has yet to decide on an event that is open.
+    /// Returns whether level 2 has yet to decide on an event that is open.
     pub(crate) fn is_undecided(&self, index: u64) -> bool {
         self.slot(index).is_some_and(|at| self.events[at].verdict == Verdict::Pending)
     }
 
-    /// The next event of which all sources that level 2 asks have answered.
+    /// Returns the next event for which all sources of level 2 have answered.
     pub(crate) fn next_decision(&mut self) -> Option<u64> {
         self.decidable.pop_front()
     }
 
-    /// Level 2 has decided on an event that is [undecided](Self::is_undecided).
+    /// Applies level 2's decision on an event that is [undecided](Self::is_undecided).
     pub(crate) fn decide(&mut self, index: u64, accept: bool) {
         let Some(at) = self.slot(index) else { return };
         self.events[at].verdict = if accept { Verdict::Accepted } else { Verdict::Rejected };
@@ -347,7 +348,7 @@ impl OpenEvents {
         }
     }
 
-    /// Notes that the fragment of `source` is here. The event is open and had no answer from this source.
+    /// Notes that the fragment of `source` has arrived. The event is open and had no answer from this source.
     #[inline]
     pub(crate) fn present(&mut self, index: u64, source: usize) {
         let Some(at) = self.slot(index) else { return };
@@ -383,7 +384,7 @@ impl OpenEvents {
         }
     }
 
-    /// A source has answered for an event that is not decided on: now it may be.
+    /// Queues an undecided event for a decision if this source's answer was the last one needed.
     #[cold]
     fn look_for_decision(&mut self, at: usize, source: usize) {
         let mut answered = self.bits.range(at * 2 * self.words..).zip(&self.level2);
@@ -413,7 +414,7 @@ impl OpenEvents {
         }
     }
 
-    /// An event is closed, and waits to be taken.
+    /// Queues a closed event, to be taken by the caller.
     fn hand_over(&mut self, index: u64, mut missing: Vec<(usize, Why)>) {
         self.closed_until = self.closed_until.max(index + 1);
         self.built += 1;
@@ -436,12 +437,12 @@ impl OpenEvents {
         self.closed.push_back((index, 1, missing.collect()));
     }
 
-    /// The lowest index that is closed and was not taken.
+    /// Returns the lowest index that is closed and was not taken.
     pub(crate) fn oldest_closed(&self) -> u64 {
         self.closed.iter().map(|(first, ..)| *first).min().unwrap_or(u64::MAX)
     }
 
-    /// The next closed events: first index, count, missing sources.
+    /// Returns the next closed events: first index, count, missing sources.
     pub(crate) fn next_closed(&mut self) -> Option<(u64, u32, Vec<Missing>)> {
         self.closed.pop_front()
     }

@@ -2,68 +2,71 @@
 
 use serde::{Deserialize, Serialize};
 
-/// One source's line. Counts are fragments, for the share of one builder.
+/// One source's entry in the ledger. Counts are fragments, for the share of one builder.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerEntry {
-    /// The source's id, `subsystem.element`.
+    /// Id of the source, `subsystem.element`.
     pub source: String,
-    /// Its name in the topology.
+    /// Name of the source in the topology.
     pub name: String,
-    /// What the source says its device had for it, with what the device lost; for a source that died, what it offered.
+    /// Fragments that the device had for the source, as the source reports, including those that the device lost; for a
+    /// source that died, those it offered.
     pub accepted: u64,
-    /// On disk.
+    /// Fragments on disk.
     pub recorded: u64,
-    /// Built into events and then let go, because the run was not recorded.
+    /// Fragments built into events and then freed, because the run was not recorded.
     pub discarded: u64,
-    /// Of events that level 2 or the event filter rejected: fetched, or never asked for.
+    /// Fragments of events that level 2 or the event filter rejected: fetched, or never fetched.
     #[serde(default)]
     pub rejected: u64,
-    /// Dropped by the source because no slot was free.
+    /// Fragments dropped by the source because no slot was free.
     pub dropped_newest: u64,
-    /// Dropped by the source to make room for newer ones.
+    /// Fragments dropped by the source to make room for newer ones.
     pub dropped_oldest: u64,
-    /// Lost in the device, before the source had them: the device says so, or its own counter skips them.
+    /// Fragments lost in the device, before the source had them: the device reports it, or its own counter skips them.
     #[serde(default)]
     pub lost_in_device: u64,
-    /// Came after its event was closed.
+    /// Fragments that came after their event was closed.
     pub late: u64,
-    /// Arrived damaged: a header or payload that fails its checks, or a place it cannot have.
+    /// Fragments that arrived damaged: a header or payload that fails its checks, or an impossible position.
     pub corrupt: u64,
-    /// Accepted by the source and not delivered for a known reason: the source died with it, the disk failed with it,
-    /// or the run was abandoned.
+    /// Fragments accepted by the source and not delivered for a known reason: the source died with them, the disk
+    /// failed with them, or the run was abandoned.
     pub lost: u64,
-    /// Of events at or beyond the end of the run: accepted before the source had heard where that is.
+    /// Fragments of events at or beyond the end of the run: accepted before the source was informed of the end.
     #[serde(default)]
     pub beyond_end: u64,
-    /// What the buckets do not explain. Zero, or the run is INCOMPLETE.
+    /// Fragments that the buckets do not explain. Zero, or the run is INCOMPLETE.
     pub unaccounted: i64,
-    /// Of those built, explicit *empty* fragments.
+    /// Built fragments that are explicitly *empty*.
     pub empty: u64,
-    /// Of those built, damaged or cut short before the source had them, as their status says. Not a bucket.
+    /// Built fragments that were damaged or cut short before the source had them, as their status reports. Not a
+    /// bucket.
     #[serde(default)]
     pub damaged: u64,
-    /// Of those built, how many may belong to other events, as their status says. Not a bucket.
+    /// Built fragments that may belong to other events, as their status reports. Not a bucket.
     #[serde(default)]
     pub uncertain: u64,
-    /// Arrived a second time and not counted again. Not a bucket: the first arrival is in one.
+    /// Fragments that arrived a second time and were not counted again. Not a bucket: the first arrival is in one.
     pub duplicates: u64,
-    /// Events that other sources delivered and about which this one said nothing, though it went on to later ones. Not
-    /// a bucket: nothing was accepted.
+    /// Events that other sources delivered and that this source did not mention, though it went on to later ones. Not a
+    /// bucket: nothing was accepted.
     pub skipped: u64,
-    /// What its device was to give at its rate, and it did not take because all slots were full (policy `block`): dead time.
-    /// Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0 counts it for the whole run.
+    /// Fragments that the device was to give at its rate, and that the source did not take because all slots were full
+    /// (policy `block`): dead time. Not a bucket, and no reason why a run is INCOMPLETE: no event has these. Builder 0
+    /// counts it for the whole run.
     #[serde(default)]
     pub not_taken: u64,
-    /// Frames that came from its device and belong to no event, as far as their numbers or times tell. Not a bucket:
-    /// nobody knows which fragments they would have been. Builder 0 counts it for the whole run.
+    /// Frames that came from the device and belong to no event, as far as their numbers or times tell. Not a bucket:
+    /// the fragments they would have been are unknown. Builder 0 counts it for the whole run.
     #[serde(default)]
     pub of_no_event: u64,
-    /// For how long it could take nothing, in milliseconds.
+    /// Time for which the source could take nothing, in milliseconds.
     #[serde(default)]
     pub dead_time_ms: u64,
-    /// Payload bytes built, those of events that were rejected later included.
+    /// Payload bytes built, including those of events that were rejected later.
     pub bytes: u64,
-    /// Whether the source ended the run with its final counters.
+    /// True if the source ended the run with its final counters.
     pub final_counters: bool,
 }
 
@@ -81,7 +84,7 @@ impl LedgerEntry {
             self.lost,
             self.beyond_end,
         ];
-        // What a source says it accepted may be any number.
+        // The number of accepted fragments comes from the source, and may be any number.
         let difference = i128::from(self.accepted) - explained.into_iter().map(i128::from).sum::<i128>();
         self.unaccounted = i64::try_from(difference).unwrap_or(if difference > 0 { i64::MAX } else { i64::MIN });
     }
@@ -123,16 +126,16 @@ impl LedgerEntry {
 /// The final counters of a run, as one builder keeps them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// Sum of the absolute values over all sources.
+    /// Sum of the absolute values of `unaccounted` over all sources.
     pub unaccounted: u64,
-    /// One line for each source, in the order of the topology.
+    /// One entry for each source, in the order of the topology.
     pub sources: Vec<LedgerEntry>,
-    /// Connections refused because their source is not in the topology.
+    /// Number of connections refused because their source is not in the topology.
     pub unknown_sources: u64,
 }
 
 impl Ledger {
-    /// Adds the buckets up.
+    /// Computes `unaccounted` of each source, and the sum.
     pub fn balanced(mut self) -> Self {
         for entry in &mut self.sources {
             entry.balance();
@@ -146,8 +149,8 @@ impl Ledger {
         self.unaccounted = unaccounted.fold(0, u64::saturating_add);
     }
 
-    /// Sentences that say why this ledger does not make a COMPLETE run; none where it does. `at_once`: the run was ended
-    /// at once, so that no source had time for its final counters.
+    /// Returns the sentences that explain why this ledger does not make a COMPLETE run; none if it does. `at_once`: the
+    /// run was ended at once, so that no source had time for its final counters.
     pub fn reasons(&self, at_once: bool) -> Vec<String> {
         let mut reasons = Vec::new();
         for entry in &self.sources {

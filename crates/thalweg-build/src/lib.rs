@@ -1,8 +1,8 @@
-//! The event builder: which fragments are there, which to ask for next, when an event is closed, and what became of
+//! The event builder: tracks which fragments are available, chooses the next fetch, closes events, and accounts for
 //! every fragment.
 //!
-//! Sans-IO: no sockets, no memory of payloads, no clock of its own. The node that drives it tells it what happened
-//! ([`Builder::offered`], [`Builder::arrived`], [`Builder::gone`], …) and at what time, and asks it what to do
+//! Sans-IO: no sockets, no memory of payloads, no clock of its own. The node that drives it reports what happened and
+//! at what time ([`Builder::offered`], [`Builder::arrived`], [`Builder::gone`], …), and asks for the next actions
 //! ([`Builder::next_fetch`], [`Builder::next_decision`], [`Builder::next_closed`], [`Builder::release`]). The reasoning
 //! is in `docs/architecture.md`, "How an event is built".
 //!
@@ -10,14 +10,14 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `config` | What a builder must know before the run |
+//! | `config` | Configuration of a builder, fixed before the run |
 //! | `builder` | The builder of one share of the events |
-//! | `source` | What the builder knows of one source: its tickets in order, what it will not send, and its line in the final counters |
+//! | `source` | State of one source at the builder: its tickets, the fragments that will not come, its ledger entry |
 //! | `events` | The open events: which sources have answered for each, and which events are closed |
-//! | `credit` | How many bytes may be asked for, and when: the credit window |
-//! | `search` | Finding out what a link carries: the window is raised until something is lost |
+//! | `credit` | The credit window: the number of bytes that may be requested, and the time at which they may be |
+//! | `search` | The search for the capacity of a link: the window is raised until something is lost |
 //! | `ledger` | The ledger: every fragment a source accepted ends in exactly one bucket |
-//! | `violation` | What a source can say that breaks the rules of the conversation |
+//! | `violation` | Violations of the protocol by a source |
 #![forbid(unsafe_code)]
 
 mod builder;

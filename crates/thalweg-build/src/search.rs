@@ -1,27 +1,26 @@
-//! Finding out what a link carries: the window is raised until something is lost.
+//! The search for the capacity of a link: the window is raised until something is lost.
 //!
-//! While more on the way means more per second, the window grows by a quarter in each round trip. When it does not any
-//! more, the port is busy and whatever is added waits in its buffer: then the window grows by a piece at a time, so
-//! that where the first bytes are lost tells how long the buffer is. What the network held then was *C*·*τ* + *B*.
+//! While more bytes in flight mean a higher rate, the window grows by a quarter in each round trip. When they no longer
+//! do, the port is busy and any addition waits in its buffer: then the window grows by a piece at a time, so that the
+//! window at the first loss gives the length of the buffer. The network then held *C*·*τ* + *B*.
 
 use crate::credit::LONGEST_PIECE;
 use std::time::Duration;
 
-/// What a link was found to carry.
+/// Measured capacity of a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Found {
-    /// Payload bytes in a second: C.
+    /// Payload bytes per second: C.
     pub rate: f64,
-    /// The shortest time from a fetch to its first data: τ.
+    /// Shortest time from a fetch to its first data: τ.
     pub round_trip: Duration,
-    /// Bytes that waited in front of the port when the first were lost: B. Where nothing was ever lost, those that it
-    /// held at least.
+    /// Bytes that were queued at the port when the first were lost: B. If nothing was ever lost, a lower bound of B.
     pub buffer: u64,
-    /// Whether something was lost at all.
+    /// True if something was lost at all.
     pub lost: bool,
 }
 
-/// A search that is going on.
+/// State of a search.
 #[derive(Debug)]
 pub(crate) struct Search {
     window: f64,
@@ -35,10 +34,10 @@ pub(crate) struct Search {
     /// Rates of rounds in which the port was busy, in bytes per second.
     rates: Vec<f64>,
     best: f64,
-    /// Rounds since the best rate was last exceeded.
+    /// Number of rounds since the best rate was last exceeded.
     level: u32,
-    /// What seems to wait in front of the port when the first bytes are lost, after a climb in long steps. Of a loss
-    /// one hears rounds later: the steps that are taken meanwhile are in it.
+    /// Estimated number of bytes queued at the port at the first loss, after a climb in long steps. A loss is reported
+    /// rounds later: the steps taken meanwhile are included.
     coarse: Option<f64>,
     /// The same after each climb in short steps.
     edges: Vec<f64>,
@@ -47,27 +46,27 @@ pub(crate) struct Search {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Climb {
-    /// By a quarter each round.
+    /// Growth by a quarter each round.
     Fast,
-    /// By a piece each round.
+    /// Growth by a piece each round.
     Slow,
-    /// Waiting for so many rounds, so that what was lost is behind us.
+    /// Pause of this number of rounds, so that what was lost no longer matters.
     Rest(u32),
 }
 
-/// How often the buffer is measured. The smallest result counts: what is not ours may have been in it.
+/// Number of times the buffer is measured. The smallest result counts: traffic of others may have been in it.
 const EDGES: usize = 2;
-/// Where short steps begin, as a part of what long steps have found.
+/// Start of the short steps, as a fraction of the result of the long steps.
 const NEAR: f64 = 0.6;
-/// Rounds without a loss until what was lost is behind us.
+/// Number of rounds without a loss after which earlier losses no longer matter.
 const REST: u32 = 4;
-/// Rounds without progress that show that the port is busy.
+/// Number of rounds without progress that show that the port is busy.
 const LEVEL: u32 = 4;
-/// Rates are taken over at least this long: shorter ones say more of the timing of single packets.
+/// Shortest time over which a rate is taken: shorter ones show the timing of single packets rather than the rate.
 const SHORTEST: Duration = Duration::from_millis(2);
 
 impl Search {
-    /// Begins with `segment` bytes per segment, and gives up at a window of `most` bytes.
+    /// Returns a search with `segment` bytes per segment that gives up at a window of `most` bytes.
     pub(crate) fn new(segment: u32, most: u64) -> Self {
         let segment = f64::from(segment.max(1));
         Self {
@@ -98,7 +97,7 @@ impl Search {
         window
     }
 
-    /// Bytes that are asked for at a time.
+    /// Returns the number of bytes requested at a time.
     pub(crate) fn piece(&self) -> u64 {
         (self.window() / 8).clamp(1, LONGEST_PIECE)
     }
@@ -134,7 +133,7 @@ impl Search {
         self.best = self.best.max(rate);
         let product = self.carried() * round_trip.as_secs_f64();
         match self.climb {
-            // What was held behind a gap comes all at once and looks like a faster port: that was too wide.
+            // Data held back by a gap arrive all at once and look like a faster port: the window was too wide.
             Climb::Rest(_) if lost > 0 => self.fall_back(0.9 * self.window),
             Climb::Rest(0) => self.climb = Climb::Slow,
             Climb::Rest(rounds) => self.climb = Climb::Rest(rounds - 1),
@@ -163,14 +162,14 @@ impl Search {
         }
     }
 
-    /// To where nothing is lost.
+    /// Lowers the window to one at which nothing is lost, and pauses.
     fn fall_back(&mut self, window: f64) {
         self.window = window.max(8.0 * self.segment);
         self.climb = Climb::Rest(REST);
         self.level = 0;
     }
 
-    /// The rate at which a busy port delivers: the middle one of those seen.
+    /// Returns the rate at which a busy port delivers: the upper quartile of those seen.
     fn carried(&self) -> f64 {
         let mut rates = self.rates.clone();
         rates.sort_by(f64::total_cmp);
@@ -190,8 +189,8 @@ impl Search {
 mod tests {
     use super::*;
 
-    /// A port of this rate (bytes per second), behind a way of this round trip, with this buffer: what is on the way
-    /// comes back after the round trip and the queue; what does not fit the buffer is lost.
+    /// Simulates a port of this rate (bytes per second) and buffer, at the end of a path of this round trip: bytes in
+    /// flight come back after the round trip and the queue; bytes that do not fit the buffer are lost.
     fn climb(rate: f64, round_trip: f64, buffer: f64) -> Found {
         let mut search = Search::new(1448, 1 << 30);
         search.round_trip(Duration::from_secs_f64(round_trip));

@@ -1,5 +1,4 @@
-//! What the builder knows of one source: its tickets in order, what it will not send, and its line in the final
-//! counters.
+//! State of one source at the builder: its tickets, the fragments that will not come, its ledger entry.
 
 use crate::LedgerEntry;
 use crate::events::{Answer, OpenEvents, Why};
@@ -8,35 +7,35 @@ use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{Accounts, Announcement, Disposition, FragmentHeader, IntervalMap, Status};
 
-/// Where a source stands.
+/// Connection state of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// Connected, or not yet connected in a run that has not begun.
     Here,
-    /// Its connection is down since then; it may come back.
+    /// Disconnected since this time; it may come back.
     Gone(Duration),
     /// Given up for this run.
     Dead,
 }
 
-/// An offer with data that is not done with.
+/// An offer with data that is not completed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticket {
     pub(crate) offer: Announcement,
     /// Index (event number / builders) of its first event.
     pub(crate) first: u64,
-    /// How many of its events lie in front of the end of the run.
+    /// Number of its events that lie before the end of the run.
     pub(crate) count: u32,
-    /// Bytes of it that were asked for so far.
+    /// Bytes of it requested so far.
     pub(crate) asked: u32,
-    /// How many of its events level 2 has yet to decide on, while that is waited for.
+    /// Number of its events that level 2 has yet to decide on, while the ticket waits for that.
     pub(crate) undecided: u32,
-    /// In place, and kept until its events are closed.
+    /// True if its bytes are in place, and kept until its events are closed.
     pub(crate) arrived: bool,
 }
 
 impl Ticket {
-    /// One past the index of its last event.
+    /// Returns the index after its last event.
     pub(crate) fn end(&self) -> u64 {
         self.first + u64::from(self.count)
     }
@@ -45,13 +44,13 @@ impl Ticket {
         self.first..self.end()
     }
 
-    /// Bytes that were asked for and count against the window: those of an eager offer come unasked.
+    /// Returns the requested bytes that count against the window: those of an eager offer come without a fetch.
     pub(crate) fn counted(&self) -> u64 {
         if self.offer.disposition == Disposition::Eager { 0 } else { u64::from(self.asked) }
     }
 }
 
-/// What becomes of fragments that a source mentioned and that will not come.
+/// Reason why fragments that a source mentioned will not come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum KnownMissing {
     DroppedNewest,
@@ -70,7 +69,7 @@ impl KnownMissing {
     }
 }
 
-/// Events of which so many fragments will not come.
+/// A range of events of which `count` fragments will not come.
 #[derive(Debug)]
 struct Gap {
     events: Range<u64>,
@@ -82,9 +81,9 @@ struct Gap {
 #[derive(Debug)]
 pub(crate) struct Pieces {
     arrived: IntervalMap,
-    /// Its length in bytes, once a piece has said so.
+    /// Length in bytes, once a piece with it has arrived.
     total: Option<u32>,
-    /// It is in a bucket of the ledger; whatever else comes of it is not counted again.
+    /// True if the fragment is in a bucket of the ledger; further pieces of it are not counted again.
     decided: bool,
 }
 
@@ -94,96 +93,95 @@ impl Pieces {
     }
 }
 
-/// What a piece does for its fragment.
+/// Effect of a piece on its fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// New bytes.
+    /// The piece has new bytes.
     New,
-    /// The last bytes that were missing.
+    /// The piece has the last bytes that were missing.
     Last,
-    /// Bytes that are here already.
+    /// The piece has bytes that arrived before.
     Repeated,
-    /// It disagrees with an earlier piece about the fragment's length.
+    /// The piece disagrees with an earlier one about the fragment's length.
     Contradicts,
 }
 
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) presence: Presence,
-    /// Offered, and its events lie beyond those that may be open. These four are in the order of tickets.
+    /// Offered tickets whose events lie beyond those that may be open. These four queues are in the order of tickets.
     pub(crate) parked: VecDeque<Ticket>,
-    /// Its events are open, and level 2 has not decided whether it is wanted.
+    /// Tickets whose events are open, and on which level 2 has not decided.
     pub(crate) undecided: VecDeque<Ticket>,
-    /// Its events are open; it may be fetched.
+    /// Tickets whose events are open, and that may be fetched.
     pub(crate) ready: VecDeque<Ticket>,
-    /// Asked for, or arrived and held back.
+    /// Tickets that are being fetched, or that arrived and are kept.
     pub(crate) taken: VecDeque<Ticket>,
-    /// The ticket of which a part was asked for.
+    /// The ticket of which a part was requested.
     pub(crate) begun: Option<u64>,
-    /// The ticket that comes next in order.
+    /// The next ticket number in order.
     pub(crate) next: u64,
-    /// More open offers than this cannot be.
+    /// Maximum number of open offers.
     pub(crate) most: u64,
-    /// Tickets below this one were handed out by `release` already.
+    /// Ticket number below which all tickets were returned by `release` already.
     pub(crate) told: u64,
-    /// One past the index of the last event mentioned by an offer in order.
+    /// Index after the last event mentioned by an offer in order.
     pub(crate) offered_until: u64,
-    /// It has said that it has nothing for events below this index but what it offered with tickets below the second
-    /// number, which may be still to come.
+    /// Event index below which the source has only what it offered with tickets below the second number; those offers
+    /// may be still to come.
     pub(crate) passed: (u64, u64),
-    /// Events below this index have been answered, or a ticket that may be fetched has been found for them.
+    /// Event index below which all events have been answered, or have a ticket that may be fetched.
     pub(crate) admitted: u64,
-    /// Fragments mentioned and not to come, sorted: those of events that have not been admitted, or in front of which
-    /// the run may yet end.
+    /// Fragments mentioned and not to come, sorted: those of events that have not been admitted, or that may yet be at
+    /// or beyond the end of the run.
     known_missing: VecDeque<Gap>,
-    /// One past the last event of which the fragment was lost.
+    /// Index after the last event whose fragment was lost.
     pub(crate) lost_until: u64,
-    /// How many fragments the last offer had.
+    /// Number of fragments of the last offer.
     pub(crate) last_count: u32,
-    /// Index of the event that was mentioned last when pieces were last looked at.
+    /// Index of the last mentioned event at the time when pieces were last checked.
     last_settled: u64,
-    /// Index of the last event whose fragment is here.
+    /// Index of the last event whose fragment has arrived.
     last_built: Option<u64>,
-    /// Fragments that count as rejected though they share a slot with others that may be wanted, by event index.
+    /// Event indices of fragments that count as rejected though they share a slot with others that may be wanted.
     rejected: BTreeSet<u64>,
     /// Fragments spread over several tickets, by event index; only while more of them may come.
     pub(crate) pieces: BTreeMap<u64, Pieces>,
-    /// When it last made an offer that was next in order.
+    /// Time of its last offer that was next in order, or of its last statement of events without fragments.
     pub(crate) spoke: Duration,
     pub(crate) accounts: Option<Accounts>,
     pub(crate) ledger: LedgerEntry,
-    /// Fragments built.
+    /// Number of fragments built.
     pub(crate) built: u64,
-    /// Of these, rejected later.
+    /// Number of built fragments that were rejected later.
     pub(crate) unbuilt: u64,
-    /// Bytes of offers that nothing was asked of because their events were rejected.
+    /// Bytes of offers that were never fetched because their events were rejected.
     pub(crate) unasked: u64,
-    /// Fragments mentioned.
+    /// Number of fragments mentioned.
     pub(crate) offered: u64,
 }
 
-/// What to look at a source for, and when. Kept apart from the sources, so that looking for work touches few cache
-/// lines.
+/// Wake-up conditions of a source. Kept apart from the sources, so that the search for work touches few cache lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
-    /// Index of the first event of the ticket that is to be asked for next; `NEVER` where there is none.
+    /// Index of the first event of the ticket to be fetched next; `NEVER` if there is none.
     pub(crate) next: u64,
-    /// Its next offer is to be admitted when the oldest open event has this index.
+    /// Index that the oldest open event must have for the source's next offer to be admitted.
     pub(crate) base: u64,
-    /// It is known to be silent about events from this index on, which matters once they are opened.
+    /// Event index from which on the source is known to be silent, which matters once these events are opened.
     pub(crate) end: u64,
-    /// It is to be given up when it has been so for a deadline.
+    /// Time since when the source is disconnected; after a deadline it is given up.
     pub(crate) given_up: Option<Duration>,
 }
 
-/// More gaps than this between the pieces of a fragment that have come are not kept apart: it is damaged.
+/// Limit of the gaps between the arrived pieces of a fragment; a fragment with more is taken as damaged.
 const MOST_GAPS: usize = 1024;
 
-/// An index no event has.
+/// An index that no event has.
 pub(crate) const NEVER: u64 = u64::MAX;
 
 impl Source {
-    /// Ranges of drops that are told apart. Beyond them, gaps between them count as parts of them.
+    /// Limit of the ranges of drops that are kept apart. Beyond it, gaps between ranges count as parts of them.
     const MOST_KNOWN_MISSING: usize = 1024;
 
     pub(crate) fn new(id: String, name: String, first: u64) -> Self {
@@ -217,19 +215,19 @@ impl Source {
         }
     }
 
-    /// Tickets below this one are done with.
+    /// Returns the ticket number below which all tickets are completed.
     pub(crate) fn released(&self) -> u64 {
         let fronts = [self.parked.front(), self.undecided.front(), self.ready.front(), self.taken.front()];
         fronts.into_iter().flatten().map(|ticket| ticket.offer.ticket).min().unwrap_or(self.next)
     }
 
-    /// All tickets below the returned one are done with; nothing where that was said already.
+    /// Returns the ticket number below which all tickets are completed; `None` if that was returned before.
     pub(crate) fn take_release(&mut self) -> Option<u64> {
         let released = self.released();
         if !self.rejected.is_empty() {
             let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
             let oldest = queues.into_iter().filter_map(|queue| queue.front()).map(|ticket| ticket.first).min();
-            // More of the last fragment mentioned may come.
+            // More pieces of the last fragment mentioned may come.
             let oldest = oldest.unwrap_or(NEVER).min(self.offered_until.saturating_sub(1));
             self.rejected = self.rejected.split_off(&oldest);
         }
@@ -238,7 +236,8 @@ impl Source {
         news.then_some(released)
     }
 
-    /// The ticket that is to be asked for next: the one of which a part was, or the oldest that may be.
+    /// Returns the ticket to be fetched from next: the one that was requested in part, or else the oldest that may be
+    /// fetched.
     pub(crate) fn front(&self) -> Option<&Ticket> {
         let begun = self.begun.and_then(|number| position(&self.taken, number));
         begun.map_or(self.ready.front(), |at| self.taken.get(at))
@@ -252,7 +251,7 @@ impl Source {
         }
     }
 
-    /// Takes into account what it said that it has nothing for, once all that it offered before is here.
+    /// Applies the source's statement of missing events, once all that it offered before has been received.
     pub(crate) fn pass(&mut self) {
         let (until, tickets) = self.passed;
         if self.next >= tickets {
@@ -260,22 +259,22 @@ impl Source {
         }
     }
 
-    /// Offers that are open.
+    /// Returns the number of open offers.
     pub(crate) fn open(&self) -> u64 {
         (self.parked.len() + self.undecided.len() + self.ready.len() + self.taken.len()) as u64
     }
 
-    /// Whether its final counters are here and nothing of it is on the way.
+    /// Returns whether its final counters have been received and nothing of it is under way, or it was given up.
     pub(crate) fn is_settled(&self) -> bool {
         self.presence == Presence::Dead || self.accounts.is_some() && self.released() == self.next
     }
 
-    /// Whether it will not mention any other event.
+    /// Returns whether the source will not mention any other event.
     fn is_absent(&self) -> bool {
         self.presence == Presence::Dead || self.accounts.is_some()
     }
 
-    /// Events below this index for which it has admitted no offer will not come from it.
+    /// Returns the event index below which no fragments will come from the source other than those of admitted offers.
     pub(crate) fn known(&self) -> u64 {
         match self.parked.front() {
             Some(ticket) => ticket.first,
@@ -284,14 +283,15 @@ impl Source {
         }
     }
 
-    /// Index of the first event that is to be opened for it and that has not been admitted. What it dropped opens none.
+    /// Returns the index of the first event that must be opened for the source and that has not been admitted. Dropped
+    /// fragments open no event.
     pub(crate) fn first_mention(&self) -> Option<u64> {
         let lost = self.first_lost().map(|events| events.start);
         let parked = self.parked.front().map(|ticket| ticket.first);
         lost.into_iter().chain(parked).min()
     }
 
-    /// Index of the first event that it may yet have something to say about.
+    /// Returns the index of the first event that the source may yet mention or deliver.
     pub(crate) fn next_mention(&self) -> u64 {
         let silent = if self.is_absent() { NEVER } else { self.offered_until };
         self.first_mention().unwrap_or(silent)
@@ -314,7 +314,7 @@ impl Source {
         }
     }
 
-    /// The first events that have not been admitted and whose fragments were lost.
+    /// Returns the first range of events that have not been admitted and whose fragments were lost.
     pub(crate) fn first_lost(&self) -> Option<Range<u64>> {
         if self.lost_until <= self.admitted {
             return None;
@@ -324,7 +324,7 @@ impl Source {
         lost.map(|gap| gap.events.start.max(self.admitted)..gap.events.end)
     }
 
-    /// Answers the open events below `until` for which it has admitted no offer: nothing will come.
+    /// Answers the open events below `until` for which no offer of the source has been admitted: nothing will come.
     pub(crate) fn answer_silence(&mut self, events: &mut OpenEvents, until: u64, source: usize) {
         let from = self.admitted.max(events.base());
         self.admitted = self.admitted.max(until);
@@ -348,8 +348,8 @@ impl Source {
         }
     }
 
-    /// Fragments that it mentioned will not come. Events that have been admitted are answered now, the others when they
-    /// are.
+    /// Marks mentioned fragments as not to come. Events that have been admitted are answered now, the others when they
+    /// are admitted.
     pub(crate) fn mark_missing(
         &mut self,
         events: &mut OpenEvents,
@@ -381,13 +381,13 @@ impl Source {
         }
     }
 
-    /// Keeps in mind what will not come.
+    /// Stores a range of fragments that will not come.
     fn note(&mut self, gap: Gap) {
         let full = self.known_missing.len() >= Self::MOST_KNOWN_MISSING;
         let at = self.known_missing.partition_point(|other| other.events.start < gap.events.start);
         if let Some(before) = at.checked_sub(1).and_then(|before| self.known_missing.get_mut(before)) {
             let is_next = before.events.end >= gap.events.start && before.how == gap.how;
-            // Where there are very many drops, those that follow each other are taken for one.
+            // If there are very many drops, those that follow each other are merged.
             if is_next || full && before.how != KnownMissing::Lost && gap.how != KnownMissing::Lost {
                 before.events.end = before.events.end.max(gap.events.end);
                 before.count = before.count.saturating_add(gap.count);
@@ -397,7 +397,8 @@ impl Source {
         self.known_missing.insert(at, gap);
     }
 
-    /// The run ends in front of event `stop`: what it mentioned from there on counts as beyond, whatever became of it.
+    /// Ends the run before event `stop`: fragments mentioned from there on count as beyond the end, whatever became of
+    /// them.
     pub(crate) fn end_at(&mut self, stop: u64) {
         let mut beyond = 0;
         let mut queues = [&mut self.parked, &mut self.undecided, &mut self.ready, &mut self.taken].map(std::mem::take);
@@ -410,7 +411,7 @@ impl Source {
                 beyond += self.decide(events);
             }
         }
-        // What is being fetched is fetched to its end. The rest of nothing is released at once.
+        // Tickets that are being fetched are fetched to their end. Other tickets without events are released at once.
         let [parked, undecided, ready, taken] = &mut queues;
         for queue in [parked, undecided, ready] {
             queue.retain(|ticket| ticket.count > 0);
@@ -422,13 +423,13 @@ impl Source {
         beyond += pieces.values().filter(|pieces| !pieces.decided).count() as u64;
         self.ledger.beyond_end = self.ledger.beyond_end.saturating_add(beyond);
         self.mark_beyond(stop);
-        // Whether what is left waits for a decision is found out anew.
+        // Tickets that wait for a decision are admitted anew.
         while let Some(ticket) = self.undecided.pop_back() {
             self.parked.push_front(Ticket { undecided: 0, ..ticket });
         }
     }
 
-    /// Moves what will not come of events from `stop` on to those beyond the end.
+    /// Moves fragments that will not come, of events from `stop` on, to the bucket of those beyond the end.
     fn mark_beyond(&mut self, stop: u64) {
         let mut gaps = std::mem::take(&mut self.known_missing);
         for gap in gaps.iter_mut().filter(|gap| gap.events.end > stop) {
@@ -444,7 +445,7 @@ impl Source {
         self.lost_until = self.lost_until.min(stop);
     }
 
-    /// How many of these fragments are not yet in a bucket; from now on they are.
+    /// Marks these fragments as being in a bucket; returns the number of those that were not in one before.
     pub(crate) fn decide(&mut self, range: Range<u64>) -> u64 {
         let mut undecided = range.end - range.start;
         if !self.rejected.is_empty() {
@@ -459,23 +460,23 @@ impl Source {
         undecided
     }
 
-    /// Whether the fragment is in a bucket though more of it comes.
+    /// Returns whether the fragment is in a bucket though more of it comes.
     pub(crate) fn is_decided(&self, index: u64) -> bool {
         !self.pieces.is_empty() && self.pieces.get(&index).is_some_and(|pieces| pieces.decided)
     }
 
-    /// Whether several tickets are known to hold this fragment.
+    /// Returns whether several tickets are known to hold this fragment.
     pub(crate) fn is_in_pieces(&self, index: u64) -> bool {
         !self.pieces.is_empty() && self.pieces.contains_key(&index)
     }
 
-    /// A further ticket for a fragment was offered.
+    /// Notes that a further ticket was offered for a fragment.
     pub(crate) fn continues(&mut self, index: u64) {
         let decided = !self.is_on_the_way(index) || self.rejected.contains(&index);
         self.pieces.entry(index).or_insert_with(|| Pieces { arrived: IntervalMap::new(), total: None, decided });
     }
 
-    /// Takes one of several pieces of a fragment that is not decided.
+    /// Takes one of several pieces of a fragment that is not in a bucket.
     pub(crate) fn piece(&mut self, index: u64, header: &FragmentHeader) -> Piece {
         let pieces = self.pieces.entry(index).or_insert_with(|| Pieces {
             arrived: IntervalMap::new(),
@@ -501,7 +502,7 @@ impl Source {
         Piece::Last
     }
 
-    /// Of these events, fragments of which pieces are missing and nothing more comes are damaged. Those of events below
+    /// Marks fragments in this range as damaged if pieces are missing and no more will come. Fragments of events below
     /// `expired` are not waited for if the source has gone silent.
     pub(crate) fn settle_pieces(&mut self, events: &mut OpenEvents, range: Range<u64>, expired: u64, source: usize) {
         if self.pieces.is_empty() || range.is_empty() {
@@ -528,8 +529,8 @@ impl Source {
         }
     }
 
-    /// The same of the fragment that was mentioned last, and of the one that was when this was last looked at: all others
-    /// only change as their pieces come.
+    /// Settles the fragment that was mentioned last, and the one that was last at the previous call: all others only
+    /// change as their pieces arrive.
     pub(crate) fn settle_last_piece(&mut self, events: &mut OpenEvents, expired: u64, source: usize) {
         let last = self.offered_until.saturating_sub(1);
         let before = std::mem::replace(&mut self.last_settled, last);
@@ -539,8 +540,8 @@ impl Source {
         }
     }
 
-    /// Whether a ticket that has not arrived names this event. Tickets are in the order of their events, and arrive in
-    /// that order, but for those that were asked for again.
+    /// Returns whether a ticket that has not arrived covers this event. Tickets are in the order of their events, and
+    /// arrive in that order, except for repeated fetches.
     fn is_on_the_way(&self, index: u64) -> bool {
         let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
         queues.into_iter().any(|queue| {
@@ -551,7 +552,7 @@ impl Source {
         })
     }
 
-    /// Lets a ticket go that nobody waits for any more: not worth a fetch.
+    /// Counts the fragments of a ticket that no event waits for any longer, and that is not worth a fetch.
     pub(crate) fn let_go(&mut self, events: &mut OpenEvents, ticket: &Ticket, source: usize) {
         let before = self.ledger.rejected;
         for index in ticket.events() {
@@ -562,8 +563,8 @@ impl Source {
         }
     }
 
-    /// A fragment is rejected, and others in its slot may not be. Its event does not wait for what becomes of the slot:
-    /// that depends on later events, which may be waiting for this one.
+    /// Counts a fragment as rejected though others in its slot may not be. Its event does not wait for the slot: the
+    /// slot's fate depends on later events, which may be waiting for this one.
     pub(crate) fn reject_ahead(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
         if events.answer(index, source) == Answer::Rejected {
             self.unwanted(events, index, source);
@@ -571,7 +572,7 @@ impl Source {
         }
     }
 
-    /// A fragment of an event that does not wait for it: it comes too late, or its event was rejected.
+    /// Counts a fragment that its event does not wait for: it came too late, or its event was rejected.
     #[cold]
     pub(crate) fn unwanted(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
         let count = self.decide(index..index + 1);
@@ -583,12 +584,12 @@ impl Source {
         }
     }
 
-    /// A whole fragment is here. Whether it was here already, as far as is known.
+    /// Returns whether a whole fragment of this event had arrived before, as far as is known.
     pub(crate) fn has_built(&self, index: u64) -> bool {
         self.last_built == Some(index)
     }
 
-    /// A fragment is here.
+    /// Counts a fragment that has arrived.
     pub(crate) fn build(&mut self, index: u64, header: &FragmentHeader) {
         self.decide(index..index + 1);
         self.last_built = Some(index);
@@ -599,25 +600,25 @@ impl Source {
         self.ledger.uncertain += u64::from(header.status.contains(Status::UNCERTAIN));
     }
 
-    /// A fragment that is here is rejected.
+    /// Counts a built fragment as rejected.
     pub(crate) fn unbuild(&mut self) {
         self.unbuilt += 1;
         self.ledger.rejected += 1;
     }
 
-    /// A fragment that is here is of an event beyond the end of the run.
+    /// Counts a built fragment as beyond the end of the run.
     pub(crate) fn unbuild_beyond(&mut self) {
         self.unbuilt += 1;
         self.ledger.beyond_end += 1;
     }
 
-    /// A fragment that is here is of an event that is not closed any more.
+    /// Counts a built fragment as lost: its event will not be closed.
     pub(crate) fn unbuild_lost(&mut self) {
         self.unbuilt += 1;
         self.ledger.lost += 1;
     }
 
-    /// A record that cannot be used.
+    /// Counts a record that cannot be used.
     pub(crate) fn damaged(&mut self, events: &mut OpenEvents, index: u64, source: usize) {
         if events.answer(index, source) == Answer::Present {
             self.ledger.duplicates += 1;
@@ -627,13 +628,13 @@ impl Source {
         events.missing(index, source, Why::Spoilt(Status::CORRUPT));
     }
 
-    /// The open ticket of this number.
+    /// Returns the open ticket with this number.
     pub(crate) fn ticket_mut(&mut self, number: u64) -> Option<&mut Ticket> {
         let queues = [&mut self.taken, &mut self.ready, &mut self.undecided, &mut self.parked];
         queues.into_iter().find_map(|queue| position(queue, number).map(|at| &mut queue[at]))
     }
 
-    /// Takes out a ticket that has not arrived; whether it was being fetched.
+    /// Removes a ticket that has not arrived. Returns it, and true if it was being fetched.
     pub(crate) fn withdraw(&mut self, number: u64) -> Option<(Ticket, bool)> {
         if let Some(at) = position(&self.taken, number) {
             self.begun = self.begun.filter(|begun| *begun != number);
@@ -647,12 +648,12 @@ impl Source {
     }
 }
 
-/// Where the ticket of this number is in a queue.
+/// Returns the position in a queue of the ticket with this number.
 pub(crate) fn position(queue: &VecDeque<Ticket>, number: u64) -> Option<usize> {
     queue.binary_search_by_key(&number, |ticket| ticket.offer.ticket).ok()
 }
 
-/// Puts a ticket where its number belongs.
+/// Inserts a ticket at the position of its number.
 pub(crate) fn insert(queue: &mut VecDeque<Ticket>, ticket: Ticket) {
     let at = queue.partition_point(|other| other.offer.ticket < ticket.offer.ticket);
     queue.insert(at, ticket);
@@ -670,14 +671,14 @@ mod tests {
             source.mark_missing(&mut events, 10 * first..10 * first + 10, KnownMissing::DroppedNewest, 0);
         }
         assert_eq!(source.known_missing.len(), 1);
-        // With gaps between them, which mean something else, as long as there are not very many.
+        // With gaps between them, which have another meaning, as long as there are not very many.
         for first in 1001..5000 {
             source.mark_missing(&mut events, 10 * first..10 * first + 9, KnownMissing::DroppedOldest, 0);
         }
         assert_eq!(source.known_missing.len(), Source::MOST_KNOWN_MISSING);
         assert_eq!(source.known_missing.back().map(|gap| gap.events.end), Some(49_999));
         assert_eq!(source.first_mention(), None, "no event is opened for what was dropped");
-        // A run that ends among those that are told apart has them to the fragment.
+        // A run that ends among ranges that are kept apart counts them exactly.
         source.end_at(10_015);
         let books = &source.ledger;
         assert_eq!((books.dropped_newest, books.dropped_oldest, books.beyond_end), (10_000, 5, 4 + 9 * 3998));

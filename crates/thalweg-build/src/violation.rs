@@ -1,77 +1,78 @@
-//! What a source can say that breaks the rules of the conversation.
+//! Violations of the protocol by a source.
 
 use thiserror::Error;
 
-/// A source broke the rules of the conversation; nothing it says can be relied on any more.
+/// A source's violation of the protocol, after which the source cannot be relied on any longer.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// An event that is not this builder's share.
+    /// An event outside this builder's share.
     #[error("offered event {event}, which is not in the share of builder {builder} of {builders}")]
     Share {
-        /// The event.
+        /// Number of the event.
         event: u64,
-        /// This builder.
+        /// Number of this builder.
         builder: u32,
-        /// Of how many.
+        /// Number of builders.
         builders: u32,
     },
-    /// Events must be offered in order, beginning with the first of the run.
+    /// An event out of order. Events must be offered in order, beginning with the first of the run.
     #[error("offered event {0} after later ones, or before the first of the run")]
     Order(u64),
-    /// An offer that runs past the last event number there is.
+    /// An offer that runs past the highest possible event number.
     #[error("offered {count} fragments from event {first} on: event numbers do not go so far")]
     Range {
-        /// The first event.
+        /// Number of the first event.
         first: u64,
-        /// Fragments.
+        /// Number of fragments.
         count: u32,
     },
-    /// An offer that cannot be.
+    /// An offer with an impossible number of fragments or bytes.
     #[error(
         "offered {count} fragments in {bytes} bytes; this builder takes 1 to {most} fragments, each of at least 64 bytes, at a time"
     )]
     Size {
-        /// Fragments.
+        /// Number of fragments.
         count: u32,
-        /// Bytes.
+        /// Number of bytes.
         bytes: u32,
-        /// The most it takes.
+        /// Highest number of fragments that the builder takes in an offer.
         most: u32,
     },
-    /// More offers without a release than its slots allow.
+    /// More offers without a release than the source's slots allow.
     #[error("more than {0} offers are open: more than its slots can hold")]
     TooMany(u64),
-    /// Every link tells of offers in the order of their tickets, so one that is left out never comes.
+    /// A gap in the ticket numbers. Every link delivers offers in the order of their tickets, so a ticket that was left
+    /// out never comes.
     #[error("offered ticket {ticket} where ticket {next} comes next: tickets are numbered 0, 1, 2, … without gaps")]
     Gap {
         /// The ticket that was offered.
         ticket: u64,
-        /// The one that comes next.
+        /// The ticket that comes next.
         next: u64,
     },
-    /// A ticket was announced a second time with another content.
+    /// A ticket that was offered a second time with different content.
     #[error("ticket {0} was offered twice with different content")]
     Changed(u64),
-    /// A fragment in pieces has offers of its own.
+    /// A part of a fragment together with other fragments. A fragment in pieces has offers of its own.
     #[error("offered a part of the fragment of event {0} together with fragments of other events")]
     Piece(u64),
-    /// A fragment that was delivered whole comes again in another ticket.
+    /// A fragment that was delivered whole and comes again in another ticket.
     #[error("sent the fragment of event {0} whole, and then again in another ticket")]
     Twice(u64),
-    /// A source must not say in a header what only a builder knows.
+    /// Status bits in a header that only builders may set.
     #[error("set status bits {status:#010x} in the header of event {event}: only builders set them")]
     Status {
-        /// The event.
+        /// Number of the event.
         event: u64,
         /// The bits.
         status: u32,
     },
-    /// Books that contradict what was offered.
+    /// Final counters that contradict the offers.
     #[error("its final counters count {counted} tickets, but it offered {offered}")]
     FinalCounters {
-        /// What the final counters say.
+        /// Number of tickets in the final counters.
         counted: u64,
-        /// What was seen.
+        /// Number of tickets that were offered.
         offered: u64,
     },
 }

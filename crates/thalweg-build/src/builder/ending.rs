@@ -1,13 +1,13 @@
-//! Where a run ends, and what becomes of the events from there on.
+//! The end of a run, and the handling of events from there on.
 
 use super::{Builder, share_index};
 use std::time::Duration;
 use thalweg_wire::EventId;
 
 impl Builder {
-    /// The run ends in front of event `end`, whatever was offered: events from there on are not built, and their
-    /// fragments count as `beyond_end`. Said again it may only lower the end, and never below
-    /// [`closed_until`](Self::closed_until). Returns where the run ends now.
+    /// Ends the run before event `end`, whatever was offered: events from there on are not built, and their fragments
+    /// count as `beyond_end`. A further call can only lower the end, and never below
+    /// [`closed_until`](Self::closed_until). Returns the end of the run that is now valid.
     pub fn end_at(&mut self, end: EventId, now: Duration) -> EventId {
         self.advance(now);
         let end = end.max(self.closed_until());
@@ -28,8 +28,8 @@ impl Builder {
         end
     }
 
-    /// One past the highest event that was closed, or that a trigger level has decided on; the first of the run where
-    /// there is none. No end may lie in front of it.
+    /// Returns the number after the highest event that was closed, or that a trigger level has decided on; the first
+    /// event of the run if there is none. The run cannot end before this event.
     pub fn closed_until(&self) -> EventId {
         match self.events.closed_until() {
             until if until <= share_index(self.config.first, &self.config) => self.config.first,
@@ -37,14 +37,13 @@ impl Builder {
         }
     }
 
-    /// The first event of this builder's share that a source has not mentioned.
+    /// Returns the first event of this builder's share that a source has not mentioned.
     pub fn offered_until(&self, source: usize) -> EventId {
         self.event(self.sources[source].offered_until)
     }
 
-    /// Everything ends now. No further event is closed; what sources had offered or sent of those that are open is
-    /// lost, and every source is given up. What was closed is still to be taken; then the run [is
-    /// finished](Self::is_finished).
+    /// Ends the run at once. No further event is closed; fragments of open events, offered or delivered, are lost, and
+    /// every source is given up. Closed events are still to be taken; then the run [is finished](Self::is_finished).
     pub fn abandon(&mut self, now: Duration) {
         self.abandoned = true;
         let Self { events, sources, .. } = self;

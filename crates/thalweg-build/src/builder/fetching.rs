@@ -1,4 +1,4 @@
-//! What to ask for next, and of whom.
+//! The choice of the next fetch, and of its source.
 
 use super::Builder;
 use crate::BuilderConfig;
@@ -8,13 +8,13 @@ use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{Announcement, Disposition};
 
-/// How many events a slow source is asked ahead of the others.
+/// Number of events by which a slow source may be fetched from ahead of the others.
 const LEAD: u64 = 2;
-/// How many slots ahead of the source that is furthest behind others may be. Where fragments are of different lengths,
-/// sources that are asked for as many bytes as each other get ahead of each other, and have to wait at this bound.
+/// Number of slots by which sources may be ahead of the source that is furthest behind. Where fragments differ in
+/// length, sources with the same number of requested bytes get ahead of each other, and have to wait at this limit.
 const SPREAD: u64 = 4;
 
-/// Whose turn it is to be asked, and for how many bytes more.
+/// The source whose turn it is, and the number of bytes left in its turn.
 #[derive(Debug)]
 pub(super) struct Turn {
     source: usize,
@@ -22,37 +22,39 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Each of the builders begins at another source.
+    /// Returns the first turn; each of the builders begins at another source.
     pub(super) fn first(config: &BuilderConfig) -> Self {
         let ((number, builders), sources) = (config.rank, config.sources.len() as u64);
         let begins = u64::from(number) * sources / u64::from(builders.max(1));
-        // The one in front of it has had its turn.
+        // The source before it counts as having had its turn.
         #[expect(clippy::cast_possible_truncation, reason = "below the number of sources")]
         let source = ((begins + sources).saturating_sub(1) % sources.max(1)) as usize;
         Self { source, left: 0 }
     }
 }
 
-/// What to ask for next.
+/// The next request of a builder: a range of an offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fetch {
     /// Index of the source.
     pub source: usize,
     /// The offer, as the source made it.
     pub offer: Announcement,
-    /// Which of its bytes. Each fetch of an offer goes on where the one before ended.
+    /// Requested range of the offer's bytes. Each fetch of an offer continues where the previous one ended.
     pub range: Range<u32>,
 }
 
 impl Builder {
-    /// What to ask for next, and of whom. Sources have turns, always in the same order, each for as many bytes: what of
-    /// each is asked for goes on where it stopped, whatever events that is of. All builders go around in this order,
-    /// each from another source on, so that none is where another is: a barrel shifter (`docs/n-to-m.md`), which
-    /// nothing but the arrival of bytes keeps in step. Who has nothing to be asked for, or enough to do, or is far
-    /// ahead of the others is passed over. A source that does not keep up is asked before the others, and a few events
-    /// ahead of them: time that it loses it cannot make up for, and they can. Nothing while the window is full. Where
-    /// the range begins at 0 the caller must have a place of `offer.bytes` bytes ready. What is returned counts as asked
-    /// for.
+    /// Returns the next fetch; `None` if there is nothing to fetch, or while the window is full.
+    ///
+    /// Deficit round robin over sources, by bytes, always in the same order; a source's fetches continue across event
+    /// boundaries. All builders go around in this order, each starting from another source, so that no two are at the
+    /// same source: a barrel shifter (`docs/n-to-m.md`), kept in step by nothing but the arrival of bytes. Sources that
+    /// are idle, at their limit, or far ahead of the others are skipped. A source that does not keep up is served
+    /// before the others, and a few events ahead of them: it cannot make up for lost time, and they can.
+    ///
+    /// Where the range begins at 0, the caller must have a place of `offer.bytes` bytes ready. The returned range
+    /// counts as requested.
     pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
         self.advance(now);
         self.admit_all_offers();
@@ -61,20 +63,21 @@ impl Builder {
         self.ask_of(source, begins, now)
     }
 
-    /// What to ask for next of slots of which a part was asked for already: where there is no place for another one.
+    /// Returns the next fetch among slots that were already requested in part: for use when there is no place for
+    /// another slot.
     pub fn next_piece(&mut self, now: Duration) -> Option<Fetch> {
         self.advance(now);
         let (source, begins) = self.whose_turn(false)?;
         self.ask_of(source, begins, now)
     }
 
-    /// The source to be asked next, and whether a turn begins with that; `begin`: also for a slot of which nothing was
-    /// asked for yet.
+    /// Returns the source to be fetched from next, and whether a turn begins with it. `begin`: slots of which nothing
+    /// was requested yet count too.
     fn whose_turn(&mut self, begin: bool) -> Option<(usize, bool)> {
         let Self { sources, due, credit, turn, config, .. } = self;
-        // Numbers that are passed by from one event of ours to the next, on the average.
+        // Average distance, in event numbers, from one event of this builder to the next.
         let apart = u64::from((config.rank.1 / config.builders.max(1)).max(1));
-        // Events of these sources are waited for by all others.
+        // All other sources wait for events of these sources.
         let keeps_up = |source: &usize| !credit.is_slow(*source) && !credit.holds_back(*source);
         let mut furthest = None;
         let mut furthest = || {
@@ -87,12 +90,12 @@ impl Builder {
         let mut may = |source: usize, lead: u64| {
             let next = due[source].next;
             let can = next != NEVER && (begin || sources[source].begun.is_some()) && !credit.holds_back(source);
-            // What was begun is gone on with.
+            // A slot that was requested in part is continued.
             can && (sources[source].begun.is_some()
                 || furthest().is_none_or(|furthest| next <= furthest.saturating_add(lead)))
         };
         if credit.has_slow() {
-            // Without a place for what others are behind with, none is for what is ahead of them.
+            // If there is no place for what others are behind with, there is none for what is ahead of them.
             let lead = if self.short { 0 } else { LEAD };
             let slow = (0..due.len()).filter(|source| credit.is_slow(*source) && may(*source, lead));
             if let Some(source) = slow.min_by_key(|source| due[*source].next) {
@@ -106,13 +109,14 @@ impl Builder {
         let around = || (turn.source + 1..due.len()).chain(0..due.len().min(turn.source + 1));
         let keeps_up = |source: &usize| !credit.is_slow(*source);
         let next = around().filter(keeps_up).find(|source| may_now(*source));
-        // Where nobody else has anything, those that have their share are asked for more, but not for all there is.
+        // If no other source has anything, those that have their share are fetched from further, but not up to the
+        // limit.
         let mut more = || around().filter(keeps_up).find(|source| may(*source, 0));
         let source = next.or_else(|| if credit.has_spare() { more() } else { None })?;
         Some((source, true))
     }
 
-    /// Asks a source for as much as there is room for.
+    /// Requests as much from a source as the window allows.
     fn ask_of(&mut self, source: usize, begins: bool, now: Duration) -> Option<Fetch> {
         let Self { sources, credit, turn, .. } = self;
         let entry = &mut sources[source];
@@ -136,12 +140,12 @@ impl Builder {
         Some(fetch)
     }
 
-    /// Asks for as much more of a ticket as there is room for.
+    /// Requests as much more of a ticket as the window allows.
     fn ask(credit: &mut Credit, ticket: &mut Ticket, source: usize, now: Duration) -> Option<Fetch> {
         let offer = ticket.offer;
         let from = ticket.asked;
         if offer.disposition == Disposition::Eager {
-            // Its bytes come unasked: the window leaves room for them beforehand.
+            // Its bytes come without a fetch: the window leaves room for them beforehand.
             credit.unasked(source, u64::from(offer.bytes));
             ticket.asked = offer.bytes;
         } else {
@@ -157,8 +161,8 @@ impl Builder {
         Some(Fetch { source, offer, range: from..ticket.asked })
     }
 
-    /// Gives back a fetch that [`next_fetch`](Self::next_fetch) began and for which there was no place. Until something
-    /// arrives only what is furthest behind is asked for. True where that has not been tried yet.
+    /// Takes back a fetch that [`next_fetch`](Self::next_fetch) began and for which there was no place. Until data
+    /// arrive, only the source that is furthest behind is fetched from. Returns true if that has not been tried yet.
     pub fn unfetch(&mut self, source: usize, number: u64) -> bool {
         if let Some(ticket) = self.fetched(source, number) {
             self.credit.called_off(source, ticket.counted());
@@ -171,20 +175,21 @@ impl Builder {
         !std::mem::replace(&mut self.short, true)
     }
 
-    /// So many bytes of what was asked of a source have come. To be told before what they complete has
-    /// [arrived](Self::arrived). Those of eager offers do not count, nor those of sources that are near.
+    /// Counts requested bytes of a source that have arrived. To be called before the ticket that they complete is
+    /// reported with [`arrived`](Self::arrived). Bytes of eager offers do not count, nor those of sources that are
+    /// near.
     pub fn received(&mut self, source: usize, bytes: u64, now: Duration) {
         self.advance(now);
         self.credit.received(source, bytes, now);
     }
 
-    /// A source says that it has sent so many bytes more, `lost` of them again because they had been lost. No more of
-    /// it is believed than it was to send.
+    /// Takes a source's report of the number of bytes sent since the last report, `lost` of them being repetitions of
+    /// lost ones. Numbers are limited to what the source was to send.
     pub fn losses(&mut self, source: usize, sent: u64, lost: u64) {
         self.credit.losses(source, sent, lost);
     }
 
-    /// Ends a fetch.
+    /// Ends a fetch, and returns its ticket; `None` if there is no such fetch.
     pub(super) fn fetched(&mut self, source: usize, number: u64) -> Option<Ticket> {
         let entry = &mut self.sources[source];
         let at = source::position(&entry.taken, number).filter(|at| !entry.taken[*at].arrived)?;

@@ -1,28 +1,28 @@
-//! How far the builder is with one source.
+//! Progress of the builder with one source.
 
 use super::Builder;
 use crate::LedgerEntry;
 
-/// How far the builder is with one source, while a run goes on.
+/// Progress of the builder with one source, during a run.
 #[derive(Debug, Clone, Copy)]
 pub struct SourceProgress<'a> {
-    /// Its line in the ledger, so far. What was built is in [`built`](Self::built) until it is known whether it was
-    /// recorded.
+    /// The source's entry in the ledger, so far. Built fragments are in [`built`](Self::built) until it is known
+    /// whether they were recorded.
     pub ledger: &'a LedgerEntry,
-    /// Fragments that it has offered.
+    /// Number of fragments that the source has offered.
     pub accepted: u64,
-    /// Fragments built.
+    /// Number of fragments built.
     pub built: u64,
-    /// Offers that are open.
+    /// Number of open offers.
     pub backlog: u64,
-    /// Whether it has sent its final counters.
+    /// True if the source has sent its final counters.
     pub ended: bool,
-    /// Whether it was given up.
+    /// True if the source was given up.
     pub given_up: bool,
 }
 
 impl Builder {
-    /// How far it is with a source.
+    /// Returns the progress with a source.
     pub fn progress_of(&self, source: usize) -> SourceProgress<'_> {
         let entry = &self.sources[source];
         SourceProgress {

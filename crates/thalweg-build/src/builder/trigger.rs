@@ -1,4 +1,4 @@
-//! The trigger levels: what is built of what the sources brought.
+//! The trigger levels: the selection of events to build from those that the sources offer.
 
 use super::Builder;
 use crate::Missing;
@@ -6,29 +6,29 @@ use crate::events::Answer;
 use crate::source::{self, Source};
 use thalweg_wire::EventId;
 
-/// How many events each trigger level was given and let through, and what was never asked for.
+/// Number of events that entered and passed each trigger level, and number of bytes that were never fetched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Triggered {
-    /// Events that the sources brought: what level 1 let through.
+    /// Events that the sources offered: those that level 1 accepted.
     pub level1: u64,
-    /// Of these, accepted by level 2; all of them where there is none.
+    /// Events of these that level 2 accepted; all of them without a level 2.
     pub level2: u64,
-    /// Of these, accepted by the event filter; all of them where there is none.
+    /// Events of these that the event filter accepted; all of them without an event filter.
     pub filter: u64,
     /// Bytes, headers included, of slots that were released without a fetch because level 2 had rejected their events.
     pub unasked_bytes: u64,
 }
 
 impl Builder {
-    /// The next event that level 2 is to decide on, with [`decide`](Self::decide): all of its sources have answered,
-    /// with a fragment or by having none.
+    /// Returns the next event for level 2 to decide on with [`decide`](Self::decide): all sources of level 2 have
+    /// answered for it, with a fragment or by having none.
     pub fn next_decision(&mut self) -> Option<EventId> {
         self.events.next_decision().map(|index| self.event(index))
     }
 
-    /// Level 2 accepts an event, and the other sources are asked; or it does not, nothing more is asked, and the event
-    /// will not be among those [closed](Self::next_closed). A slot that holds fragments of several events is fetched
-    /// where one of them is accepted.
+    /// Applies level 2's decision on an event. If it accepts, the other sources are fetched from. Otherwise nothing
+    /// more is fetched, and the event will not be among those [closed](Self::next_closed). A slot that holds fragments
+    /// of several events is fetched if one of them is accepted.
     pub fn decide(&mut self, event: EventId, accept: bool) {
         let index = event.0 / u64::from(self.config.builders);
         if self.event(index) != event || !self.events.is_undecided(index) {
@@ -45,7 +45,7 @@ impl Builder {
         }
     }
 
-    /// Looks at what of a source waited for the decision on an event.
+    /// Applies the decision on an event to the tickets of a source that waited for it.
     fn apply_decision(&mut self, source: usize, index: u64) {
         let Self { events, sources, expired, .. } = self;
         let entry = &mut sources[source];
@@ -73,7 +73,8 @@ impl Builder {
         self.renew(source);
     }
 
-    /// The event filter rejects an event that was [closed](Self::next_closed), with these sources missing.
+    /// Applies the event filter's rejection of an event that was [closed](Self::next_closed), with these sources
+    /// missing.
     pub fn reject(&mut self, missing: &[Missing]) {
         self.events.unbuild(missing.is_empty());
         self.filtered += 1;
@@ -84,7 +85,7 @@ impl Builder {
         }
     }
 
-    /// What the trigger levels did so far.
+    /// Returns the counters of the trigger levels so far.
     pub fn triggered(&self) -> Triggered {
         let (filter, rejected) = (self.events.built(), self.events.rejected());
         let level2 = filter + self.filtered;

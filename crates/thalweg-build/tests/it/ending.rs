@@ -1,10 +1,10 @@
-//! Where a run ends: at a given event, cut, or abandoned.
+//! The end of a run: at a given event, cut short, or abandoned.
 
 use crate::rig::*;
 use thalweg_build::{BuilderConfig, Hold};
 use thalweg_wire::{Disposition, EventId, Status};
 
-/// Accepted, recorded, beyond the end.
+/// Fragments accepted, recorded, beyond the end.
 fn books(rig: &Rig, source: usize) -> (u64, u64, u64) {
     let books = &rig.ledger().sources[source];
     (books.accepted, books.recorded, books.beyond_end)
@@ -52,7 +52,7 @@ fn a_cut_takes_back_what_was_offered_fetched_built_and_dropped() {
         assert_eq!(rig.builder.closed_until(), EventId(0));
         assert_eq!(rig.builder.end_at(EventId(3), rig.now), EventId(3));
         assert_eq!(rig.builder.open_events(), 3);
-        // What is on its way arrives, and only what is in front of the end is entered.
+        // Data under way arrive, and only records before the end are entered.
         rig.arrive(1, 0, &slot(1, 0..3));
         rig.arrive(1, 2, &slot(1, 4..5));
         rig.offer(2, 0, 3);
@@ -192,7 +192,7 @@ fn a_run_that_is_abandoned_is_closed_as_far_as_it_was() {
     rig.builder.abandon(rig.now);
     assert!(!rig.builder.is_finished(), "what was closed is to be taken");
     assert_eq!(rig.closed(), [(0, 1, vec![])]);
-    // Whoever has not heard goes on, and nothing comes of it.
+    // A source that has not been informed goes on, without effect.
     rig.offer(2, 1, 1);
     assert_eq!(rig.builder.connected(2, 4, false), 1);
     rig.builder.ended(2, thalweg_wire::Accounts { accepted: 7, tickets: 3, ..Default::default() }).unwrap();

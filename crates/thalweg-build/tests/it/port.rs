@@ -1,5 +1,4 @@
-//! A builder behind a switch port, in a model of the network: what it asks for keeps the port busy and does not
-//! overflow it.
+//! A builder at a switch port, in a model of the network: its requests keep the port busy and do not overflow it.
 
 use crate::rig::{RUN, config, fragment, id, lay};
 use std::cmp::Reverse;
@@ -8,18 +7,18 @@ use std::time::Duration;
 use thalweg_build::{Builder, BuilderConfig, Check, Path, Window};
 use thalweg_wire::{Announcement, Disposition, EventId, FragmentHeader};
 
-/// Bytes in a second that the port carries, and that it holds.
+/// Rate of the port in bytes per second, and length of its buffer in bytes.
 const PORT: f64 = 118e6;
 const BUFFER: u64 = 340_000;
 const SEGMENT: u32 = 1448;
 
-/// What sources send.
+/// Properties of the sources' data.
 #[derive(Debug, Clone, Copy)]
 struct Traffic {
     events: u64,
-    /// One of so many segments is lost on its way, and is sent again a round trip later; what is behind it waits.
+    /// One of this number of segments is lost on its way, and is repeated a round trip later; data after it wait.
     lost_of: u64,
-    /// Payload bytes: any number between these two, and not the same for any two sources or events.
+    /// Limits of the payload length in bytes: any number between these two, different for each source and event.
     smallest: usize,
     largest: usize,
 }
@@ -32,7 +31,7 @@ impl Traffic {
         self.smallest + mixed as usize % (self.largest - self.smallest + 1)
     }
 
-    /// A fragment with its header, as it lies in a slot.
+    /// Returns the length of a fragment with its header, as it lies in a slot.
     fn slot_bytes(&self, source: usize, event: u64) -> u32 {
         self.payload(source, event).next_multiple_of(64) as u32 + 64
     }
@@ -50,7 +49,7 @@ impl Traffic {
     }
 }
 
-/// What happens next.
+/// An event of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Next {
     /// A fetch reaches its source.
@@ -59,7 +58,7 @@ enum Next {
         ticket: u64,
         bytes: u32,
     },
-    /// Data reach the port, and behind it the builder.
+    /// Data reach the port, and after it the builder.
     AtPort {
         source: usize,
         ticket: u64,
@@ -70,7 +69,7 @@ enum Next {
         ticket: u64,
         bytes: u32,
     },
-    /// What a source has put into the slot that it got back reaches the builder.
+    /// The offer of a slot that was released and filled again reaches the builder.
     Offered {
         source: usize,
         ticket: u64,
@@ -81,12 +80,12 @@ enum Next {
 struct Network {
     builder: Builder,
     traffic: Traffic,
-    /// Slots of each source: as many events as can be open, and two.
+    /// Number of slots of each source: as many as events can be open, and two.
     slots: u64,
     one_way: Duration,
-    /// Of each source's link: bytes in a second, and until when it is busy.
+    /// For each source's link: bytes per second, and the time until which it is busy.
     links: Vec<(f64, Duration)>,
-    /// Of each source: until when what has come of it waits behind a gap.
+    /// For each source: the time until which its arrived data wait after a gap.
     gaps: Vec<Duration>,
     segments: u64,
     port_busy: Duration,
@@ -96,12 +95,12 @@ struct Network {
     happened: u64,
     here: HashMap<(usize, u64), u32>,
     complete: u64,
-    /// How many bytes have arrived, and when.
+    /// Number of bytes that have arrived, by time.
     arrived: Vec<(Duration, u64)>,
 }
 
 impl Network {
-    /// Sources with links of these rates always have more.
+    /// Returns a network of sources that always have more data, with links of these rates.
     fn new(links: &[f64], one_way: Duration, traffic: Traffic) -> Self {
         let path = Path { rate: PORT, round_trip: 2 * one_way, buffer: BUFFER, segment: SEGMENT, unasked: 0 };
         let event = links.len() * (traffic.smallest + traffic.largest) / 2;
@@ -152,7 +151,7 @@ impl Network {
                 self.after(self.now + self.one_way, Next::Asked { source, ticket, bytes });
             }
             let next = self.next.peek().map(|Reverse((at, ..))| *at);
-            // The pace lets more be asked for before anything else happens.
+            // Pacing allows more requests before anything else happens.
             if let Some(at) = self.builder.next_ask().filter(|at| next.is_none_or(|next| *at < next)) {
                 self.now = self.now.max(at);
                 continue;
@@ -214,7 +213,7 @@ impl Network {
         }
     }
 
-    /// Bytes in a second, of the middle half of all bytes.
+    /// Returns the rate of the middle half of all bytes, in bytes per second.
     fn goodput(&self) -> f64 {
         assert_eq!(self.complete, self.traffic.events, "every event is complete");
         let all = self.arrived[self.arrived.len() - 1].1;
@@ -224,7 +223,7 @@ impl Network {
     }
 }
 
-/// A fragment, as it lies in a slot.
+/// Returns a fragment, as it lies in a slot.
 fn slot(source: usize, event: u64, payload: usize) -> Vec<u8> {
     let (header, payload) = fragment(source, event, &vec![0; payload]);
     assert_eq!((header.run, header.source), (RUN, id(source)));
@@ -242,7 +241,7 @@ fn assert_full_and_safe(links: &[f64], one_way: Duration, traffic: Traffic) {
     assert!(network.longest_queue < BUFFER as f64, "{} sources, {one_way:?}: {}", links.len(), network.longest_queue);
 }
 
-/// Sources with links of these rates, near and far.
+/// Tests sources with links of these rates, near and far.
 #[track_caller]
 fn assert_full_and_safe_at_any_distance(links: &[f64]) {
     for one_way in [100, 1_000, 10_000].map(Duration::from_micros) {
@@ -257,8 +256,8 @@ fn the_port_is_full_and_does_not_overflow() {
     }
 }
 
-/// One whose fragments happen to be long falls behind. Were the others to go on regardless, all would wait at the last
-/// event that may be open.
+/// A source whose fragments happen to be long falls behind. If the others went on regardless, all would wait at the
+/// last event that may be open.
 #[test]
 fn no_source_runs_far_ahead_of_the_others() {
     let uneven = Traffic { events: 60, lost_of: u64::MAX, smallest: 1 << 10, largest: 1 << 20 };
@@ -288,8 +287,8 @@ fn the_others_wait_for_a_source_that_is_not_quick_enough_and_for_nothing_else() 
     assert_full_and_safe_at_any_distance(&links);
 }
 
-/// A slow source is asked ahead of the others. Where there is no place for that, it must not be asked again and again,
-/// and the others never.
+/// A slow source is fetched from ahead of the others. If there is no place for that, it must not be tried again and
+/// again instead of the others.
 #[test]
 fn without_a_place_for_what_is_ahead_those_behind_are_asked() {
     let links = [PORT / 10.0, PORT, PORT];

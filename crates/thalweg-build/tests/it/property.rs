@@ -1,6 +1,6 @@
-//! Whole runs under a seeded scheduler that loses, repeats, delays and reorders what sources and builder say to each
-//! other, cuts connections, lets sources drop and die, and damages records, against an oracle that follows each
-//! fragment from outside and knows which bucket of the ledger it must be in.
+//! Whole runs under a seeded scheduler that loses, repeats, delays and reorders the messages between sources and
+//! builder, cuts connections, lets sources drop and die, and damages records, against an oracle that follows each
+//! fragment from outside and knows its bucket of the ledger.
 
 use crate::rig::{DEADLINE, RUN, books, config, id, lay, ms};
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ proptest! {
 }
 
 proptest! {
-    /// Sources that say anything at all are refused or believed, and cost neither memory nor time without end.
+    /// Sources that send anything at all are refused or believed, and cost neither memory nor time without limit.
     #[test]
     fn no_source_is_too_strange(
         builders in 1u32..4, slots in prop_oneof![Just(2), Just(u32::MAX)], first in number(), hold: bool, near: bool,
@@ -108,7 +108,7 @@ enum Strange {
     Taken,
 }
 
-/// A small number, or one at the edge of what there is or of what something else can hold.
+/// Generates a small number, or one at the limit of the type or of another type.
 fn number() -> impl Strategy<Value = u64> {
     let edge = prop::sample::select(vec![0, 1, 1 << 32, 1 << 40, 1 << 63, u64::MAX]);
     let edge = (edge, 0u64..3, any::<bool>())
@@ -172,15 +172,15 @@ fn strange() -> impl Strategy<Value = Strange> {
     ]
 }
 
-/// Now and then, in the middle of it all.
+/// Generates a call, rarely an abandonment of the run.
 fn strange_or_abandoned() -> impl Strategy<Value = Strange> {
     prop_oneof![200 => strange(), 1 => Just(Strange::Abandon)]
 }
 
-/// A slow line, so that slots go in pieces and the pace matters.
+/// A slow path, so that slots are requested in pieces and pacing matters.
 const PATH: Path = Path { rate: 2e5, round_trip: ms(10), buffer: 2000, segment: 20, unasked: 0 };
 
-/// What is drawn for a run; everything else follows from the seed.
+/// Parameters drawn for a run; everything else follows from the seed.
 #[derive(Debug, Clone)]
 struct World {
     seed: u64,
@@ -193,20 +193,20 @@ struct World {
     slots: usize,
     check: Check,
     hold: Hold,
-    /// Where there are trigger levels: how many of the sources level 2 asks first, and of how many hundred events each
-    /// level accepts how many.
+    /// With trigger levels: number of sources that level 2 fetches from first, and percentage of events that each level
+    /// accepts.
     level2: usize,
     accept: [u64; 2],
-    /// When the run is told where it ends, in milliseconds, and in front of which event.
+    /// Times at which the end of the run is set, in milliseconds, with the event before which it ends.
     ends: Vec<(u64, u64)>,
-    /// When it is abandoned.
+    /// Time at which the run is abandoned, in milliseconds.
     abandoned: Option<u64>,
-    /// Messages may be lost, repeated and overtake each other; otherwise they come late, but in order.
+    /// True if messages may be lost, repeated and overtake each other; otherwise they come late, but in order.
     lossy: bool,
     chances: Chances,
 }
 
-/// Of each hundred chances, so many.
+/// Probabilities, in percent.
 #[derive(Debug, Clone)]
 struct Chances {
     skip: u64,
@@ -285,20 +285,20 @@ enum Policy {
     DropOldest,
 }
 
-/// What a ticket holds: pieces of fragments of consecutive events (by index in the builder's share).
+/// Content of a ticket: pieces of fragments of consecutive events (by index in the builder's share).
 #[derive(Debug, Clone)]
 struct Held {
     offer: Announcement,
     first: u64,
     bytes: Vec<u8>,
-    /// It was asked for and sent: its slot may not be reused before it is released.
+    /// True if it was fetched and sent: its slot may not be reused before it is released.
     sent: bool,
 }
 
-/// A source as it sees itself.
+/// State of a source, as the source knows it.
 struct SourceModel {
     policy: Policy,
-    /// One past the last event of its device.
+    /// Index after the last event of its device.
     end: u64,
     next_event: u64,
     next_ticket: u64,
@@ -308,11 +308,11 @@ struct SourceModel {
     dropping: u32,
     accepted: u64,
     ended: Option<Accounts>,
-    /// Counts connections; nothing of an earlier one arrives.
+    /// Number of the connection; nothing sent over an earlier one arrives.
     connection: u64,
     connected: bool,
     dead: bool,
-    /// When the last message in order arrives.
+    /// Time at which the last message in order arrives.
     last_arrival: Duration,
 }
 
@@ -325,32 +325,32 @@ enum Bucket {
     Lost,
     Rejected,
     BeyondEnd,
-    /// None of these: its event was over.
+    /// None of these: its event was closed before.
     Late,
 }
 
-/// What is known from outside of a source at the builder.
+/// State of a source at the builder, as known from outside.
 #[derive(Default)]
 struct Oracle {
-    /// Tickets that were offered, below `next`: first event, count, how it was announced.
+    /// Tickets that were offered, those below `next` in order: first event, count, disposition.
     heard: BTreeMap<u64, (u64, u32, Disposition)>,
     next: u64,
-    /// What overtook others on its way.
+    /// Offers that overtook others on their way.
     early: BTreeMap<u64, Announcement>,
     last_words: Option<Accounts>,
-    /// Tickets whose bytes are there, or which were dropped or lost.
+    /// Tickets whose bytes have arrived, or which were dropped or lost.
     done: BTreeSet<u64>,
-    /// The first thing that decided about a fragment. Fragments that were mentioned and are not here must be late.
+    /// First decision on each fragment. Fragments that were mentioned and are not here must be late.
     buckets: BTreeMap<u64, Bucket>,
-    /// Bytes of fragments recorded, and their lengths.
+    /// Bytes recorded of each fragment, and its length.
     recorded: BTreeMap<u64, (u32, u32)>,
     missing: BTreeSet<u64>,
-    /// Events that were closed without it because it had not mentioned them in time.
+    /// Events that were closed without the source because it had not mentioned them in time.
     timed_out: BTreeSet<u64>,
-    /// Events that were closed without it for no reason that was given.
+    /// Events that were closed without the source for no given reason.
     silent: BTreeSet<u64>,
     given_up: bool,
-    /// Where the run ends.
+    /// Index of the first event beyond the end of the run.
     stop: Option<u64>,
 }
 
@@ -383,9 +383,10 @@ struct Run<'a> {
     count: u64,
     sources: Vec<SourceModel>,
     oracle: Vec<Oracle>,
-    /// Fetches under way: source and ticket, the number of the fetch, its bytes that were asked for and have not come.
+    /// Fetches under way: source and ticket, the number of the fetch, and its bytes that were requested and have not
+    /// arrived.
     fetches: BTreeMap<(usize, u64), (u64, u64)>,
-    /// Bytes asked for when we looked last: a window that shrinks takes nothing back.
+    /// Bytes requested at the last check: a window that shrinks takes nothing back.
     most: u64,
     closed: BTreeSet<u64>,
     /// Events that level 2 has rejected, and those that it has accepted.
@@ -409,7 +410,7 @@ impl<'a> Run<'a> {
             window: world.window,
             check: world.check,
             hold: world.hold,
-            // The last ones: which they are must not matter.
+            // The last sources: the choice must not matter.
             level2: (world.sources - world.level2..world.sources).collect(),
             ..config(world.sources as u16)
         });
@@ -497,7 +498,7 @@ impl<'a> Run<'a> {
         self.happenings.insert(self.count, happening);
     }
 
-    /// What a node does after everything that happened.
+    /// Acts on the builder's state, as a node does after every happening.
     fn serve_the_builder(&mut self) {
         for source in self.builder.time(self.now) {
             self.given_up(source);
@@ -572,7 +573,7 @@ impl<'a> Run<'a> {
         assert_eq!(self.builder.in_flight(), asked);
         let window = match self.world.window {
             Window::Constant(window) => window,
-            // What waits at our end behind a gap is asked for, and not in the network.
+            // Data that wait at the builder after a gap are requested, and no longer in the network.
             Window::Credit(_) if self.world.lossy => u64::MAX,
             Window::Credit(_) | Window::Search { .. } => self.builder.credit().unwrap().window,
         };
@@ -589,13 +590,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Whether a trigger level accepts an event.
+    /// Returns whether a trigger level accepts an event.
     fn accepts(&self, index: u64, level: usize) -> bool {
         let draw = Dice(self.world.seed ^ index << 8 ^ level as u64).chance(self.world.accept[level]);
         draw || level == 0 && self.world.level2 == 0
     }
 
-    /// Decides on the events of which all that was asked first has come.
+    /// Decides on the events for which the first-asked sources have all answered.
     fn level2(&mut self) {
         while let Some(event) = self.builder.next_decision() {
             let index = event.0 / u64::from(self.world.builders);
@@ -658,7 +659,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The run is told where it ends, and later every source.
+    /// Sets the end of the run at the builder, and later at every source.
     fn end_at(&mut self, end: u64) {
         let closed = self.builder.closed_until();
         assert!(closed <= self.end, "closed beyond the end");
@@ -678,7 +679,7 @@ impl<'a> Run<'a> {
         self.sources[source].connected && self.sources[source].connection == connection
     }
 
-    /// Puts a message on its way, in either direction.
+    /// Sends a message, in either direction.
     fn send(&mut self, source: usize, message: Happening) {
         if !self.world.lossy {
             let arrival = (self.now + self.dice.delay(4)).max(self.sources[source].last_arrival);
@@ -712,7 +713,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The device has its next event, and the source does what its policy says.
+    /// Produces the next event of the device, and applies the source's policy to it.
     fn device(&mut self, source: usize) {
         let chances = self.world.chances.clone();
         if self.sources[source].dead {
@@ -813,7 +814,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A piece of the fragment of an event, of `pieces`, each of 40 to 71 bytes.
+    /// Returns a record: a piece of an event's fragment, one of `pieces`, each of 40 to 71 bytes.
     fn record(&mut self, source: usize, index: u64, piece: u64, pieces: u64) -> Vec<u8> {
         let length = 40 + (index % 32) as u32;
         let payload: Vec<u8> = (0..length).map(|i| (u64::from(i) * 3 + index + 50 * piece) as u8).collect();
@@ -841,7 +842,8 @@ impl<'a> Run<'a> {
         self.world.slots - held.min(self.world.slots)
     }
 
-    /// On a lossy link a source does not number further ahead of the releases than the builder can keep in mind.
+    /// Returns whether the source may number another offer: on a lossy link not further ahead of the releases than the
+    /// builder can store.
     fn may_issue(&self, source: usize) -> bool {
         let entry = &self.sources[source];
         let oldest = entry.unreleased.keys().next().copied().unwrap_or(entry.next_ticket);
@@ -868,7 +870,7 @@ impl<'a> Run<'a> {
         self.issue(source, first, records.len() as u32, Disposition::Held, records.concat());
     }
 
-    /// True where nothing is left to announce.
+    /// Announces dropped fragments. Returns true if none are left to announce.
     fn announce_drops(&mut self, source: usize) -> bool {
         let entry = &mut self.sources[source];
         let (count, next) = (entry.dropping, entry.next_event);
@@ -879,7 +881,7 @@ impl<'a> Run<'a> {
         self.sources[source].dropping == 0
     }
 
-    /// Links put offers that overtake each other in order, and `End` behind them.
+    /// Delivers an offer as links do: offers that overtake each other in order, and `End` after them.
     fn heard(&mut self, source: usize, offer: Announcement) {
         if offer.ticket > self.oracle[source].next {
             let early = self.oracle[source].early.entry(offer.ticket).or_insert(offer);
@@ -920,7 +922,7 @@ impl<'a> Run<'a> {
         oracle.next = oracle.next.max(offer.ticket + 1);
     }
 
-    /// Some of what was asked for comes.
+    /// Delivers a part of the requested bytes.
     fn piece(&mut self, source: usize, ticket: u64, number: u64, bytes: u64) {
         let held = self.sources[source].unreleased.get_mut(&ticket);
         if let Some(held) = held.filter(|held| !held.offer.disposition.is_dropped())
@@ -936,12 +938,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The source looks for what was asked of it.
+    /// Answers a fetch at its source.
     fn served(&mut self, source: usize, ticket: u64, number: u64) {
         let under_way = self.fetches.get(&(source, ticket)).is_some_and(|(fetch, _)| *fetch == number);
         let held = self.sources[source].unreleased.get_mut(&ticket);
         let Some(held) = held.filter(|held| !held.offer.disposition.is_dropped()) else {
-            // It has made room meanwhile, and has said so.
+            // The source has made room meanwhile, and has announced it.
             return;
         };
         held.sent |= under_way;
@@ -999,7 +1001,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Which records of a slot can be used after what happened to its bytes.
+    /// Returns which records of a slot are still usable after what happened to its bytes.
     fn good_records(&self, intact: &[u8], arrived: &[u8]) -> Vec<bool> {
         let mut good = Vec::new();
         let (mut at, mut readable) = (0, true);
@@ -1046,7 +1048,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The builder has given a source up: what is not there is lost.
+    /// Notes that the builder has given a source up: fragments that have not arrived are lost.
     fn given_up(&mut self, source: usize) {
         self.cut(source);
         let oracle = &mut self.oracle[source];
@@ -1059,13 +1061,13 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        // So are fragments of which only pieces are there.
+        // Fragments of which only some pieces have arrived are lost too.
         for index in oracle.recorded.keys().copied().collect::<Vec<_>>() {
             oracle.put(index, Bucket::Lost);
         }
     }
 
-    /// What was not closed when the run was abandoned is lost.
+    /// Notes that fragments of events that were not closed when the run was abandoned are lost.
     fn abandoned(&mut self) {
         for source in 0..self.sources.len() {
             self.given_up(source);
@@ -1075,7 +1077,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// After the run: what the ledger says against what was seen.
+    /// Compares the ledger after the run with the oracle.
     fn audit(&mut self) {
         if self.abandoned {
             self.abandoned();
@@ -1090,9 +1092,9 @@ impl<'a> Run<'a> {
         assert_eq!(triggered.level2, self.closed.len() as u64);
         assert_eq!(triggered.filter, (self.closed.len() - self.filtered.len()) as u64);
         assert_eq!(self.builder.counts().0, triggered.filter);
-        // Where no source mentions a number there is no event, though level 2 was asked about it.
+        // A number that no source mentions is no event, though level 2 was asked about it.
         let fetched = |index: &&u64| self.oracle.iter().any(|o| o.buckets.get(index) == Some(&Bucket::Rejected));
-        // One that the run ended in front of was decided on, and is no event of it.
+        // An event at or beyond the end was decided on, and is no event of the run.
         let seen = self.rejected.range(..stop).filter(fetched).count() as u64;
         let seen = if self.abandoned { 0 } else { seen };
         assert!((seen..=self.rejected.len() as u64).contains(&(triggered.level1 - triggered.level2)));
@@ -1113,8 +1115,9 @@ impl<'a> Run<'a> {
                 (Bucket::BeyondEnd, books.beyond_end),
                 (Bucket::Late, books.late),
             ];
-            // What was dropped or lost after it was too late is one or the other, which only the builder can tell.
-            // So is what was not needed any more, or too late for an event that was rejected.
+            // Fragments that were dropped or lost after they were too late are in one bucket or the other, which only
+            // the builder can tell. So are fragments that were not needed any more, or too late for an event that was
+            // rejected.
             let too_late =
                 |index: &u64| oracle.given_up || oracle.timed_out.contains(index) || !self.closed.contains(index);
             for (bucket, count) in found {
@@ -1133,7 +1136,7 @@ impl<'a> Run<'a> {
                     Bucket::Corrupt if rejected == 0 => count == all,
                     Bucket::Late => count >= all,
                     Bucket::Rejected => (fetched..=rejected).contains(&count),
-                    // It may have been too late, or rejected, before the end was set.
+                    // The fragment may have been too late, or rejected, before the end was set.
                     Bucket::BeyondEnd => (all.saturating_sub(books.late + books.rejected)..=all).contains(&count),
                     _ => (least..=all).contains(&count),
                 };
@@ -1157,7 +1160,8 @@ impl<'a> Run<'a> {
 }
 
 impl Run<'_> {
-    /// How many of these fragments may count as rejected, and how many must: those that were in place.
+    /// Returns the number of these fragments that may count as rejected, and the number of those that must: those that
+    /// were in place.
     fn rejections(&self, mentioned: &BTreeSet<u64>, oracle: &Oracle) -> (u64, u64) {
         let in_place = |index: &&u64| oracle.buckets.get(*index) == Some(&Bucket::Rejected);
         let may = |index: &&u64| self.rejected.contains(*index) || in_place(index);
@@ -1166,7 +1170,7 @@ impl Run<'_> {
 }
 
 impl Oracle {
-    /// A ticket that is in order counts as dropped if it was announced so, and nothing happened to it before.
+    /// Counts a ticket that is in order as dropped if it was announced so, and nothing happened to it before.
     fn drops(&mut self, ticket: u64) {
         let (first, count, how) = self.heard[&ticket];
         if !how.is_dropped() || !self.done.insert(ticket) {
@@ -1178,13 +1182,13 @@ impl Oracle {
         }
     }
 
-    /// The first thing that is known of a fragment decides where it is counted.
+    /// Counts a fragment. The first decision on it holds.
     fn put(&mut self, index: u64, bucket: Bucket) {
         let is_beyond = self.stop.is_some_and(|stop| index >= stop);
         self.buckets.entry(index).or_insert(if is_beyond { Bucket::BeyondEnd } else { bucket });
     }
 
-    /// The run ends in front of this event.
+    /// Ends the run before this event.
     fn end_at(&mut self, stop: u64) {
         self.stop = Some(stop);
         let moved = [Bucket::Recorded, Bucket::DroppedNewest, Bucket::DroppedOldest, Bucket::Lost];
@@ -1196,7 +1200,7 @@ impl Oracle {
         self.early.remove(&self.next)
     }
 
-    /// What came early is to be said again on the next connection.
+    /// Forgets early messages, which are to be repeated on the next connection.
     fn forget_early(&mut self) {
         self.early.clear();
         self.last_words = None;

@@ -1,4 +1,4 @@
-//! What the tests build with: configurations, slots full of records, and a builder with a notebook.
+//! Test fixtures: configurations, slots full of records, and a builder whose outputs are recorded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use thalweg_wire::{
 pub(crate) const RUN: RunNumber = RunNumber(42);
 pub(crate) const DEADLINE: Duration = Duration::from_millis(100);
 
-/// One builder of one, events from 0 on, at most 8 of them open.
+/// Returns the configuration of a single builder, with events from 0 on, at most 8 of them open.
 pub(crate) fn config(sources: u16) -> BuilderConfig {
     BuilderConfig {
         run: RUN,
@@ -38,7 +38,7 @@ pub(crate) const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// The header and payload of a whole fragment.
+/// Returns the header and payload of a whole fragment.
 pub(crate) fn fragment(source: usize, event: u64, payload: &[u8]) -> (FragmentHeader, Vec<u8>) {
     let header = FragmentHeader {
         status: Status::SIMULATED,
@@ -53,14 +53,14 @@ pub(crate) fn fragment(source: usize, event: u64, payload: &[u8]) -> (FragmentHe
     (header, payload.to_vec())
 }
 
-/// The bytes `range` of a fragment of `total` bytes.
+/// Returns the header and payload of the piece `range` of a fragment of `total` bytes.
 pub(crate) fn piece(source: usize, event: u64, range: std::ops::Range<u32>, total: u32) -> (FragmentHeader, Vec<u8>) {
     let payload: Vec<u8> = range.clone().map(|i| i as u8).collect();
     let (header, payload) = fragment(source, event, &payload);
     (FragmentHeader { total_length: total, offset: range.start, ..header }, payload)
 }
 
-/// Records as they lie in a slot.
+/// Returns records as they lie in a slot.
 pub(crate) fn lay(fragments: &[(FragmentHeader, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (header, payload) in fragments {
@@ -72,13 +72,13 @@ pub(crate) fn lay(fragments: &[(FragmentHeader, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// The slot in which a source of the rig offers these events.
+/// Returns the slot in which a source of the rig offers these events.
 pub(crate) fn slot(source: usize, events: impl IntoIterator<Item = u64>) -> Vec<u8> {
     let fragments: Vec<_> = events.into_iter().map(|event| fragment(source, event, &payload(source, event))).collect();
     lay(&fragments)
 }
 
-/// 100 bytes that belong to this fragment alone.
+/// Returns 100 bytes that depend on the source and the event.
 pub(crate) fn payload(source: usize, event: u64) -> Vec<u8> {
     (0..100).map(|i| (i + 7 * source as u64 + 13 * (event & 0xff)) as u8).collect()
 }
@@ -87,25 +87,25 @@ pub(crate) fn books(accepted: u64, tickets: u64) -> Accounts {
     Accounts { accepted, tickets, ..Accounts::default() }
 }
 
-/// First event, how many, and the missing sources with why they are missing.
+/// First event, number of events, and the missing sources with the reasons.
 pub(crate) type Closing = (u64, u32, Vec<(usize, Status)>);
 
-/// A builder, the time, and what it said.
+/// A builder, the time, and the builder's recorded outputs.
 #[derive(Debug)]
 pub(crate) struct Rig {
     pub(crate) builder: Builder,
     pub(crate) now: Duration,
-    /// How often each (event, source) was recorded.
+    /// Number of times each (event, source) was recorded.
     pub(crate) recorded: BTreeMap<(u64, usize), u32>,
     closed: Vec<Closed>,
-    /// Bytes asked for, by source and ticket.
+    /// Bytes requested, by source and ticket.
     asked: BTreeMap<(usize, u64), u64>,
     tickets: Vec<u64>,
     stride: u64,
 }
 
 impl Rig {
-    /// All sources are connected, with 4 slots each.
+    /// Returns a rig whose sources are connected, with 4 slots each.
     pub(crate) fn new(config: BuilderConfig) -> Self {
         let (sources, stride) = (config.sources.len(), u64::from(config.builders));
         let mut builder = Builder::new(config);
@@ -138,25 +138,25 @@ impl Rig {
         Ok(offer.ticket)
     }
 
-    /// Says again that a ticket was offered, now as dropped to make room. True where its fetch is to be called off.
+    /// Repeats the offer of a ticket, now as dropped to make room. Returns true if its fetch is to be called off.
     pub(crate) fn drop_oldest(&mut self, source: usize, ticket: u64, first: u64, count: u32) -> bool {
         let offer = self.announcement(source, first, count, Disposition::DroppedOldest);
         self.builder.offered(source, Announcement { ticket, ..offer }, self.now).unwrap()
     }
 
-    /// What is asked for next: source, ticket, first event, count.
+    /// Returns the next fetch: source, ticket, first event, count.
     pub(crate) fn ask(&mut self) -> Option<(usize, u64, u64, u32)> {
         let fetch = self.builder.next_fetch(self.now)?;
         self.asked.insert((fetch.source, fetch.offer.ticket), u64::from(fetch.offer.bytes));
         Some((fetch.source, fetch.offer.ticket, fetch.offer.first.0, fetch.offer.count))
     }
 
-    /// These bytes arrive.
+    /// Delivers these bytes.
     pub(crate) fn arrive(&mut self, source: usize, ticket: u64, bytes: &[u8]) {
         self.try_arrive(source, ticket, bytes).unwrap();
     }
 
-    /// These bytes arrive, which may be more than a source may send.
+    /// Delivers these bytes, which may be more than a source may send.
     pub(crate) fn try_arrive(&mut self, source: usize, ticket: u64, bytes: &[u8]) -> Result<(), Violation> {
         let recorded = &mut self.recorded;
         let asked = self.asked.remove(&(source, ticket)).unwrap_or(0);
@@ -168,7 +168,7 @@ impl Rig {
         })
     }
 
-    /// Asks for whatever may be asked for, and gets it. Takes what was closed, so that no event is held up.
+    /// Fetches and delivers everything that may be fetched. Takes closed events, so that no event is held up.
     pub(crate) fn fetch_all(&mut self) {
         self.closed.extend(std::iter::from_fn(|| self.builder.next_closed()));
         while let Some((source, ticket, first, count)) = self.ask() {
@@ -178,13 +178,13 @@ impl Rig {
         }
     }
 
-    /// Time passes.
+    /// Advances the time. Returns the sources given up.
     pub(crate) fn wait(&mut self, time: Duration) -> Vec<usize> {
         self.now += time;
         self.builder.time(self.now)
     }
 
-    /// What was closed since, by event.
+    /// Returns the events closed since the last call, ordered by event.
     pub(crate) fn closed(&mut self) -> Vec<Closing> {
         let closed = std::mem::take(&mut self.closed).into_iter();
         let mut closed: Vec<_> = closed
@@ -201,17 +201,17 @@ impl Rig {
         closed
     }
 
-    /// A source ends, with as many tickets as it offered.
+    /// Ends a source, with as many tickets as it offered.
     pub(crate) fn end(&mut self, source: usize, accepted: u64) {
         self.builder.ended(source, books(accepted, self.tickets[source])).unwrap();
     }
 
-    /// The final counters of a run that was recorded.
+    /// Returns the final counters of a run that was recorded.
     pub(crate) fn ledger(&self) -> Ledger {
         self.builder.ledger(true, &[], 0)
     }
 
-    /// Takes what is left and looks whether all is in order.
+    /// Takes everything that is left and checks the final state.
     pub(crate) fn assert_finished(&mut self) {
         self.fetch_all();
         assert!(self.builder.is_finished());

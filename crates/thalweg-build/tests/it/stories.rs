@@ -1,4 +1,4 @@
-//! One thing at a time, in the order in which a run could meet it.
+//! Single situations, in the order in which a run could meet them.
 
 use crate::rig::*;
 use std::time::Duration;
@@ -45,7 +45,7 @@ fn a_repeated_message_does_no_harm() {
     rig.arrive(0, 0, &slot(0, 0..1));
     rig.arrive(0, 0, &slot(0, 0..1));
     assert_eq!(rig.builder.release(0), Some(1));
-    // Offered again after its release: the release was lost, and is said again.
+    // Offered again after its release: the release was lost, and is repeated.
     rig.announce(0, offer).unwrap();
     assert_eq!(rig.builder.release(0), Some(1));
     assert_eq!(rig.ask(), None);
@@ -55,13 +55,14 @@ fn a_repeated_message_does_no_harm() {
 
 #[test]
 fn a_whole_fragment_in_a_second_ticket_is_an_offence() {
-    // It is known to be here when it is offered again.
+    // The fragment is known to be here when it is offered again.
     let mut rig = Rig::new(config(2));
     rig.offer(0, 0, 1);
     rig.fetch_all();
     let again = rig.announcement(0, 0, 2, Disposition::Held);
     assert_eq!(rig.announce(0, again), Err(Violation::Twice(0)));
-    // It is not: there may be pieces in both. The second to come shows that there are none.
+    // The fragment is not here yet: there may be pieces in both tickets. The second to arrive shows that there are
+    // none.
     for sources in [1, 2] {
         let mut rig = Rig::new(config(sources));
         rig.offer(0, 0, 1);
@@ -96,7 +97,7 @@ fn a_fragment_in_pieces_has_offers_of_its_own() {
     }
 }
 
-/// If what an offer costs grew with how many there are, this would take hours.
+/// If the cost of an offer grew with the number of offers, this would take hours.
 #[test]
 fn an_offer_costs_the_same_however_many_fragments_in_pieces_are_under_way() {
     let mut rig = Rig::new(BuilderConfig { open_events: 1 << 20, ..config(2) });
@@ -325,7 +326,7 @@ fn what_made_room_is_announced_again_before_it_is_asked_for() {
     rig.offer(1, 0, 2);
     rig.offer(1, 2, 2);
     assert!(!rig.drop_oldest(1, 0, 0, 2));
-    // Said again it means nothing, and a ticket that is dropped cannot be held once more.
+    // A repetition has no effect, and a ticket that was dropped cannot be held once more.
     assert!(!rig.drop_oldest(1, 0, 0, 2));
     let held = Announcement { ticket: 0, ..rig.announcement(1, 0, 2, Disposition::Held) };
     rig.announce(1, held).unwrap();
@@ -385,7 +386,7 @@ fn an_event_that_every_source_dropped_or_is_silent_about_is_not_recorded() {
     (0..2).for_each(|source| _ = rig.offer(source, 1000, 1));
     rig.offer(2, 1000, 1);
     rig.fetch_all();
-    // Of 998 one source had something; of 999 and all before none.
+    // For event 998 one source had a fragment; for 999 and all before 998 none did.
     let dropped = vec![(0, Status::DROPPED), (1, Status::DROPPED)];
     assert_eq!(rig.closed(), [(998, 1, dropped), (1000, 1, vec![])]);
     assert_eq!(rig.builder.counts(), (2, 1));
@@ -578,7 +579,7 @@ fn no_more_is_asked_for_than_the_window_holds() {
     assert_eq!(rig.ask(), None);
     rig.builder.unfetch(second.0, second.1);
     assert_eq!(rig.ask(), Some(second));
-    // What does not fit at all is asked for alone.
+    // A slot that does not fit at all is requested alone.
     let mut rig = Rig::new(BuilderConfig { window: Window::Constant(10), ..config(2) });
     (0..2).for_each(|source| _ = rig.offer(source, 0, 2));
     rig.ask().unwrap();
@@ -587,7 +588,7 @@ fn no_more_is_asked_for_than_the_window_holds() {
 
 #[test]
 fn a_release_can_wait_for_a_fetch_that_is_to_come_but_not_with_many_slots() {
-    // Four slots, of which one is asked for at a time.
+    // Four slots, one of which is requested at a time.
     let mut rig = Rig::new(BuilderConfig { window: Window::Constant(1), ..config(1) });
     (0..4).for_each(|event| _ = rig.offer(0, event, 1));
     let next = |rig: &mut Rig| {
@@ -601,7 +602,7 @@ fn a_release_can_wait_for_a_fetch_that_is_to_come_but_not_with_many_slots() {
     assert!(next(&mut rig));
     assert!(!next(&mut rig), "nothing is to be asked for any more");
     assert_eq!(rig.builder.release(0), Some(4));
-    // What has to be said again is said at once.
+    // A release that has to be repeated is repeated at once.
     rig.offer(0, 4, 1);
     assert!(rig.builder.may_release_later(0));
     rig.announce(0, Announcement { ticket: 0, ..rig.announcement(0, 0, 1, Disposition::Held) }).unwrap();
@@ -633,7 +634,8 @@ fn who_is_there_first_is_not_asked_for_everything_by_all_builders() {
     (0..4).for_each(|slot| _ = rig.offer(0, 16 * slot, 16));
     let piece = rig.builder.credit().unwrap().piece;
     assert_eq!(asked(&mut rig), piece);
-    // It alone has anything, and the port is known to carry it: now it gets more, but not the whole window.
+    // No other source has anything, and the port is known to carry it: now this one gets more, but not the whole
+    // window.
     let window = |rig: &Rig| rig.builder.credit().unwrap().window;
     let narrow = window(&rig);
     let mut outstanding = piece;
@@ -652,12 +654,12 @@ fn who_is_far_ahead_waits_for_those_behind() {
     (0..8).for_each(|event| _ = rig.offer(0, event, 1));
     rig.offer(1, 0, 1);
     let mut asked = std::iter::from_fn(|| rig.ask()).map(|(source, _, event, _)| (source, event)).collect::<Vec<_>>();
-    // Nothing more is known of the other one: it holds up nobody.
+    // Nothing more is known of the other source: it holds up no other.
     assert_eq!(asked.split_off(2), (1..8).map(|event| (0, event)).collect::<Vec<_>>());
     let mut rig = Rig::new(BuilderConfig { window: Window::Constant(1), ..config(2) });
     (0..8).for_each(|event| _ = rig.offer(0, event, 1));
     (0..8).for_each(|event| _ = rig.offer(1, event, 1));
-    // No place is free but for what is furthest behind.
+    // No place is free except for what is furthest behind.
     let (source, ticket, ..) = rig.ask().unwrap();
     assert!(rig.builder.unfetch(source, ticket), "there is something else to try");
     let (source, ticket, event, _) = rig.ask().unwrap();
@@ -746,7 +748,7 @@ fn a_source_that_was_given_up_may_come_back() {
     rig.offer(1, 1, 3);
     rig.fetch_all();
     assert_eq!(rig.closed().len(), 4);
-    // Events 1 and 2 are over. 4 is not.
+    // Events 1 and 2 are closed, 4 is not.
     assert_eq!(rig.builder.connected(0, 4, false), 1);
     rig.offer(0, 1, 2);
     rig.offer(0, 4, 1);
@@ -769,7 +771,7 @@ fn an_event_that_was_offered_waits_for_its_bytes_and_not_for_time() {
     rig.arrive(0, 0, &slot(0, 0..1));
     rig.wait(DEADLINE * 10);
     assert_eq!((rig.closed(), rig.builder.next_deadline(rig.now)), (vec![], None));
-    // That a source hangs is for the node to find out, which sees its bytes.
+    // It is the node, which sees a source's bytes, that finds out that the source hangs.
     rig.builder.give_up(1, rig.now);
     assert_eq!(rig.closed(), [(0, 1, vec![(1, SILENT)])]);
     assert_eq!(rig.builder.in_flight(), 0);
@@ -801,7 +803,7 @@ fn each_builder_builds_its_share() {
     assert_eq!(events, (4..13).collect::<Vec<_>>());
 }
 
-/// Offers the pieces of event 0 and whatever may follow, each in a ticket of its own.
+/// Offers the pieces of event 0 and any that follow, each in a ticket of its own.
 fn offer_pieces(rig: &mut Rig, events: &[u64]) {
     for event in events {
         rig.offer(0, *event, 1);
@@ -1017,7 +1019,7 @@ fn books_that_do_not_match_are_said_loudly() {
     assert_eq!(rig.ledger().sources[0].unaccounted, -2);
     rig.end(0, u64::MAX);
     assert_eq!(rig.ledger().sources[0].unaccounted, i64::MAX);
-    // What the disk did not take is lost, not unaccounted for.
+    // Fragments that the disk did not take are lost, not unaccounted for.
     rig.end(0, 3);
     let ledger = rig.builder.ledger(true, &[1], 0);
     assert_eq!((ledger.unaccounted, ledger.sources[0].recorded, ledger.sources[0].lost), (0, 2, 1));
@@ -1079,7 +1081,7 @@ fn slots_that_stay_where_they_are_are_held_until_their_events_are_closed() {
     rig.closed();
     assert_eq!(rig.builder.release(0), Some(1));
     assert_eq!(rig.builder.release(1), Some(1));
-    // Ticket 1 is in use: a source that says it made room with it is too late.
+    // Ticket 1 is in use: a source's statement that it made room with it comes too late.
     assert!(!rig.drop_oldest(0, 1, 1, 1));
     rig.end(0, 3);
     assert!(!rig.builder.is_settled(0));
@@ -1106,7 +1108,7 @@ fn tickets_begin_at_0_and_leave_no_gap() {
         assert_eq!(rig.announce(0, offer), Err(Violation::Gap { ticket, next: 1 }));
     }
     rig.fetch_all();
-    // Nor does a source that comes back begin behind what it has not offered.
+    // A source that reconnects cannot skip a ticket that it has not offered, either.
     rig.builder.gone(0, rig.now);
     assert_eq!(rig.builder.connected(0, 4, false), 1);
     let offer = offer(&rig, 2);
@@ -1169,7 +1171,7 @@ fn closed_events_that_nobody_takes_do_not_pile_up() {
     assert_eq!(rig.closed().len() as u64, 8 + corrupt);
 }
 
-/// A source says it dropped four thousand million fragments at a time, again and again, alone or with others, and then
+/// A source reports drops of four thousand million fragments at a time, again and again, alone or with others, and then
 /// offers events that are far apart.
 #[test]
 fn announcements_without_measure_cost_no_time_and_no_memory() {
@@ -1184,7 +1186,7 @@ fn announcements_without_measure_cost_no_time_and_no_memory() {
     rig.offer(1, 0, 8);
     rig.fetch_all();
     assert_eq!(rig.closed().len(), 8);
-    // The other one goes on far ahead, and then ends: nobody can have anything for those between.
+    // The other source goes on far ahead, and then ends: no source can have anything for those between.
     rig.offer(1, 1 << 40, 1);
     rig.end(1, 9);
     rig.offer(0, 1 << 50, 1);
@@ -1221,7 +1223,7 @@ fn a_source_is_believed_to_have_lost_no_more_than_it_can_have_sent() {
     let window = rig.builder.credit().unwrap().window;
     rig.offer(0, 0, 2);
     let (source, ticket, ..) = rig.ask().unwrap();
-    // The other one was asked for nothing.
+    // Nothing was requested from the other source.
     for _ in 0..3 {
         rig.builder.losses(1, u64::MAX, u64::MAX);
     }
@@ -1235,11 +1237,11 @@ fn a_source_that_has_nothing_for_a_range_says_so_and_is_not_waited_for() {
     let mut rig = Rig::new(config(2));
     rig.offer(0, 3, 2);
     rig.fetch_all();
-    // It has nothing for 3 and 4, and no further event for this builder in a long time.
+    // Source 1 has nothing for 3 and 4, and no further event for this builder in a long time.
     rig.builder.passed(1, EventId(5), 0, rig.now);
     assert_eq!(rig.closed(), [(3, 1, vec![(1, SILENT)]), (4, 1, vec![(1, SILENT)])]);
     assert_eq!(rig.builder.oldest_event(), EventId(5));
-    // Neither has anything for what was theirs next.
+    // Neither source has anything for its next events.
     rig.builder.passed(0, EventId(1_000_000), 1, rig.now);
     rig.builder.passed(1, EventId(1_000_000), 0, rig.now);
     assert_eq!(rig.builder.oldest_event(), EventId(1_000_000));
@@ -1256,7 +1258,7 @@ fn what_a_source_has_passed_counts_once_what_it_offered_before_is_here() {
     let mut rig = Rig::new(config(2));
     rig.offer(0, 0, 2);
     rig.fetch_all();
-    // It overtook the offer of event 1.
+    // The message overtook the offer of event 1.
     rig.builder.passed(1, EventId(8), 1, rig.now);
     assert_eq!(rig.closed(), []);
     rig.offer(1, 1, 1);

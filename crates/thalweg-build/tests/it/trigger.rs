@@ -1,15 +1,15 @@
-//! Level 2 and the event filter, one thing at a time. Source 0 is asked first.
+//! Level 2 and the event filter, in single situations. Source 0 is fetched from first.
 
 use crate::rig::*;
 use thalweg_build::{BuilderConfig, Hold, Missing, Triggered};
 use thalweg_wire::{EventId, Status};
 
-/// A builder behind level 2, which looks at what source 0 sends.
+/// Returns a builder with a level 2 that decides on the fragments of source 0.
 fn rig(sources: u16) -> Rig {
     Rig::new(BuilderConfig { level2: vec![0], ..config(sources) })
 }
 
-/// Level 2 accepts these events, and rejects all others that it can decide on now.
+/// Makes level 2 accept these events, and reject all others that it can decide on now.
 fn decide(rig: &mut Rig, accepted: &[u64]) -> Vec<u64> {
     let decided: Vec<u64> = std::iter::from_fn(|| {
         let event = rig.builder.next_decision()?;
@@ -28,7 +28,7 @@ fn triggered(level1: u64, level2: u64, filter: u64, unasked_bytes: u64) -> Trigg
 #[test]
 fn the_others_are_asked_where_level_2_accepts() {
     let mut rig = rig(3);
-    // The others come first, and are not asked.
+    // The others come first, and are not fetched from.
     for event in 0..2 {
         rig.offer(1, event, 1);
         rig.offer(2, event, 1);
@@ -113,7 +113,7 @@ fn what_was_rejected_is_not_lost_or_dropped_as_well() {
         assert_eq!((line.rejected, line.lost + line.dropped_oldest), (1, 1));
         rig.offer(0, 1, 1);
         rig.fetch_all();
-        // Rejected as well: that something is missing does not matter then.
+        // Rejected as well: a missing fragment does not matter then.
         assert_eq!(decide(&mut rig, &[]), [1]);
         assert_eq!(rig.closed(), []);
         assert_eq!(rig.builder.counts(), (0, 0), "an event that is rejected is not incomplete");
