@@ -1,69 +1,71 @@
-//! Which builder gets which events, where they are assigned by room (`run.assignment = "by-room"`).
+//! Assignment of events to builders by the room they have (`run.assignment = "by-room"`).
 //!
-//! The builder that leads has one [`Assigner`]. It hands out ranges of events in order, ahead of the sources: a range
-//! to each builder in turn that has room for one. A builder that is slow has room less often, and gets fewer. Nobody has
-//! room: nothing is assigned, and the sources wait, which is back-pressure.
+//! The leading builder has one [`Assigner`]. It hands out ranges of events in order, ahead of the sources: a range to
+//! each builder in turn that has room for one. A slow builder has room less often, and gets fewer. If no builder has
+//! room, nothing is assigned, and the sources wait, which is back-pressure.
 //!
-//! What builders say comes over the sources. A builder is believed what more than half of the sources that answer have
-//! heard from it; so one source that lies changes nothing. What a builder says of itself is limited by what the sources'
-//! slots hold: however much room it claims, the slots that it keeps are its share of them.
+//! Builders' reports are relayed by the sources. A report is believed if more than half of the responding sources have
+//! received it from the builder; so one source that lies changes nothing. A builder's report of itself is limited by
+//! the capacity of the sources' slots: however much room it claims, it keeps no more than its share of them.
 
 use crate::time::Pace;
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::{Assign, Contact, EventId, Heard, Room};
 
-/// A builder says at least so often how much room it has.
+/// Longest interval between a builder's reports of its room.
 pub const HEARTBEAT: Duration = Duration::from_millis(500);
-/// A builder, or a source, that was not heard for so long gets nothing more, or has no say, until it is.
+/// Time after which a silent builder gets no more events, and a silent source has no vote, until it reports again.
 const QUIET: Duration = HEARTBEAT.saturating_mul(2);
-/// How often it is looked at who was not heard.
+/// Interval at which silent builders and sources are looked for.
 const LOOK: Duration = Duration::from_millis(100);
-/// Ranges that are kept for a source that was away. One that comes back and lacks older ones cannot go on.
+/// Maximum number of ranges that are kept for a source that was disconnected. One that reconnects and lacks older ones
+/// cannot go on.
 const MOST_RANGES: usize = 1 << 16;
-/// Ranges that the share of a builder is handed out in, so that it has the next one before it is through with the last.
+/// Number of ranges that the share of a builder is handed out in, so that it has the next one before it is done with
+/// the last.
 const PARTS: u64 = 4;
 
-/// What an assigner must know before the run.
+/// Configuration of an assigner, fixed before the run.
 #[derive(Debug, Clone)]
 pub struct AssignConfig {
-    /// How many sources are expected.
+    /// Number of expected sources.
     pub sources: usize,
-    /// How many builders there are; at least 1. Number 0 is the one that assigns.
+    /// Number of builders; at least 1. Number 0 is the one that assigns.
     pub builders: u32,
-    /// The first event of the run.
+    /// First event of the run.
     pub first: EventId,
-    /// The run ends in front of this event.
+    /// Event before which the run ends; `None` if none is configured.
     pub end: Option<EventId>,
-    /// A builder that is connected and was not heard for so long is left out.
+    /// Time after which a builder that is connected and silent is left out.
     pub silence: Duration,
 }
 
-/// A builder that no event goes to any more.
+/// A builder that was left out: no event goes to it any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The builder.
+    /// Number of the builder.
     pub builder: u32,
-    /// The first event that was assigned to nobody when it was left out.
+    /// First event that was not assigned when the builder was left out.
     pub at: EventId,
-    /// Events assigned to it that it had not said to be closed.
+    /// Events assigned to the builder that it had not reported as closed.
     pub open: Vec<Assign>,
-    /// Events it had closed, as it said last.
+    /// Number of events it had closed, by its last report.
     pub closed: u64,
-    /// All events that were ever assigned to it.
+    /// Number of events that were ever assigned to it.
     pub assigned: u64,
 }
 
-/// What a source is to be told.
+/// A message on the assignment, to a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
-    /// These events go there.
+    /// Assignment of these events.
     Assign(Assign),
-    /// No event goes to this builder any more.
+    /// Exclusion of this builder: no event goes to it any more.
     LeaveOut(u32),
 }
 
-/// A source speaks of a builder that there is not.
+/// A relayed report of a builder that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it passed on how much room builder {builder} has, and there are {builders}")]
 pub struct NoSuchBuilder {
@@ -80,71 +82,71 @@ pub struct Assigner {
     pace: Pace,
     builders: Vec<Builder>,
     sources: Vec<Source>,
-    /// What was assigned last, in order and without gaps.
+    /// Latest assignments, in order and without gaps.
     ranges: VecDeque<Assign>,
-    /// The first event that is assigned to nobody.
+    /// First event that is not assigned.
     until: u64,
-    /// Nothing is assigned from here on.
+    /// First event that will not be assigned.
     end: u64,
-    /// Whose turn it is.
+    /// Number of the builder whose turn it is.
     turn: usize,
     left_out: Vec<LeftOut>,
-    /// When it was last looked at all builders.
+    /// Time at which all builders were last checked.
     looked: Duration,
-    /// Something has changed with the sources since then.
+    /// True if the state of a source has changed since then.
     news: bool,
-    /// The builders that are to be looked at.
+    /// Builders whose reports are to be evaluated again.
     due: Vec<usize>,
-    /// A source is past all that is assigned.
+    /// True if a source is past all that is assigned.
     is_passed: bool,
-    /// The sources that have a vote.
+    /// Sources that have a vote.
     voters: Vec<usize>,
-    /// What they say of a builder. Kept to be used again.
+    /// Votes on one number of a builder. Kept to reuse the memory.
     votes: Vec<Option<u64>>,
-    /// Votes counted so far.
+    /// Number of votes counted so far.
     #[cfg(test)]
     counted: u64,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Builder {
-    /// What it is believed to have said; nothing before most sources have heard it.
+    /// Believed report of the builder; `None` before most sources have received one.
     said: Option<Room>,
-    /// Assigned to it and not closed.
+    /// Events assigned to it and not closed.
     open: VecDeque<Assign>,
-    /// All that was ever assigned to it.
+    /// Number of events that were ever assigned to it.
     assigned: u64,
     left: bool,
-    /// It was not heard for a while: it gets nothing before it is.
+    /// True if it was silent for a while: it gets nothing until it reports again.
     quiet: bool,
-    /// How the sources that answer stand to what it is believed to have said: its `closed_below`, `room` and `closed`.
+    /// Votes of the responding sources on its believed report: its `closed_below`, `room` and `closed`.
     beliefs: [Belief; 3],
 }
 
-/// A number that more than half of the sources that answer report at least; nothing where fewer report any.
+/// The highest number that more than half of the responding sources report at least; `None` if fewer report any.
 #[derive(Debug, Clone, Copy, Default)]
 struct Belief {
     value: Option<u64>,
-    /// The sources that report more, and those that report less.
+    /// Number of sources that report more, and of those that report less.
     above: usize,
     below: usize,
 }
 
 impl Belief {
-    /// A source answers again, with this number.
+    /// Adds the vote of a source that responds again.
     fn add(&mut self, number: Option<u64>) {
         self.above += usize::from(number > self.value);
         self.below += usize::from(number < self.value);
     }
 
-    /// A source reports another number than before.
+    /// Changes a source's vote.
     fn change(&mut self, from: Option<u64>, to: Option<u64>) {
         self.above -= usize::from(from > self.value);
         self.below -= usize::from(from < self.value);
         self.add(to);
     }
 
-    /// Whether it is another number by now, with so many sources that answer.
+    /// Returns whether the value must be computed again, with this number of responding sources.
     fn is_due(&self, voters: usize) -> bool {
         self.above > voters / 2 || 2 * self.below >= voters.max(1)
     }
@@ -155,7 +157,7 @@ impl Builder {
         self.open.iter().map(|range| range.count).sum()
     }
 
-    /// It has nothing to do any more with events below this one.
+    /// Removes events below this number from its open ones.
     fn close(&mut self, below: u64) {
         while let Some(range) = self.open.front_mut() {
             if range.first.0 >= below {
@@ -174,25 +176,25 @@ impl Builder {
 #[derive(Debug, Clone)]
 struct Source {
     present: bool,
-    /// It may yet accept events.
+    /// True if it may yet accept events.
     live: bool,
-    /// Its slots, and how many records one of them holds.
+    /// Number of its slots, and number of records in one of them.
     slots: u64,
     records: u64,
-    /// When anything was last heard of it.
+    /// Time at which its last message was received.
     spoke: Option<Duration>,
-    /// Its reports are counted in what is believed of the builders.
+    /// True if its reports are counted in the votes on the builders.
     has_vote: bool,
-    /// What it has passed on of each builder.
+    /// Relayed reports of each builder.
     heard: Vec<Word>,
-    /// The first event that it has not accepted.
+    /// First event that it has not accepted.
     next: u64,
-    /// It was told, over this connection, of all that is assigned below this event, and of so many left builders.
+    /// End of the assignments that it was sent over this connection, and number of left-out builders that it was sent.
     told: Option<u64>,
     told_left: usize,
 }
 
-/// What a source has passed on of a builder.
+/// A builder's report, as relayed by a source.
 #[derive(Debug, Clone, Copy, Default)]
 struct Word {
     room: Option<Room>,
@@ -201,14 +203,14 @@ struct Word {
 }
 
 impl Word {
-    /// Its `closed_below`, `room` and `closed`.
+    /// Returns the report's `closed_below`, `room` and `closed`.
     fn numbers(&self) -> [Option<u64>; 3] {
         [self.room.map(|room| room.closed_below.0), self.room.map(|room| room.room), self.room.map(|room| room.closed)]
     }
 }
 
 impl Assigner {
-    /// Nothing is assigned.
+    /// Returns an assigner with nothing assigned.
     pub fn new(config: &AssignConfig) -> Self {
         let AssignConfig { sources, builders, first, end, silence } = *config;
         let builders = vec![Builder::default(); builders.max(1) as usize];
@@ -245,8 +247,8 @@ impl Assigner {
         }
     }
 
-    /// A source is connected, with so many slots of so many records each. `knows_none`: it has just begun, and was told
-    /// nothing yet; another one says how far it knows.
+    /// Notes that a source has connected, with this number of slots of this number of records each. `knows_none`: the
+    /// source has just begun, and was sent no assignment yet; otherwise it reports how far it knows the assignments.
     pub fn greeted(&mut self, source: usize, slots: u32, records: u32, knows_none: bool) {
         let until = self.ranges.front().map_or(self.until, |range| range.first.0);
         let source = &mut self.sources[source];
@@ -258,22 +260,22 @@ impl Assigner {
         self.news = true;
     }
 
-    /// The connection of a source is down.
+    /// Notes that the connection of a source is down.
     pub fn left(&mut self, source: usize) {
         self.sources[source].present = false;
         self.news = true;
     }
 
-    /// A source accepts nothing more: it has ended, or was given up.
+    /// Notes that a source accepts nothing more: it has ended, or was given up.
     pub fn ended(&mut self, source: usize) {
         self.sources[source].live = false;
         self.news = true;
     }
 
-    /// A source passes on what a builder said, and says how far it is.
+    /// Takes a builder's report that a source relays, and the source's own position.
     ///
     /// # Errors
-    /// There is no such builder.
+    /// The builder does not exist.
     pub fn heard(&mut self, index: usize, heard: &Heard) -> Result<(), NoSuchBuilder> {
         let builders = self.builders.len();
         let Heard { room, contact, next, assigned } = *heard;
@@ -287,7 +289,7 @@ impl Assigner {
         source.next = source.next.max(next.0);
         source.told.get_or_insert(assigned.0.min(until));
         word.contact = contact;
-        // Who says to have closed what it was never given says nothing.
+        // A report of closed events that were never assigned is ignored.
         let before = word.numbers();
         if contact != Contact::Away && room.closed_below.0 <= until {
             (word.room, word.at) = (Some(room), now);
@@ -308,7 +310,7 @@ impl Assigner {
         Ok(())
     }
 
-    /// A source answers that did not.
+    /// Gives a vote to a source that responds again.
     fn give_vote(&mut self, source: usize) {
         self.sources[source].has_vote = true;
         self.voters.push(source);
@@ -321,36 +323,38 @@ impl Assigner {
         }
     }
 
-    /// The run ends in front of this event.
+    /// Ends the run before this event.
     pub fn end_at(&mut self, end: EventId) {
         self.end = self.end.min(end.0);
         self.news = true;
     }
 
-    /// The first event that is assigned to nobody.
+    /// Returns the first event that is not assigned.
     pub fn until(&self) -> EventId {
         EventId(self.until)
     }
 
-    /// The first event that a source has not accepted, as it says, and as far as that can be.
+    /// Returns the first event that a source has not accepted, as it reports, limited to the assigned events.
     pub fn position(&self, source: usize) -> EventId {
         EventId(self.sources[source].next.min(self.until))
     }
 
-    /// The builders that were left out, the first one first.
+    /// Returns the builders that were left out, in the order in which that happened.
     pub fn left_out(&self) -> &[LeftOut] {
         &self.left_out
     }
 
-    /// Whether the other builders are done with a source, or left out. One that does not answer is not waited for.
+    /// Returns whether the other builders are done with a source, or left out; also true for a source that does not
+    /// respond.
     pub fn is_done(&self, source: usize) -> bool {
         let source = &self.sources[source];
         let mut others = source.heard.iter().zip(&self.builders).skip(1);
         !self.answers(source) || others.all(|(word, builder)| word.contact == Contact::Done || builder.left)
     }
 
-    /// Time passes, or something has happened: assigns what can be assigned. A builder is looked at when what most sources
-    /// say of it has changed, and all are ten times a second: so a word costs a few steps, and not one for each source.
+    /// Advances the time, and assigns all events that can be assigned. A builder is evaluated when the reports of most
+    /// sources on it have changed, and all are ten times a second: so a report costs a few steps, and not one for each
+    /// source.
     pub fn time(&mut self, now: Duration) {
         self.pace.step(now);
         if std::mem::take(&mut self.news) || self.pace.elapsed() - self.looked >= LOOK {
@@ -383,12 +387,12 @@ impl Assigner {
         (0..self.builders.len()).for_each(|builder| self.look_at(builder));
     }
 
-    /// When [`time`](Self::time) is to be called again even if nothing happens.
+    /// Returns when [`time`](Self::time) is to be called again even if nothing happens.
     pub fn next_time(&self) -> Duration {
         self.pace.clock() + LOOK
     }
 
-    /// What a source is to be told next.
+    /// Returns the next message on the assignment to a source; `None` if it is up to date, or disconnected.
     pub fn next_share(&mut self, source: usize) -> Option<Share> {
         let source = &mut self.sources[source];
         let told = source.told.filter(|_| source.present)?;
@@ -402,13 +406,13 @@ impl Assigner {
         Some(Share::Assign(range))
     }
 
-    /// Whether a source is there and was heard not long ago: only those have a say.
+    /// Returns whether a source is connected and was received from not long ago: only such sources have a vote.
     fn answers(&self, source: &Source) -> bool {
         let now = self.pace.elapsed();
         source.present && source.spoke.is_some_and(|spoke| now - spoke < QUIET)
     }
 
-    /// What more than half of the sources that answer say at least of a builder.
+    /// Returns the highest number that more than half of the responding sources report at least of a builder.
     fn most(&mut self, builder: usize, say: impl Fn(&Word) -> Option<u64>) -> Belief {
         let Self { voters, votes, sources, .. } = self;
         votes.clear();
@@ -426,12 +430,12 @@ impl Assigner {
         Belief { value, above: count(Option::gt), below: count(Option::lt) }
     }
 
-    /// Whether more than half of the sources that answer say so of a builder.
+    /// Returns whether `say` holds of a builder for more than half of the responding sources.
     fn is_agreed(&self, builder: usize, say: impl Fn(&Word) -> bool) -> bool {
         2 * self.voters.iter().filter(|source| say(&self.sources[**source].heard[builder])).count() > self.voters.len()
     }
 
-    /// Believes what most sources have heard of a builder.
+    /// Updates the believed report of a builder from the votes.
     fn believe(&mut self, builder: usize) {
         let beliefs = std::array::from_fn(|number| self.most(builder, |word| word.numbers()[number]));
         let entry = &mut self.builders[builder];
@@ -444,9 +448,9 @@ impl Assigner {
         }
     }
 
-    /// Leaves a builder out that most sources hear nothing of any more.
+    /// Leaves a builder out if most sources no longer receive anything from it.
     fn look_at(&mut self, builder: usize) {
-        // The builder that assigns is there; one that was never heard has not begun, and the sources wait for it.
+        // The builder that assigns is present; one that never reported has not begun, and the sources wait for it.
         let entry = &self.builders[builder];
         if builder == 0 || entry.left || entry.said.is_none() {
             return;
@@ -459,7 +463,7 @@ impl Assigner {
         }
     }
 
-    /// For how long most sources have not heard a builder; nothing where no source answers.
+    /// Returns for how long most sources have received nothing from a builder; `None` if no source responds.
     fn quiet(&mut self, builder: usize) -> Option<Duration> {
         let nanos = |at: Duration| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
         let heard = self.most(builder, |word| Some(word.room.map_or(0, |_| nanos(word.at)))).value?;
@@ -496,8 +500,8 @@ impl Assigner {
         }
     }
 
-    /// Numbers that all sources have passed already: they jump over them, or had to drop their fragments for want of a
-    /// builder. They take no room.
+    /// Assigns the numbers that all sources have passed already: they jumped over them, or had to drop their fragments
+    /// for want of a builder. These take no room.
     fn assign_what_nobody_has(&mut self) {
         let live = self.sources.iter().filter(|source| source.live);
         let passed = live.map(|source| source.next).min().unwrap_or(self.until).min(self.end);
@@ -506,19 +510,20 @@ impl Assigner {
         }
     }
 
-    /// How many of the next events go to a builder whose turn it is. `share`: what it may have of the sources' slots;
-    /// `part`: how many are handed out at a time.
+    /// Returns how many of the next events go to a builder whose turn it is. `share`: the events it may have in the
+    /// sources' slots; `part`: the number of events handed out at a time.
     fn fitting(&self, builder: usize, share: u64, part: u64) -> u64 {
         let entry = &self.builders[builder];
         let Some(said) = entry.said.filter(|_| !entry.left && !entry.quiet) else { return 0 };
         let (room, outstanding) = (said.room.min(share), entry.outstanding());
         let free = room.saturating_sub(outstanding);
-        // Not in crumbs, each of which would take a slot for itself.
+        // Not in small ranges, each of which would take a slot for itself.
         if free >= part || outstanding == 0 { free.min(part) } else { 0 }
     }
 
-    /// How many events of a builder the sources' slots may hold, so that those of the others have slots too whatever it
-    /// does; and how many are handed out at a time: as many as fill whole slots, where that goes.
+    /// Returns the number of events of one builder that the sources' slots may hold, so that the other builders' events
+    /// have slots too whatever it does; and the number of events handed out at a time: as many as fill whole slots,
+    /// where that is possible.
     fn parts(&self) -> (u64, u64) {
         let builders = self.builders.len() as u64;
         let holds = |source: &Source| (source.slots / builders).max(1).saturating_mul(source.records);
@@ -560,7 +565,7 @@ mod tests {
             assigner.greeted(source, 1600, 64, true);
         }
         let mut messages = 0;
-        // Three heartbeats, in which each message comes by itself.
+        // Three heartbeats, in which each message comes separately.
         for beat in 0..3u64 {
             for builder in 0..MANY {
                 for source in 0..MANY as usize {
@@ -580,7 +585,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whoever reports what when, and in whichever order.
+        /// Reports by any source on any builder, at any time and in any order.
         #[test]
         fn what_is_believed_is_what_more_than_half_report(
             words in vec((0..5usize, 0..3u32, 0..8u64, 0..8u64, 0..60u64, any::<bool>()), 1..200),

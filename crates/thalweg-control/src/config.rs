@@ -1,26 +1,26 @@
-//! What run control must know before the run.
+//! Configuration of run control, fixed before the run.
 
 use std::time::Duration;
 use thalweg_wire::EventId;
 
-/// What run control must know before the run.
+/// Configuration of run control, fixed before the run.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// How many sources are expected.
+    /// Number of expected sources.
     pub sources: usize,
-    /// How many builders share the events; at least 1.
+    /// Number of builders that share the events; at least 1.
     pub builders: u32,
-    /// Whether this builder leads: it alone decides where the run ends. The others hear of it from the sources.
+    /// True if this builder leads: it alone decides where the run ends. The others learn it from the sources.
     pub leads: bool,
-    /// Whether a run begins as soon as all sources are there. Otherwise it waits for
+    /// True if a run begins as soon as all sources are connected. Otherwise it waits for
     /// [`Command::Start`](crate::Command), and for sources without limit.
     pub starts_alone: bool,
-    /// The first event of the run.
+    /// First event of the run.
     pub first: EventId,
-    /// The run ends in front of this event.
+    /// Event before which the run ends; `None` if no number of events is configured.
     pub end: Option<EventId>,
-    /// The run ends after so long.
+    /// Duration after which the run ends; `None` if none is configured.
     pub duration: Option<Duration>,
-    /// How long sources are waited for at the beginning, and how long each may keep the run from ending.
+    /// Time for which sources are waited for at the beginning, and for which each may keep the run from ending.
     pub timeout: Duration,
 }

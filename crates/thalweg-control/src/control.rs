@@ -1,4 +1,4 @@
-//! The state machine.
+//! The state machine of run control.
 
 use crate::time::Pace;
 use crate::{Cause, Command, Config, Order, Refused, State, Tell};
@@ -6,25 +6,26 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_wire::EventId;
 
-/// What run control asks of the events.
+/// State of the events, as queried by run control.
 pub trait Facts {
-    /// The first event that a source has not mentioned.
+    /// Returns the first event that a source has not mentioned.
     fn offered_until(&self, source: usize) -> EventId;
-    /// Where events are assigned to builders, the first that is not: no source can have accepted it.
+    /// Returns the first event that is not assigned, where events are assigned to builders: no source can have accepted
+    /// it. `None` otherwise.
     fn assigned_until(&self) -> Option<EventId> {
         None
     }
-    /// One past the highest event that is closed: no end may lie in front of it.
+    /// Returns the number after the highest event that is closed: the run cannot end before this event.
     fn closed_until(&self) -> EventId;
-    /// The first event that is not closed.
+    /// Returns the first event that is not closed.
     fn oldest_event(&self) -> EventId {
         self.closed_until()
     }
-    /// Whether a source has ended and all it had is delivered, or it was given up.
+    /// Returns whether a source has ended and all its fragments are delivered, or it was given up.
     fn is_settled(&self, source: usize) -> bool;
-    /// Whether a source was asked for bytes that have not come.
+    /// Returns whether bytes requested from a source have not arrived.
     fn owes(&self, source: usize) -> bool;
-    /// Whether every source is settled, and every event closed and taken.
+    /// Returns whether every source is settled, and every event closed and taken.
     fn is_finished(&self) -> bool;
 }
 
@@ -37,13 +38,13 @@ pub struct RunControl {
     pub(crate) phase: Phase,
     pub(crate) pace: Pace,
     pub(crate) sources: Vec<Source>,
-    /// The run ends in front of this event, as far as that is known.
+    /// First event beyond the end of the run, as far as the end is known.
     pub(crate) end: Option<EventId>,
     pub(crate) began: Duration,
     pub(crate) cause: Option<Cause>,
-    /// It was asked to stop: asked again, it ends at once.
+    /// True once a stop was requested: a further request ends the run at once.
     pub(crate) asked_to_stop: bool,
-    /// What was asked for while the run was being opened.
+    /// Commands received while the run was being opened.
     pub(crate) when_begun: Vec<Command>,
     pub(crate) orders: VecDeque<Order>,
 }
@@ -51,7 +52,7 @@ pub struct RunControl {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Idle,
-    /// Sources are waited for.
+    /// Waiting for sources to connect.
     Configured {
         waited: Duration,
     },
@@ -62,12 +63,12 @@ pub(crate) enum Phase {
         waited: Duration,
     },
     Paused,
-    /// Stopping: sources are asked how far they are.
+    /// Stopping: sources are asked for their positions.
     Asking {
         waited: Duration,
     },
-    /// Stopping: the end is known, and sources go on up to there. `last`: it will not be moved any more; else `lap` is
-    /// how long it has been since it was last looked at who is behind.
+    /// Stopping: the end is known, and sources go on up to it. `last`: the end will not be moved any more. Otherwise
+    /// `lap` is the time since sources were last checked for being behind.
     Ending {
         last: bool,
         lap: Duration,
@@ -76,51 +77,52 @@ pub(crate) enum Phase {
     Error,
 }
 
-/// What is known of a source.
+/// State of a source, as far as it is known.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Source {
-    /// It is connected.
+    /// True if it is connected.
     pub(crate) present: bool,
-    /// It was connected before.
+    /// True if it has connected before.
     pub(crate) known: bool,
-    /// It was given up for this run.
+    /// True if it was given up for this run.
     pub(crate) out: bool,
-    /// It has sent its final counters.
+    /// True if it has sent its final counters.
     pub(crate) ended: bool,
-    /// How many events it can have accepted and not offered: what its slots hold.
+    /// Number of events that it can have accepted and not offered: the capacity of its slots.
     pub(crate) room: u64,
-    /// Another builder has told it that the run is to end.
+    /// True if another builder has sent it a request to end the run.
     pub(crate) told_to_end: bool,
-    /// The first event that it has not accepted, as it said when it was paused.
+    /// First event that it has not accepted, as reported when it was paused.
     pub(crate) next: Option<EventId>,
-    /// The builder that leads had paused the run, and has it go on, as this source passes on.
+    /// True if it has relayed that the leading builder had paused the run and has resumed it.
     pub(crate) resumed: bool,
-    /// The builder that leads has begun the run, as this source passes on.
+    /// True if it has relayed that the leading builder has begun the run.
     pub(crate) runs_elsewhere: bool,
-    /// Where the builder that leads has the run end, as this source passes on.
+    /// End of the run set by the leading builder, as relayed by this source.
     pub(crate) end_elsewhere: Option<EventId>,
-    /// Where it ends, since it does not get to the end of the run and nobody waits for what it has not.
+    /// Event before which this source alone ends, if it does not reach the end of the run and its missing events are
+    /// not waited for.
     pub(crate) own_end: Option<EventId>,
-    /// The first event that it had not offered when the present lap began.
+    /// First event that it had not offered when the present lap began.
     pub(crate) lap_began: EventId,
-    /// For how long it has kept the run from ending.
+    /// Time for which it has kept the run from ending.
     pub(crate) waited: Duration,
-    /// The first event that it had not offered when it was looked at last.
+    /// First event that it had not offered at the last check.
     pub(crate) reached: EventId,
 }
 
 impl Source {
-    /// Whether it may yet accept events.
+    /// Returns whether it may yet accept events.
     pub(crate) fn is_live(&self) -> bool {
         !self.out && !self.ended
     }
 }
 
-/// Commands that are kept until the run is open.
+/// Maximum number of commands kept until the run is open.
 const MAX_WHEN_BEGUN: usize = 8;
 
 impl RunControl {
-    /// Nothing is prepared.
+    /// Returns run control with no run prepared.
     pub fn new(config: Config) -> Self {
         Self {
             sources: vec![Source::default(); config.sources],
@@ -136,7 +138,7 @@ impl RunControl {
         }
     }
 
-    /// The state, as people know it.
+    /// Returns the state, as shown to users.
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Idle => State::Idle,
@@ -152,27 +154,27 @@ impl RunControl {
         }
     }
 
-    /// Whether sources are to accept nothing now. No deadline passes meanwhile.
+    /// Returns whether sources are to accept nothing now. No deadline passes meanwhile.
     pub fn holds_sources(&self) -> bool {
         matches!(self.phase, Phase::Pausing { .. } | Phase::Paused | Phase::Asking { .. })
     }
 
-    /// Why the run ends, once that is so.
+    /// Returns the reason why the run ends; `None` while it does not.
     pub fn cause(&self) -> Option<&Cause> {
         self.cause.as_ref()
     }
 
-    /// The event the run ends in front of, as far as that is known.
+    /// Returns the event before which the run ends, as far as that is known.
     pub fn end(&self) -> Option<EventId> {
         self.end
     }
 
-    /// Whether the run was to end at once.
+    /// Returns whether the run was to end at once.
     pub fn is_aborted(&self) -> bool {
         self.cause == Some(Cause::Abort)
     }
 
-    /// The sources that the present state waits for.
+    /// Returns the sources that the present state waits for.
     pub fn waits_for(&self) -> impl Iterator<Item = usize> + Clone {
         let waits = |source: &Source| match self.phase {
             Phase::Configured { .. } => !source.present,
@@ -183,20 +185,20 @@ impl RunControl {
         self.sources.iter().enumerate().filter(move |(_, source)| waits(source)).map(|(index, _)| index)
     }
 
-    /// Whether a source may yet accept events.
+    /// Returns whether a source may yet accept events.
     pub fn is_live(&self, source: usize) -> bool {
         self.sources[source].is_live()
     }
 
-    /// Memory, addresses and the directory are there.
+    /// Notes that memory, addresses and the directory are ready.
     pub fn configured(&mut self) {
         self.phase = Phase::Configured { waited: Duration::ZERO };
     }
 
-    /// Someone asks for something. [`Command::Stop`], asked for again, means at once.
+    /// Executes a command. [`Command::Stop`], given a second time, ends the run at once.
     ///
     /// # Errors
-    /// The command means nothing in the present state.
+    /// The command has no meaning in the present state.
     pub fn command(&mut self, command: Command) -> Result<(), Refused> {
         let refused = Refused { command, state: self.state() };
         match (command, self.phase) {
@@ -211,7 +213,7 @@ impl RunControl {
                 self.tell_live(|_| Tell::Resume);
             }
             (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed) => self.leave(Cause::Command),
-            // The run is being opened: what is asked for meanwhile is done when it is.
+            // The run is being opened: commands received meanwhile are executed afterwards.
             (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Starting)
                 if self.when_begun.len() < MAX_WHEN_BEGUN =>
             {
@@ -222,7 +224,7 @@ impl RunControl {
                 self.stop(Cause::Command);
             }
             (Command::Stop, Phase::Asking { .. } | Phase::Ending { .. } | Phase::Closing) => {
-                // Whoever asks while the run ends by itself has not asked twice.
+                // A first command while the run is ending for another reason is not a repeated one.
                 if std::mem::replace(&mut self.asked_to_stop, true) {
                     self.abort();
                 }
@@ -233,7 +235,7 @@ impl RunControl {
         Ok(())
     }
 
-    /// A source has said who it is; its slots hold at most so many events.
+    /// Notes that a source has connected and identified itself; its slots hold at most `room` events.
     pub fn greeted(&mut self, source: usize, room: u64) {
         let source = &mut self.sources[source];
         source.present = true;
@@ -243,12 +245,12 @@ impl RunControl {
         if let Phase::Configured { waited } = &mut self.phase
             && is_new
         {
-            // As long as sources come that were not here before, the others are waited for.
+            // As long as new sources connect, the others are waited for.
             *waited = Duration::ZERO;
         }
     }
 
-    /// What a source must know of the run so far. Told again, it does no harm.
+    /// Returns the messages that bring a source up to date with the run. Repeating them does no harm.
     pub fn told(&self, source: usize) -> Vec<Tell> {
         if !self.state().has_begun() {
             return Vec::new();
@@ -261,19 +263,19 @@ impl RunControl {
         [Some(Tell::Start), end, held].into_iter().flatten().collect()
     }
 
-    /// The connection of a source is down; it may come back.
+    /// Notes that the connection of a source is down; it may come back.
     pub fn left(&mut self, source: usize) {
         self.sources[source].present = false;
     }
 
-    /// A source was given up for the rest of the run.
+    /// Notes that a source was given up for the rest of the run.
     pub fn given_up(&mut self, source: usize) {
         self.sources[source].out = true;
     }
 
-    /// A source says that this is the first event it has not accepted, as a builder has asked it. It accepts nothing
-    /// more where the builder that leads has asked, which is number 0; where another has, that one wants the run to
-    /// end, and the source goes on.
+    /// Takes a source's report of the first event it has not accepted, requested by builder `asked_by`. If that is the
+    /// leading builder, which is number 0, the source accepts nothing more. If it is another one, that builder wants
+    /// the run to end, and the source goes on.
     pub fn paused(&mut self, source: usize, next: EventId, asked_by: u32) {
         let source = &mut self.sources[source];
         match self.config.leads && asked_by > 0 {
@@ -282,31 +284,33 @@ impl RunControl {
         }
     }
 
-    /// The builder that leads has begun the run or had it go on, as a source passes on. It accepts events again, and
-    /// time counts for those that do not: one that is gone must not keep this builder from believing the others.
+    /// Takes a source's relay that the leading builder has begun the run or has resumed it. The source accepts events
+    /// again, and time counts for sources that do not: a source that is gone must not keep this builder from believing
+    /// the others.
     pub fn runs_elsewhere(&mut self, source: usize) {
         let source = &mut self.sources[source];
         source.runs_elsewhere = true;
         source.resumed |= source.next.take().is_some();
     }
 
-    /// The builder that leads ends the run in front of this event, as a source passes on, which goes on up to there.
+    /// Takes a source's relay that the leading builder ends the run before this event; the source goes on up to there.
     pub fn ends_elsewhere(&mut self, source: usize, end: EventId) {
         self.runs_elsewhere(source);
         self.sources[source].end_elsewhere = Some(end);
     }
 
-    /// A source has sent its final counters.
+    /// Notes that a source has sent its final counters.
     pub fn ended(&mut self, source: usize) {
         self.sources[source].ended = true;
     }
 
-    /// Whether the builder itself holds its sources up from now on, because what is behind it does not take more.
+    /// Sets whether the builder itself holds its sources up, because what is downstream of it takes no more data.
     pub fn held_up(&mut self, held_up: bool) {
         self.pace.hold_up(held_up);
     }
 
-    /// The run is open: [`Order::Begin`] was carried out. Returns the commands of meanwhile that mean nothing by now.
+    /// Notes that the run is open: [`Order::Begin`] was carried out. Returns the commands received meanwhile that now
+    /// have no meaning.
     pub fn begun(&mut self, now: Duration) -> Vec<Refused> {
         if self.phase != Phase::Starting {
             return Vec::new();
@@ -323,33 +327,33 @@ impl RunControl {
         kept.into_iter().filter_map(|command| self.command(command).err()).collect()
     }
 
-    /// The run could not be opened.
+    /// Notes that the run could not be opened.
     pub fn failed(&mut self) {
         self.phase = Phase::Error;
     }
 
-    /// Everything is on disk: [`Order::Close`] was carried out.
+    /// Notes that everything is on disk: [`Order::Close`] was carried out.
     pub fn closed(&mut self) {
         self.phase = Phase::Idle;
     }
 
-    /// The run ends for this cause, unless it is ending already.
+    /// Ends the run for this cause, unless it is ending already.
     pub fn stop(&mut self, cause: Cause) {
         if !matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused) {
             return;
         }
         self.cause = Some(cause);
         if self.phase == Phase::Running {
-            // What came when the run went on already is no answer.
+            // Reports received while the run was being resumed are not answers to this request.
             self.sources.iter_mut().for_each(|source| source.next = None);
         }
         self.phase = Phase::Asking { waited: Duration::ZERO };
-        // Who does not lead asks all: it is how the one that leads hears of it.
+        // A builder that does not lead asks all sources: that is how the leading builder is informed.
         let leads = self.config.leads;
         self.tell_live(|source| (!leads || source.next.is_none()).then_some(Tell::Pause));
     }
 
-    /// Time passes: to be called whenever something has happened, and at [`next_time`](Self::next_time).
+    /// Advances the time; to be called whenever something has happened, and at [`next_time`](Self::next_time).
     pub fn time(&mut self, now: Duration, facts: &impl Facts) {
         let (passed, free) = self.pace.step(now);
         match &mut self.phase {
@@ -382,7 +386,7 @@ impl RunControl {
         }
     }
 
-    /// When [`time`](Self::time) is to be called again even if nothing happens.
+    /// Returns when [`time`](Self::time) is to be called again even if nothing happens; `None` if never.
     pub fn next_time(&self) -> Option<Duration> {
         let now = self.pace.clock();
         match self.phase {
@@ -397,12 +401,12 @@ impl RunControl {
         }
     }
 
-    /// What to do next.
+    /// Returns the next order for the node; `None` if there is none.
     pub fn next_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }
 
-    /// How long the run has lasted.
+    /// Returns the time for which the run has lasted.
     pub(crate) fn lasted(&self) -> Duration {
         self.pace.elapsed() - self.began
     }
@@ -423,7 +427,7 @@ impl RunControl {
         if self.phase != Phase::Closing {
             self.phase = Phase::Closing;
             if self.config.builders > 1 {
-                // What the sources pass on ends the run at the other builders too.
+                // The messages that the sources relay end the run at the other builders too.
                 let tell = if self.config.leads { Tell::StopAt(self.config.first) } else { Tell::Pause };
                 self.tell_live(|_| tell);
             }
@@ -451,13 +455,14 @@ impl RunControl {
         }
     }
 
-    /// Looks for what ends a run that is under way.
+    /// Checks for conditions that end a run that is under way.
     fn watch(&mut self, facts: &impl Facts) {
         let lasted = self.lasted();
-        // While the builder that leads holds sources, some may have events to come that are other builders', or too late here.
+        // While the leading builder holds sources, some may have events to come that belong to other builders, or come
+        // too late here.
         let holds = self.config.leads && self.holds_sources();
         if !holds && self.end.is_some_and(|end| facts.oldest_event() >= end) {
-            // Every event is closed: all that is waited for are the final counters.
+            // Every event is closed: only the final counters are waited for.
             self.cause = Some(Cause::Events);
             self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
         } else if self.config.leads && self.config.duration.is_some_and(|duration| lasted >= duration) {
@@ -471,7 +476,7 @@ impl RunControl {
         }
     }
 
-    /// Tells something to every source that may yet accept events and is there.
+    /// Sends a message to every source that is connected and may yet accept events.
     fn tell_live<T: Into<Option<Tell>>>(&mut self, tell: impl Fn(&Source) -> T) {
         for (index, source) in self.sources.iter().enumerate().filter(|(_, source)| source.present && source.is_live())
         {

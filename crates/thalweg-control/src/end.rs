@@ -1,22 +1,22 @@
-//! Where a run ends, and who keeps it from ending.
+//! The end of a run, and the handling of sources that keep it from ending.
 //!
-//! Sources produce at rates of their own, and an event is complete when all of them have it. Asked how far they are,
-//! they differ. All go on to the furthest of them, so that nothing that was accepted is cut off. Whoever is behind is
-//! looked at after a [`LAP`]: if it cannot be there in time at the rate it has now, the run ends where it is instead;
-//! what others have beyond that belongs to no complete event. Where events beyond that are closed already, it alone ends
-//! there. Nobody is waited for longer than the timeout, and no source decides by what it merely claims: its word counts
-//! as far as it has offered events and its slots can hold more.
+//! Sources produce at rates of their own, and an event is complete when all of them have it. Asked for their positions,
+//! they report different ones. All go on to the furthest of them, so that nothing that was accepted is cut off. Sources
+//! that are behind are checked after a [`LAP`]: if a source cannot reach the end in time at its present rate, the run
+//! ends at its position instead; what others have beyond that belongs to no complete event. If events beyond that are
+//! closed already, only this source ends there. No source is waited for longer than the timeout, and no source decides
+//! by mere claims: its report counts as far as it has offered events and its slots can hold more.
 
 use crate::control::{Facts, Phase, RunControl, Source};
 use crate::{Cause, Config, Order, Tell};
 use std::time::Duration;
 use thalweg_wire::EventId;
 
-/// How long sources go on at the end before it is looked at who is behind.
+/// Time for which sources go on at the end before those behind are checked.
 const LAP: Duration = Duration::from_secs(1);
-/// Behind all events that there may be.
+/// Event number above all possible ones.
 const FOREVER: EventId = EventId(u64::MAX);
-/// How long sources have to say how far they are.
+/// Time within which sources have to report their positions.
 const TIME_TO_ANSWER: Duration = Duration::from_secs(2);
 
 impl Config {
@@ -26,34 +26,36 @@ impl Config {
 }
 
 impl RunControl {
-    /// Waits for sources to say how far they are, and then decides where the run ends.
+    /// Waits for sources to report their positions, and then decides where the run ends.
     pub(crate) fn ask(&mut self, waited: Duration, facts: &impl Facts) {
         if let Some(end) = self.agreed_end() {
             self.end_elsewhere(end);
         } else if self.config.leads {
-            // One that is away is told when it comes back.
+            // A source that is disconnected gets the message when it reconnects.
             if waited >= self.config.time_to_answer() || self.waits_for().next().is_none() {
                 self.end_at(self.furthest(facts), false);
                 self.begin_lap(facts);
             }
         } else if waited >= self.config.timeout / 2 {
-            // The builder that leads does not, or its sources do not tell. They end when they end, within the timeout.
+            // The leading builder does not end the run, or its sources do not relay that. The sources end in their own
+            // time, within the timeout.
             self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
         }
     }
 
-    /// The first event that no source has accepted.
+    /// Returns the first event that no source has accepted.
     fn furthest(&self, facts: &impl Facts) -> EventId {
         let sources = self.sources.iter().enumerate().filter(|(_, source)| !source.out);
         sources.map(|(index, _)| self.position(index, facts)).max().unwrap_or_default().max(facts.closed_until())
     }
 
-    /// Whether the run may end where a source is: not where it is away, or has not answered, and so may be hung.
+    /// Returns whether the run may end at a source's position: false for a source that is disconnected, or that has not
+    /// answered and so may be hung.
     fn counts(source: &Source) -> bool {
         source.present && source.is_live() && source.next.is_some()
     }
 
-    /// The first event that a source has not accepted, as far as it can be believed.
+    /// Returns the first event that a source has not accepted, as far as it can be believed.
     fn position(&self, index: usize, facts: &impl Facts) -> EventId {
         let (source, offered) = (&self.sources[index], facts.offered_until(index));
         let room = || EventId(offered.0.saturating_add(source.room));
@@ -61,14 +63,14 @@ impl RunControl {
         source.next.filter(|_| !source.ended).map_or(offered, |next| next.clamp(offered, most))
     }
 
-    /// The run ends in front of this event, or where it was to end before.
+    /// Ends the run before this event, or at its earlier end if one is known.
     pub(crate) fn end_at(&mut self, end: EventId, last: bool) {
         let end = self.end.map_or(end, |known| known.min(end));
         self.end = Some(end);
         self.phase = Phase::Ending { last, lap: Duration::ZERO };
         self.orders.push_back(Order::EndAt(end));
         if self.config.leads {
-            // One that has ended already passes it on.
+            // A source that has ended relays the message all the same.
             let there = |index: &usize| self.sources[*index].present && !self.sources[*index].out;
             let tell = |index: usize| Order::Tell(index, Tell::StopAt(self.end_for(index, end)));
             let orders: Vec<Order> = (0..self.sources.len()).filter(there).map(tell).collect();
@@ -76,14 +78,15 @@ impl RunControl {
         }
     }
 
-    /// The builder that leads has the run end in front of this event: of the first one, where it was to end at once.
+    /// Ends the run before the event set by the leading builder; if that is the first event, the run was to end at
+    /// once.
     pub(crate) fn end_elsewhere(&mut self, end: EventId) {
         self.cause = Some(if end <= self.config.first { Cause::AbortElsewhere } else { Cause::OtherBuilder });
         self.end_at(end, true);
     }
 
-    /// What a source is told: never to end at an event that it is past already. With several builders all are told the
-    /// same, since they pass it on.
+    /// Returns the end to send to a source: never an event that the source is past already. With several builders all
+    /// get the same end, since they relay it.
     pub(crate) fn end_for(&self, source: usize, end: EventId) -> EventId {
         if let Some(own) = self.sources[source].own_end {
             return own;
@@ -94,24 +97,24 @@ impl RunControl {
         }
     }
 
-    /// Waits for the final counters of all sources and for what they hold.
+    /// Waits for the final counters of all sources and for the fragments they hold.
     pub(crate) fn wait_for_end(&mut self, free: Duration, facts: &impl Facts) {
         if let Some(end) = self.agreed_end() {
             self.end_elsewhere(end);
         }
-        // Where half of those that were paused have gone on, the others are hung, or lie.
+        // If half of the sources that were paused have gone on, the others are hung, or lie.
         let (held, resumed) = self.sources.iter().fold((0, 0), |(held, resumed), source| {
             (held + usize::from(source.next.is_some()), resumed + usize::from(source.resumed))
         });
         for index in 0..self.sources.len() {
             let (offered, patient) = (facts.offered_until(index), self.is_patient());
             let source = &mut self.sources[index];
-            // It is on its way to an end that was known from the beginning, as fast as it has events.
+            // The source is on its way to an end that was known from the beginning, as fast as it has events.
             if std::mem::replace(&mut source.reached, offered) < offered && patient {
                 source.waited = Duration::ZERO;
             }
             let delays = !source.out && !facts.is_settled(index) && (!source.ended || facts.owes(index));
-            // The builder that leads has paused the run; this one has all its events already.
+            // The leading builder has paused the run; this builder has all the source's events already.
             let is_held = !self.config.leads && patient && source.present && source.next.is_some() && resumed < held;
             if !delays || is_held && !source.ended {
                 continue;
@@ -136,7 +139,7 @@ impl RunControl {
         }
     }
 
-    /// Whether the run takes as long as its events do: it ends by their number, and was not asked to stop.
+    /// Returns whether the run takes as long as its events do: it ends by their number, and no stop was requested.
     fn is_patient(&self) -> bool {
         self.cause == Some(Cause::Events) && !self.asked_to_stop
     }
@@ -147,7 +150,8 @@ impl RunControl {
         }
     }
 
-    /// Whether all that are behind will be at the end in time; where one will not, the run ends where it is.
+    /// Checks whether all sources that are behind will reach the end in time; if one will not, the run ends at its
+    /// position.
     fn end_lap(&mut self, lap: Duration, facts: &impl Facts) {
         let end = self.end.unwrap_or(FOREVER);
         let half = self.config.timeout / 2;
@@ -164,8 +168,8 @@ impl RunControl {
         if !too_slow.is_empty() {
             let lowest = behind.iter().map(|index| facts.offered_until(*index)).min().unwrap_or(end);
             let end = lowest.max(facts.closed_until());
-            // The events that it lacks are closed without it: it need not get to them. Several builders' sources pass
-            // the end on, and so are told the same.
+            // The events that it lacks are closed without it: it need not reach them. Sources of several builders relay
+            // the end, and so all get the same one.
             for index in too_slow.into_iter().filter(|_| self.config.builders == 1) {
                 self.sources[index].own_end = Some(facts.offered_until(index)).filter(|offered| *offered < end);
             }
@@ -174,14 +178,15 @@ impl RunControl {
         self.begin_lap(facts);
     }
 
-    /// Where most sources say that the builder that leads has the run end, sooner than was known. One source cannot end
-    /// a run.
+    /// Returns the end set by the leading builder, as relayed by most sources, if it is earlier than the known one. One
+    /// source cannot end a run.
     pub(crate) fn agreed_end(&self) -> Option<EventId> {
         if self.config.leads {
             return None;
         }
         let known = self.end.unwrap_or(FOREVER);
-        // One that has ended, and been told good-bye, does not hear of an end that was moved since, nor pass it on.
+        // A source that has ended and whose connection was closed does not get an end that was moved since, nor relay
+        // it.
         let may_tell = |source: &Source| !source.ended || source.end_elsewhere.is_some_and(|end| end < known);
         let voters = self.sources.iter().filter(|source| !source.out && may_tell(source));
         let votes: Vec<EventId> = voters.clone().filter_map(|source| source.end_elsewhere).collect();
@@ -190,20 +195,20 @@ impl RunControl {
         agreed.filter(|end| *end < known)
     }
 
-    /// Whether a source was told to end sooner than this builder knows of: others will say so, too, and until then what
-    /// it does not have is not missing.
+    /// Returns whether a source was given an earlier end than this builder knows: others will relay it too, and until
+    /// then fragments that the source does not have are not missing.
     pub fn is_told_sooner(&self, source: usize) -> bool {
         let known = self.end.unwrap_or(FOREVER);
         !self.config.leads && self.sources[source].end_elsewhere.is_some_and(|end| end < known)
     }
 
-    /// Whether most sources say that the builder that leads has begun the run.
+    /// Returns whether most sources relay that the leading builder has begun the run.
     pub(crate) fn is_started_elsewhere(&self) -> bool {
         let told = self.sources.iter().filter(|source| source.runs_elsewhere).count();
         !self.config.leads && 2 * told > self.sources.len()
     }
 
-    /// Whether another builder has said so to most sources.
+    /// Returns whether `was_told` holds for most sources: another builder has sent them that message.
     pub(crate) fn most(&self, was_told: impl Fn(&Source) -> bool) -> bool {
         let voters = self.sources.iter().filter(|source| source.present && source.is_live());
         let (told, all) = voters.fold((0, 0), |(told, all), source| (told + usize::from(was_told(source)), all + 1));

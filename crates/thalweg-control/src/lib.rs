@@ -1,23 +1,23 @@
-//! Run control: which state a run is in, what its sources are told, and where and when it ends.
+//! Run control: the state of a run, the messages to its sources, and the event and time at which it ends.
 //!
-//! Sans-IO: no sockets, no clock of its own. The builder node that drives it tells it what happened
-//! ([`RunControl::command`], [`RunControl::greeted`], [`RunControl::paused`], …) and at what time, and does what it is
-//! told to ([`RunControl::next_order`]). What it must know of the events it asks for ([`Facts`]).
+//! Sans-IO: no sockets, no clock of its own. The builder node that drives it reports what happened and at what time
+//! ([`RunControl::command`], [`RunControl::greeted`], [`RunControl::paused`], …), and carries out its orders
+//! ([`RunControl::next_order`]). Run control queries the state of the events through [`Facts`].
 //!
-//! Every phase is bounded in time and in what a source can make of it. The reasoning is in `docs/architecture.md`,
+//! Every phase is bounded in time and in the influence of a source. The reasoning is in `docs/architecture.md`,
 //! "Beginning and end of a run".
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `config` | What run control must know before the run |
-//! | `control` | The state machine |
-//! | `end` | Where a run ends, and who keeps it from ending |
-//! | `state` | The states of a run, as people and programs see them |
-//! | `order` | What run control is told to do, and what it has the node do |
-//! | `assign` | Which builder gets which events, where they are assigned by room |
-//! | `time` | Time as run control counts it |
+//! | `config` | Configuration of run control, fixed before the run |
+//! | `control` | The state machine of run control |
+//! | `end` | The end of a run, and the handling of sources that keep it from ending |
+//! | `state` | The states of a run, as shown to people and programs |
+//! | `order` | Commands to run control, and its orders to the node |
+//! | `assign` | Assignment of events to builders by the room they have (`run.assignment = "by-room"`) |
+//! | `time` | Time as counted by run control |
 #![forbid(unsafe_code)]
 
 mod assign;

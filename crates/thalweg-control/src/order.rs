@@ -1,4 +1,4 @@
-//! What run control is told to do, and what it has the node do.
+//! Commands to run control, and its orders to the node.
 
 use crate::State;
 use serde::{Deserialize, Serialize};
@@ -7,19 +7,20 @@ use std::time::Duration;
 use thalweg_wire::EventId;
 use thiserror::Error;
 
-/// What a person or a program asks of a run.
+/// A command of a user or a program to a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Command {
-    /// Begin the run: all sources are there.
+    /// Begins the run: all sources are connected.
     Start,
-    /// Have all sources accept nothing for now.
+    /// Makes all sources accept nothing for now.
     Pause,
-    /// Have them go on.
+    /// Makes all sources accept events again.
     Resume,
-    /// End the run at one event for all sources, with everything accounted for. Before it has begun: do not begin it.
+    /// Ends the run at one event for all sources, with everything accounted for. Before the run has begun: it does not
+    /// begin.
     Stop,
-    /// End the run now, closed as far as it is.
+    /// Ends the run now; events that are not closed are lost.
     Abort,
 }
 
@@ -35,69 +36,70 @@ impl fmt::Display for Command {
     }
 }
 
-/// A command that means nothing in the state the run is in.
+/// A command that has no meaning in the present state of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("cannot {command}: the run is {state}")]
 pub struct Refused {
-    /// What was asked for.
+    /// The command.
     pub command: Command,
-    /// The state.
+    /// State of the run.
     pub state: State,
 }
 
-/// What the node is to do. Orders are carried out in turn.
+/// An order to the node. Orders are carried out in sequence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Order {
-    /// Open the run, then say [`begun`](crate::RunControl::begun) or [`failed`](crate::RunControl::failed).
+    /// Opens the run; the node then calls [`begun`](crate::RunControl::begun) or [`failed`](crate::RunControl::failed).
     Begin,
-    /// Tell this source.
+    /// Sends this message to this source.
     Tell(usize, Tell),
-    /// The run ends in front of this event: nothing at or beyond it is built.
+    /// Ends the run before this event: nothing at or beyond it is built.
     EndAt(EventId),
-    /// Close the connection of this source with this reason, and give it up.
+    /// Closes the connection of this source with this reason, and gives it up.
     Expel(usize, String),
-    /// Build nothing more: what is not closed is lost.
+    /// Stops building: events that are not closed are lost.
     Abandon,
-    /// Everything is built: get it onto the disk, then say [`closed`](crate::RunControl::closed).
+    /// Closes the run, of which everything is built: writes it to disk; the node then calls
+    /// [`closed`](crate::RunControl::closed).
     Close,
-    /// No run began, and none will: turn all sources away with this reason.
+    /// Refuses all sources with this reason: no run began, and none will.
     Leave(Cause),
 }
 
-/// What a source is told.
+/// A message to a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tell {
-    /// The run has begun.
+    /// Notification that the run has begun.
     Start,
-    /// Accept nothing for now, and say how far you are.
+    /// Request to accept nothing for now, and to report the position.
     Pause,
-    /// Go on accepting, as far as you were to go.
+    /// Request to accept events again, up to the end if one is set.
     Resume,
-    /// Go on up to this event, not included, and end there.
+    /// Request to go on up to this event, not included, and to end there.
     StopAt(EventId),
 }
 
-/// Why a run ends, or does not begin.
+/// Reason why a run ends, or does not begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// It has as many events as it was to have.
+    /// The run has the configured number of events.
     Events,
-    /// It has lasted as long as it was to.
+    /// The run has lasted for the configured time.
     Duration,
-    /// It was asked for.
+    /// A command to stop.
     Command,
-    /// It was asked for at once.
+    /// A command to stop at once.
     Abort,
     /// All sources have ended or are given up.
     Sources,
-    /// Another builder stops it.
+    /// Another builder ends the run.
     OtherBuilder,
-    /// Another builder was asked to end it at once.
+    /// Another builder was commanded to end the run at once.
     AbortElsewhere,
-    /// What it was for is found out.
+    /// The measurement that the run was for is done.
     Found,
-    /// Something behind this builder failed: the disk.
+    /// A failure downstream of this builder: the disk.
     Failure(String),
-    /// These sources did not come within the timeout.
+    /// Sources that did not connect within the timeout.
     Absent(Vec<usize>, Duration),
 }

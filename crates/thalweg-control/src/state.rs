@@ -1,37 +1,37 @@
-//! The states of a run, as people and programs see them.
+//! The states of a run, as shown to people and programs.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The state of a run. What it waits for is told apart from it, in a sentence.
+/// State of a run. What the state waits for is reported separately, in a sentence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// No run is prepared.
     #[default]
     Idle,
-    /// Memory, addresses and the directory are there; sources are waited for.
+    /// Memory, addresses and the directory are ready; waiting for sources.
     Configured,
-    /// All sources are there; a start is waited for.
+    /// All sources are connected; waiting for a start.
     Armed,
     /// On the way from armed to running: the run is being opened.
     Starting,
     /// Events are built.
     Running,
-    /// On the way from running to paused: sources are asked how far they are.
+    /// On the way from running to paused: sources are asked for their positions.
     Pausing,
-    /// Sources accept nothing until they are told to go on.
+    /// Sources accept nothing until the run is resumed.
     Paused,
-    /// On the way from running or paused to idle: the end was decided on, or is about to be, and is waited for.
+    /// On the way from running or paused to idle: the end was decided on, or is about to be, and has not been reached.
     Stopping,
-    /// The last part of stopping: everything is built, and goes to disk.
+    /// The last part of stopping: everything is built, and is written to disk.
     Closing,
     /// The run could not be begun.
     Error,
 }
 
 impl State {
-    /// Its name, as commands, JSON and documents use it.
+    /// Returns its name, as used in commands, JSON and documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// Whether a run has begun and is not over.
+    /// Returns whether a run has begun and is not over.
     pub fn has_begun(self) -> bool {
         matches!(self, Self::Running | Self::Pausing | Self::Paused | Self::Stopping | Self::Closing)
     }

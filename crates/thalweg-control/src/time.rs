@@ -1,10 +1,10 @@
-//! Time as run control counts it.
+//! Time as counted by run control.
 
 use std::time::Duration;
 
 /// Time that passes in steps. A step counts at most [`LONGEST_STEP`](Self::LONGEST_STEP), so that a process that was
-/// held up, or a clock that jumped forward, does not look like a source that kept silent; a clock that jumps back makes
-/// none.
+/// stalled, or a clock that jumped forward, does not look like a silent source; a clock that jumps back counts as no
+/// time.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     clock: Option<Duration>,
@@ -13,20 +13,21 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The node looks at its run control at least this often while a run is under way.
+    /// Longest interval at which the node calls its run control while a run is under way.
     pub(crate) const LONGEST_STEP: Duration = Duration::from_millis(500);
 
-    /// What the clock showed last.
+    /// Returns the last reading of the clock.
     pub(crate) fn clock(&self) -> Duration {
         self.clock.unwrap_or_default()
     }
 
-    /// All that has passed.
+    /// Returns the total time that has passed.
     pub(crate) fn elapsed(&self) -> Duration {
         self.elapsed
     }
 
-    /// The clock shows `now`. Returns what passed, cut to one step, and what of it the builder itself did not hold up.
+    /// Advances the clock to `now`. Returns the time that passed, cut to one step, and the part of it during which the
+    /// builder itself did not hold its sources up.
     pub(crate) fn step(&mut self, now: Duration) -> (Duration, Duration) {
         let before = self.clock.replace(now).unwrap_or(now);
         let passed = now.saturating_sub(before).min(Self::LONGEST_STEP);
@@ -35,7 +36,7 @@ impl Pace {
         (passed, free)
     }
 
-    /// Whether the builder holds its sources up from now on: no block is free.
+    /// Sets whether the builder holds its sources up: no block is free.
     pub(crate) fn hold_up(&mut self, held_up: bool) {
         self.held_up = held_up;
     }

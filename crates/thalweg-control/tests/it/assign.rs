@@ -1,5 +1,5 @@
-//! Events are assigned to builders that are quick, slow, stalled, dead or talk nonsense, over sources of which one may
-//! lie: each event goes to one builder, in order, and nobody harms another.
+//! Assignment of events to builders that are quick, slow, stalled, dead or send nonsense, over sources of which one may
+//! lie: each event goes to one builder, in order, and no builder harms another.
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -8,38 +8,38 @@ use thalweg_control::{AssignConfig, Assigner, HEARTBEAT, Share};
 use thalweg_wire::{Assign, Contact, EventId, Heard, Room};
 
 const STEP: Duration = Duration::from_millis(20);
-/// A builder that is connected and silent for so long is left out.
+/// Time after which a builder that is connected and silent is left out.
 const SILENCE: Duration = Duration::from_secs(2);
 const STEPS: usize = 400;
-/// A builder that has died gets nothing after this.
+/// Number of steps after which a builder that has died gets nothing more.
 const GONE_AFTER: usize = (2 * HEARTBEAT.as_millis() / STEP.as_millis()) as usize + 6;
 const SILENT_AFTER: usize = (SILENCE.as_millis() / STEP.as_millis()) as usize + 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nature {
-    /// It closes so many events in a step.
+    /// Closes this number of events in a step.
     Works(u64),
-    /// It stands still from one step to another.
+    /// Stands still from one step to another.
     Stalls(usize, usize),
-    /// Its connections are gone from this step on.
+    /// Is disconnected from this step on.
     Dies(usize),
-    /// It says nothing more from this step on, and stays connected.
+    /// Sends nothing more from this step on, and stays connected.
     Hangs(usize),
-    /// It claims to have so much room, and to have closed so much.
+    /// Claims to have this much room, and to have closed events below this one.
     Claims(u64, u64),
 }
 
 #[derive(Debug, Clone)]
 struct Plan {
-    /// Builder 0 works.
+    /// The builders other than builder 0, which works.
     others: Vec<Nature>,
     rooms: Vec<u64>,
     sources: usize,
     slots: u32,
     records: u32,
-    /// What the last source claims of every builder, where it is outvoted.
+    /// False report by the last source on every builder, if it is outvoted.
     lie: Option<u64>,
-    /// At this step all sources jump so far ahead.
+    /// Step at which all sources jump ahead, and by how many events.
     jump: Option<(usize, u64)>,
     end: Option<u64>,
 }
@@ -66,7 +66,7 @@ fn plan() -> impl Strategy<Value = Plan> {
     )
 }
 
-/// A builder as it is.
+/// Actual state of a builder.
 #[derive(Debug, Clone)]
 struct Builder {
     nature: Nature,
@@ -74,16 +74,16 @@ struct Builder {
     closed_below: u64,
     closed: u64,
     said: Option<(Room, usize)>,
-    /// What it was given in the last steps.
+    /// Step at which it was last assigned events.
     fed_at: usize,
 }
 
 struct World {
     assigner: Assigner,
     builders: Vec<Builder>,
-    /// Where each source knows assignments up to.
+    /// Event up to which each source knows the assignments.
     assigned: Vec<u64>,
-    /// What was assigned, as the first source knows it.
+    /// All assignments, as the first source knows them.
     all: Vec<Assign>,
     next: u64,
     left: Vec<u32>,
@@ -130,7 +130,7 @@ impl World {
             if let Nature::Claims(claimed, closed) = builder.nature {
                 (room.room, room.closed_below) = (claimed, EventId(closed));
             }
-            // A process that stands still says nothing; sources tell who is gone.
+            // A process that stands still sends nothing; sources report which builders are gone.
             let said = match builder.said {
                 Some((said, _)) if stands => said,
                 _ => room,
@@ -181,7 +181,7 @@ impl World {
         let builder = &mut self.builders[range.builder as usize];
         builder.fed_at = at;
         if range.first.0 < self.next {
-            // Nobody has a fragment of these.
+            // No source has a fragment of these.
             return;
         }
         assert!(!self.left.contains(&range.builder), "who is left out gets nothing");
@@ -195,7 +195,7 @@ impl World {
         if let (Some((said, _)), false) = (builder.said, matches!(builder.nature, Nature::Claims(..))) {
             assert!(outstanding <= said.room, "{outstanding} of {}", said.room);
         }
-        // Whatever it says of itself, it has its share of the slots, and no more.
+        // Whatever the builder reports of itself, it has its share of the slots, and no more.
         if !matches!(builder.nature, Nature::Claims(_, 0..=20_000)) || plan.lie.is_none() {
             let slots = u64::from(plan.slots / self.builders.len() as u32).max(1);
             assert!(outstanding <= slots * u64::from(plan.records));
@@ -204,7 +204,7 @@ impl World {
 }
 
 impl Builder {
-    /// Closes what sources have reached.
+    /// Closes events that sources have reached.
     fn work(&mut self, next: u64) {
         if let Nature::Claims(..) = self.nature {
             return;
@@ -255,7 +255,7 @@ proptest! {
         if let Some(end) = plan.end {
             let works = world.builders.iter().any(|builder| builder.nature == Nature::Works(20));
             prop_assert!(world.assigned[0] <= end);
-            // Who can hold one event gets one in a step.
+            // A builder that can hold one event gets one in a step.
             let held = u64::from((plan.slots / world.builders.len() as u32).max(1)) * u64::from(plan.records);
             let reach = (held * (STEPS as u64 - 10)).min(2000);
             prop_assert!(!works || end > reach || world.assigned[0] == end, "{} of {}", world.assigned[0], end);
@@ -268,7 +268,7 @@ proptest! {
     }
 }
 
-/// One source, and so many builders with room for as much as they are given.
+/// Returns an assigner with one source, and `builders` builders with room for all that they are assigned.
 fn simple(builders: u32) -> Assigner {
     let config = AssignConfig { sources: 1, builders, first: EventId(0), end: None, silence: SILENCE };
     let mut assigner = Assigner::new(&config);

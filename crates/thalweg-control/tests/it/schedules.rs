@@ -1,21 +1,21 @@
 //! Whole runs under schedules of commands, deaths, reconnections, disk failures and clocks that jump, with sources from
-//! 1 Hz to free-running, liars among them: every run ends within its bounds, wherever it was told to, and no honest
-//! source is turned out.
+//! 1 Hz to free-running, some of which lie: every run ends within its bounds, wherever it was ordered to, and no honest
+//! source is expelled.
 
 use proptest::prelude::*;
 use std::time::Duration;
 use thalweg_control::{Cause, Command, Config, Facts, Order, RunControl, State, Tell};
 use thalweg_wire::EventId;
 
-/// How often the world moves.
+/// Time of one step of the simulation.
 const STEP: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(10);
 const DEADLINE: Duration = Duration::from_secs(2);
-/// How far ahead of the slowest a source can be.
+/// Number of events by which a source can be ahead of the slowest.
 const AHEAD: f64 = 10_000.0;
-/// What a source's slots hold.
+/// Number of events that a source's slots hold.
 const ROOM: u64 = 1000;
-/// A run that was told to end is over after this: to answer, to go on, to be cut, to be given up.
+/// Time after which a run that was ordered to end is over: to answer, to go on, to be cut, to be given up.
 const BOUND: Duration = Duration::from_secs(2 + 10 + 2 + 2);
 
 proptest! {
@@ -34,7 +34,7 @@ struct Plan {
     events: Option<u64>,
     duration: Option<Duration>,
     sources: Vec<SourcePlan>,
-    /// At which step what happens.
+    /// Steps, and what happens at each.
     happenings: Vec<(usize, Happening)>,
 }
 
@@ -42,7 +42,7 @@ struct Plan {
 struct SourcePlan {
     /// Events per second.
     rate: f64,
-    /// Its device has so many events.
+    /// Number of events of its device.
     events: u64,
     nature: Nature,
 }
@@ -50,17 +50,17 @@ struct SourcePlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Nature {
     Honest,
-    /// It connects, and says nothing any more from this step on.
+    /// Connects, and sends nothing any more from this step on.
     Hangs(usize),
-    /// It is gone from this step on.
+    /// Is gone from this step on.
     Dies(usize),
-    /// It is not connected from one step to the other, and then goes on.
+    /// Is disconnected from one step to the other, and then goes on.
     Away(usize, usize),
-    /// It claims to be this far, and to have been told to end there.
+    /// Claims to have reached this event, and to have been ordered to end there.
     Claims(u64),
-    /// It offers events far ahead.
+    /// Offers events far ahead.
     Announces(u64),
-    /// It owes data and never delivers.
+    /// Owes data and never delivers.
     Withholds,
 }
 
@@ -68,9 +68,9 @@ enum Nature {
 enum Happening {
     Command(usize, Command),
     DiskFails(usize),
-    /// The disk of a builder is behind for so many steps.
+    /// The disk of a builder takes nothing for this number of steps.
     Stalls(usize, usize),
-    /// The clock of a builder jumps by so many seconds.
+    /// The clock of a builder jumps by this number of seconds.
     Jumps(usize, i64),
 }
 
@@ -126,21 +126,21 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// What a source does, as far as builders see it.
+/// State of a source, as far as builders see it.
 #[derive(Debug, Clone)]
 struct Source {
     plan: SourcePlan,
     next: f64,
-    /// Which builders have said that the run has begun.
+    /// Builders that have announced the beginning of the run.
     started: Vec<bool>,
     paused: bool,
     end: u64,
     over: bool,
     connected: bool,
-    /// A builder turned it away for good.
+    /// True if a builder has refused it for good.
     refused: bool,
     gone_since: usize,
-    /// Given up, by each builder.
+    /// True for each builder that has given it up.
     out: Vec<bool>,
 }
 
@@ -161,16 +161,16 @@ impl Source {
 #[derive(Debug)]
 struct Node {
     control: RunControl,
-    /// Where its clock is, in seconds.
+    /// Offset of its clock, in seconds.
     offset: i64,
     end: u64,
     offered: Vec<u64>,
-    /// For how many steps each source has said nothing, without those in which none was to.
+    /// Number of steps for which each source was silent, without those in which all were to be.
     silent: Vec<u32>,
     ended: Vec<bool>,
     abandoned: bool,
     stalled_until: usize,
-    /// Since when it has been told to end.
+    /// Step at which it was ordered to end.
     told: Option<usize>,
     states: Vec<State>,
     over: bool,
@@ -241,7 +241,7 @@ impl World {
                 sources: count,
                 builders: plan.builders as u32,
                 leads: index == 0,
-                // Only the builder that leads is told to start.
+                // Only the leading builder is commanded to start.
                 starts_alone: plan.starts_alone || index > 0,
                 first: EventId(0),
                 end: plan.events.map(EventId),
@@ -273,7 +273,7 @@ impl World {
     }
 
     fn take_its_course(&mut self, plan: &Plan) {
-        // Whatever happened, after these steps the leader is told to stop, and everyone comes to an end.
+        // Whatever happened, after these steps the leader is commanded to stop, and all builders come to an end.
         let last_word = 150;
         let limit = last_word + 3 * (BOUND.as_millis() / STEP.as_millis()) as usize + 60;
         while self.nodes.iter().any(|node| !node.over) {
@@ -288,7 +288,7 @@ impl World {
             }
             if self.step == last_word {
                 self.command(0, Command::Stop);
-                // Builders whose leader never began, or is gone, are told by their own people.
+                // Builders whose leader never began, or is gone, are commanded by their own users.
                 (1..self.nodes.len()).for_each(|node| self.command(node, Command::Stop));
             }
             self.produce();
@@ -429,7 +429,7 @@ impl World {
         self.bound(index);
     }
 
-    /// The event builder gives up who is gone for longer than the deadline.
+    /// Gives up sources that are gone for longer than the deadline, as the event builder does.
     fn give_up(&mut self, index: usize) {
         for source in 0..self.sources.len() {
             let it = &mut self.sources[source];
@@ -460,7 +460,7 @@ impl World {
                 }
             }
             Order::Expel(source, why) => {
-                // The builders that do not lead hear of pauses from the sources: most of those must be sound.
+                // The builders that do not lead learn of pauses from the sources: most of those must be sound.
                 let there = self.sources.iter().filter(|source| source.connected);
                 let sound = there.clone().filter(|source| source.is_honest()).count();
                 let is_led = index == 0 || 2 * sound > there.count();
@@ -494,10 +494,10 @@ impl World {
         match tell {
             Tell::Start => it.started[from] = true,
             Tell::Pause => {
-                // Only the builder that leads has sources wait.
+                // Only the leading builder makes sources wait.
                 it.paused |= from == 0;
                 let next = claim.unwrap_or(EventId(it.next()));
-                // Everyone is told when the leader asks, and the leader when another does.
+                // All builders are informed when the leader asks, and the leader when another does.
                 for (index, node) in self.nodes.iter_mut().enumerate() {
                     if index == from || index == 0 || from == 0 {
                         node.control.paused(source, next, from as u32);
@@ -518,14 +518,14 @@ impl World {
         }
     }
 
-    /// Nobody takes longer to end than it may, where its own disk does not hold it up.
+    /// Checks that no builder takes longer to end than it may, unless its own disk holds it up.
     fn bound(&mut self, index: usize) {
         let step = self.step;
         let told = self.nodes[index].told;
         if let Some(told) = told.filter(|_| !self.nodes[index].over) {
             let stalls = self.nodes[index].stalled_until.saturating_sub(told);
             let lasted = STEP * u32::try_from(step - told - stalls.min(step - told)).unwrap_or(u32::MAX);
-            // One that does not lead waits for the one that does, and then as long again.
+            // A builder that does not lead waits for the one that does, and then as long again.
             let bound = if index == 0 { BOUND } else { 2 * BOUND };
             assert!(lasted <= bound, "builder {index} was told to end {lasted:?} ago: {:?}", self.nodes[index].control);
         }
@@ -538,7 +538,7 @@ impl World {
             }
             assert!(matches!(node.control.state(), State::Idle), "{:?}", node.states);
         }
-        // Where all is as it should be, all builders end at the same event.
+        // If nothing goes wrong, all builders end at the same event.
         let quiet = plan.sources.iter().all(|source| source.nature == Nature::Honest) && plan.happenings.is_empty();
         if quiet && plan.starts_alone {
             let ends: Vec<u64> = self.nodes.iter().map(|node| node.end).collect();
@@ -548,12 +548,12 @@ impl World {
     }
 }
 
-/// Whether a run may go from one state to the other, as `docs/architecture.md` draws it.
+/// Returns whether a run may go from one state to the other, as drawn in `docs/architecture.md`.
 fn follows(from: State, to: State) -> bool {
     use State::{Armed, Closing, Configured, Idle, Paused, Pausing, Running, Starting, Stopping};
     match from {
         Idle => to == Configured,
-        // Whatever is asked for while the run is being opened is done at once when it is.
+        // Commands given while the run is being opened are executed at once when it is open.
         Configured => matches!(to, Armed | Starting | Running | Pausing | Stopping | Closing | Idle),
         Armed => matches!(to, Configured | Starting | Running | Pausing | Stopping | Closing | Idle),
         Starting => matches!(to, Running | Pausing | Stopping | Closing | Idle),

@@ -1,4 +1,4 @@
-//! What builders that share a run make of what their sources pass on.
+//! Reactions of builders that share a run to the messages that their sources relay.
 
 use std::time::Duration;
 use thalweg_control::{Cause, Command, Config, Facts, Order, Refused, RunControl, State, Tell};
@@ -34,17 +34,17 @@ impl Facts for Offered {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// None of the events that were offered is closed.
+/// Returns events that were offered, none of which is closed.
 fn offered(until: u64) -> Offered {
     Offered { until, closed: 0 }
 }
 
-/// One of two builders of three sources, in a run that is under way; builder 0 leads.
+/// Returns one of two builders of three sources, in a run that is under way; builder 0 leads.
 fn running(leads: bool) -> RunControl {
     running_to(leads, None)
 }
 
-/// The same, of a run of so many events.
+/// Returns the same, in a run of `end` events.
 fn running_to(leads: bool, end: Option<u64>) -> RunControl {
     let mut control = RunControl::new(Config {
         sources: 3,
@@ -77,7 +77,7 @@ fn an_answer_to_another_builder_is_none_to_the_one_that_leads() {
     let mut control = running(true);
     control.stop(Cause::Duration);
     assert_eq!(told(&mut control), [0, 1, 2].map(|source| (source, Tell::Pause)));
-    // They said so to builder 1, and went on before they heard of this builder's question.
+    // The sources reported to builder 1, and went on before they received this builder's request.
     (0..3).for_each(|source| control.paused(source, EventId(5), 1));
     assert_eq!(control.waits_for().count(), 3);
     (0..3).for_each(|source| control.paused(source, EventId(7 + source as u64), 0));
@@ -152,14 +152,14 @@ fn a_run_that_is_paused_does_not_end_though_a_builder_has_all_its_events() {
     assert!(expelled_within(&mut other, 70, 3), "nothing comes, and nothing is paused");
 }
 
-/// A builder alone, in a run of one source that ends by itself: by its duration, or by its number of events.
+/// Returns a single builder, in a run of one source that ends by itself: by its duration, or by its number of events.
 fn alone(end: Option<u64>, duration: Option<Duration>) -> RunControl {
     let mut control = opening(end, duration);
     assert_eq!(control.begun(SECOND), []);
     control
 }
 
-/// The same, while the run is being opened.
+/// Returns the same, while the run is being opened.
 fn opening(end: Option<u64>, duration: Option<Duration>) -> RunControl {
     let mut control = RunControl::new(Config {
         sources: 1,
@@ -181,7 +181,7 @@ fn orders(control: &mut RunControl) -> Vec<Order> {
     std::iter::from_fn(|| control.next_order()).collect()
 }
 
-/// Commands come while the run is being opened: they are carried out, or refused, when it is.
+/// Commands given while the run is being opened are carried out, or refused, when it is open.
 #[test]
 fn what_means_nothing_once_a_run_is_open_is_refused_then() {
     let mut control = opening(None, None);
@@ -224,19 +224,20 @@ fn a_source_that_was_told_to_end_sooner_than_is_known_here_has_not_missed_what_i
     assert!(!control.is_told_sooner(0));
     control.ends_elsewhere(0, EventId(50));
     assert!(control.is_told_sooner(0));
-    // The others say the same: now it is known.
+    // The others relay the same: now the end is known.
     control.ends_elsewhere(1, EventId(50));
     control.ends_elsewhere(2, EventId(50));
     control.time(2 * SECOND, &offered(40));
     assert_eq!((control.end(), control.is_told_sooner(0)), (Some(EventId(50)), false));
-    // Of the first event is an order to end at once.
+    // An end before the first event is an order to end at once.
     let mut other = running(false);
     (0..3).for_each(|source| other.ends_elsewhere(source, EventId(0)));
     other.time(2 * SECOND, &offered(40));
     assert_eq!(other.cause(), Some(&Cause::AbortElsewhere));
 }
 
-/// A camera missed the last triggers of a beam that is off: their events are closed without it, and it has none for them.
+/// A camera missed the last triggers of a beam that is off: their events are closed without it, and it has none for
+/// them.
 #[test]
 fn a_source_that_lacks_events_that_are_closed_already_ends_where_it_is() {
     let mut control = alone(None, None);
