@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use std::fmt;
 use thalweg_wire::{EventId, SourceId};
 
-/// The longest text of a condition. Its parser goes as deep as its brackets do.
+/// Longest text of a condition, in bytes. Its parser recurses as deep as its brackets do.
 const LONGEST: usize = 2000;
 
 /// A condition, in the Common Expression Language (<https://cel.dev>), such as `beam.x < 300.0 && beam.r2 > 0.9`.
 ///
-/// `beam` is a source whose fragments are rows of numbers, `x` one of its features. Where it cannot be said whether it is
-/// true, since a source has no fragment for an event or a number is NaN, the event is counted as
-/// [undecided](Decide::undecided), and accepted or not as was said for that case.
+/// `beam` is a source whose fragments are rows of numbers, `x` one of its features. If the condition cannot be
+/// evaluated, since a source has no fragment for an event or a number is NaN, the event is counted as
+/// [undecided](Decide::undecided), and accepted or not as configured for that case.
 pub struct Condition {
     text: String,
     program: Program,
@@ -22,7 +22,7 @@ pub struct Condition {
     undecided: u64,
 }
 
-/// A source, and what its rows hold.
+/// A variable: its source, and the features in the source's rows.
 #[derive(Debug)]
 struct Bound {
     variable: String,
@@ -31,10 +31,10 @@ struct Bound {
 }
 
 impl Condition {
-    /// From its text. `otherwise`: whether an event is accepted of which it cannot be said.
+    /// Parses a condition. `otherwise`: whether an event is accepted for which the condition cannot be evaluated.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The reason why the text is invalid.
     pub fn parse(text: &str, otherwise: bool) -> Result<Self, String> {
         if text.len() > LONGEST {
             return Err(format!("a condition has at most {LONGEST} characters, and this has {}", text.len()));
@@ -43,14 +43,14 @@ impl Condition {
         Ok(Self { text: text.to_owned(), program, bound: Vec::new(), otherwise, undecided: 0 })
     }
 
-    /// What a source is called in a condition: letters, digits and `_`, so `beam-0` is `beam_0`.
+    /// Returns the name of a source in a condition: letters, digits and `_`, so `beam-0` becomes `beam_0`.
     pub fn variable(source: &str) -> String {
         let usual = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
         let name: String = source.chars().map(usual).collect();
         if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
     }
 
-    /// What the text says of sources.
+    /// Returns the variables in the text, sorted.
     pub fn variables(&self) -> Vec<String> {
         let mut variables: Vec<String> =
             self.program.references().variables().into_iter().map(ToOwned::to_owned).collect();
@@ -58,15 +58,15 @@ impl Condition {
         variables
     }
 
-    /// Says which source a variable is, and what is in its rows.
+    /// Assigns a source to a variable, with the features in the source's rows.
     pub fn bind(&mut self, variable: String, source: SourceId, features: Vec<String>) {
         self.bound.push(Bound { variable, source, features });
     }
 
-    /// Whether all features are there that it speaks of, and it says yes or no of numbers that are all 1.
+    /// Checks that all features in the text exist, and that the condition is true or false when all numbers are 1.
     ///
     /// # Errors
-    /// What is not there, or what it says instead.
+    /// The missing feature, or the other kind of result.
     pub fn check(&self) -> Result<(), String> {
         for Bound { variable, features, .. } in &self.bound {
             if let Some(unknown) = self.features_of(variable).find(|name| !features.iter().any(|known| known == name)) {
@@ -88,7 +88,7 @@ impl Condition {
         }
     }
 
-    /// What the text says behind a variable and a point.
+    /// Returns the names that follow a variable and a point in the text.
     fn features_of<'a>(&'a self, variable: &'a str) -> impl Iterator<Item = &'a str> {
         let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         let behind = self.text.match_indices(variable).filter_map(move |(at, _)| {
@@ -110,7 +110,8 @@ impl Condition {
             let mut bytes = vec![0; fragment.len()];
             fragment.copy_to(0, &mut bytes);
             let numbers = bytes.as_chunks().0.iter().map(|bytes| f64::from_le_bytes(*bytes));
-            // What is not there is an error where it is asked for; NaN would be unlike all numbers (CEL's `!=`).
+            // A missing feature is an error only where it is evaluated; NaN would be unequal to all numbers (CEL's
+            // `!=`).
             let row = features.iter().cloned().zip(numbers).filter(|(_, number)| !number.is_nan());
             let row: HashMap<String, f64> = row.collect();
             context.add_variable_from_value(variable.clone(), row);
@@ -202,7 +203,7 @@ mod tests {
             assert!(accepts(&mut condition, BEAM, &[1.0, 1.0]));
             assert_eq!(condition.undecided(), 4);
         }
-        // Where the rest decides alone, it is not asked what is not there.
+        // If the rest decides alone, the missing feature is not evaluated.
         assert!(!accepts(&mut condition("beam.r2 > 0.9 && beam.x < 20.0", true), BEAM, &[f64::NAN, 0.5]));
     }
 

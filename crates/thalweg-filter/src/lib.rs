@@ -1,9 +1,10 @@
-//! Trigger levels: what decides, from an event's fragments, whether the event is kept.
+//! Trigger levels: decisions, from an event's fragments, on whether the event is kept.
 //!
-//! A decision is anything that implements [`Decide`]. Level 2 is given the fragments of the few sources it asks for,
-//! the event filter those of all sources. A [`Condition`] looks at features: rows of numbers that sources send.
-//! [`Simulated`] decides without looking at anything: it stands in for the physics where only the flow of data is studied,
-//! and says so. A [`Program`] is a process of its own, which answers [`Questions`] in whatever language and at its own pace.
+//! A decision is any implementation of [`Decide`]. Level 2 gets the fragments of the few sources it is configured with,
+//! the event filter those of all sources. A [`Condition`] evaluates features: rows of numbers that sources send.
+//! [`Simulated`] decides without reading any fragment: it stands in for the physics where only the flow of data is
+//! studied, and reports that it does. A [`Program`] is a separate process, which answers [`Questions`] in any language
+//! and at its own pace.
 #![forbid(unsafe_code)]
 
 mod condition;
@@ -22,33 +23,33 @@ use thalweg_wire::{EventId, FragmentHeader, GAMMA, RecordBytes, mix};
 /// A fragment that a decision is made on. Its header and, where the builder checks payloads, its payload were checked.
 #[derive(Clone, Copy)]
 pub struct Fragment<'a> {
-    /// Where it is from, when, and what it holds.
+    /// Header: source, time and description of the content.
     pub header: FragmentHeader,
     bytes: &'a dyn RecordBytes,
     payload: usize,
 }
 
 impl<'a> Fragment<'a> {
-    /// The one whose payload begins at byte `payload` of `bytes`.
+    /// Returns the fragment whose payload begins at byte `payload` of `bytes`.
     pub fn new(header: FragmentHeader, bytes: &'a dyn RecordBytes, payload: usize) -> Self {
         Self { header, bytes, payload }
     }
 
-    /// Bytes of payload.
+    /// Returns the length of the payload, in bytes.
     pub fn len(&self) -> usize {
         self.header.piece_length as usize
     }
 
-    /// Whether there are none.
+    /// Returns whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies as many bytes of the payload as `out` has, from byte `at` on: over shared memory they lie where the
-    /// source can still write.
+    /// Copies `out.len()` bytes of the payload to `out`, from byte `at` on: over shared memory the payload is in memory
+    /// that the source can still write to.
     ///
     /// # Panics
-    /// There are not so many.
+    /// The payload has fewer bytes.
     pub fn copy_to(&self, at: usize, out: &mut [u8]) {
         assert!(at <= self.len() && out.len() <= self.len() - at, "a payload has {} bytes", self.len());
         self.bytes.copy_to(self.payload + at, out);
@@ -63,16 +64,16 @@ impl fmt::Debug for Fragment<'_> {
 
 /// A trigger level: accepts events, or rejects them.
 pub trait Decide: Debug + Send {
-    /// Whether the event is kept. `fragments` are those that are here, in no particular order; sources that had none,
-    /// or whose fragment was damaged or lost, are not among them, so there may be none at all.
+    /// Returns whether the event is kept. `fragments` are those that have arrived, in no particular order; sources that
+    /// had none, or whose fragment was damaged or lost, are not among them, so there may be none at all.
     fn accept(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> bool;
 
-    /// Events of which it could not say, so far.
+    /// Returns the number of events so far that could not be decided on.
     fn undecided(&self) -> u64 {
         0
     }
 
-    /// Whether it draws lots.
+    /// Returns whether decisions are random draws.
     fn is_simulated(&self) -> bool;
 }
 
@@ -84,8 +85,8 @@ pub struct Simulated {
 }
 
 impl Simulated {
-    /// Accepts the fraction `accept`, from 0 (no event) to 1 (all). Two levels want different seeds: with the same seed
-    /// the second would accept what the first accepted.
+    /// Returns a level that accepts the fraction `accept`, from 0 (no event) to 1 (all). Two levels need different
+    /// seeds: with the same seed the second would accept what the first accepted.
     pub fn new(accept: f64, seed: u64) -> Self {
         Self { accept, seed }
     }
@@ -101,8 +102,8 @@ impl Decide for Simulated {
     }
 }
 
-/// A number from 0 up to, but not including, 1: SplitMix64's first of the seed, and its first of that and the event's
-/// number, of which the upper 53 bits are taken.
+/// Returns a number from 0 up to, but not including, 1: the upper 53 bits of SplitMix64's first output for a seed made
+/// of its first output for `seed` and the event's number.
 fn draw(seed: u64, event: u64) -> f64 {
     let first = |seed: u64| mix(seed.wrapping_add(GAMMA));
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]

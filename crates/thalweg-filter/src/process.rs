@@ -1,4 +1,4 @@
-//! How the programs that decide are started and ended.
+//! Start and end of the programs that decide.
 
 use crate::ProgramConfig;
 use rustix::process::{Pid, Signal};
@@ -9,39 +9,39 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
-/// How programs are started.
+/// Starts programs.
 pub trait Programs: Debug + Send + Sync {
-    /// Starts one, with `input` as its standard input.
+    /// Starts a program with `input` as its standard input.
     ///
     /// # Errors
-    /// It cannot be started, and why.
+    /// The reason why the program cannot be started.
     fn start(&self, config: &ProgramConfig, input: OwnedFd) -> Result<Box<dyn Process>, String>;
 }
 
-/// A program that was started. Dropping it leaves it alone.
+/// A program that was started. Dropping this does not end the program.
 pub trait Process: Debug + Send {
-    /// Its status, where it has ended. Does not wait.
+    /// Returns the exit status; `None` if the process has not ended. Does not wait.
     ///
     /// # Errors
-    /// There is no such process.
+    /// The process does not exist.
     fn status(&mut self) -> io::Result<Option<ExitStatus>>;
 
-    /// Ends it, and what it has started itself.
+    /// Kills the process, and the processes it has started itself.
     fn kill(&mut self);
 
-    /// Waits until it has ended.
+    /// Waits until the process has ended.
     fn wait(&mut self);
 }
 
-/// Processes of this host.
+/// Starts programs as processes of this host.
 #[derive(Debug)]
 pub struct SystemPrograms {
-    /// Where they may run: who starts one again may be a thread that has a processor for itself.
+    /// Processors on which they may run: a later restart may be made by a thread that has a processor for itself.
     processors: Option<CpuSet>,
 }
 
 impl SystemPrograms {
-    /// Programs that may run where the calling thread may.
+    /// Returns a starter of programs that may run on the processors of the calling thread.
     pub fn new() -> Self {
         Self { processors: rustix::thread::sched_getaffinity(None).ok() }
     }
@@ -60,12 +60,12 @@ impl Programs for SystemPrograms {
         }
         let Some((program, arguments)) = config.command.split_first() else { return Err("no program is named".into()) };
         let start = || {
-            // What it prints is for whoever reads the node's log: the node's output is its report.
+            // The program's output goes to the node's log: the node's own output is its report.
             let output = io::stderr().as_fd().try_clone_to_owned()?;
             Command::new(program)
                 .args(arguments)
                 .current_dir(&config.directory)
-                // Who interrupts the nodes of a terminal stops the builder, and the program ends when that does.
+                // An interrupt from the terminal stops the builder, and the program ends when the builder does.
                 .process_group(0)
                 .stdin(Stdio::from(input))
                 .stdout(Stdio::from(output))
@@ -85,7 +85,7 @@ impl Process for Child {
     }
 
     fn kill(&mut self) {
-        // They are a group.
+        // The process and its children are a group.
         if let Some(group) = pid(self) {
             let _ = rustix::process::kill_process_group(group, Signal::KILL);
         }

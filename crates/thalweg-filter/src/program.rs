@@ -1,19 +1,19 @@
 //! A decision made by a program of its own: in any language, at its own pace, and free to fail.
 //!
-//! The builder never waits for it. An event that it says nothing of by the deadline gets the answer that was chosen for
-//! that case; so does every event while it is late, and one that it would not come to in time, as fast as it has been.
-//! Where it ends it is started again.
+//! The builder never waits for the program. An event that has no answer by the deadline gets the answer that was
+//! configured for that case; so does every event while the program is late, and every event that it would not reach in
+//! time at its recent pace. A program that ends is started again.
 //!
-//! Its standard input is a stream socket (unix(7)). All numbers are little-endian:
+//! The program's standard input is a stream socket (unix(7)). All numbers are little-endian:
 //!
-//! | who | sends | |
+//! | sender | message | meaning |
 //! | --- | --- | --- |
-//! | the program | 16 bytes: version (u64, 1), 3 (u32), 0 (u32) | it is ready |
+//! | the program | 16 bytes: version (u64, 1), 3 (u32), 0 (u32) | ready |
 //! | the builder | 24 bytes: 0, 0, length of the text (u64 each); with them two files (`SCM_RIGHTS`) | memory to map for reading, and a text: JSON, whose `sources[]` have `id`, `name` and `description` |
 //! | the builder | 24 bytes: event, offset, bytes (u64 each) | a question: in the memory are the event's records, each a [fragment](thalweg_wire::FragmentHeader) that begins at a multiple of 64 bytes |
-//! | the program | 16 bytes: event (u64), verdict (u32), 0 (u32) | its answer: 0 no, 1 yes, 2 it cannot say |
+//! | the program | 16 bytes: event (u64), verdict (u32), 0 (u32) | an answer: 0 no, 1 yes, 2 undecided |
 //!
-//! Answers come in any order. The memory of a question is its event's until it is answered. The end of the stream is the
+//! Answers come in any order. The memory of a question is reserved until it is answered. The end of the stream is the
 //! end of the run.
 
 use crate::{Fragment, Process, Programs};
@@ -39,52 +39,53 @@ pub(crate) const YES: u32 = 1;
 pub(crate) const UNSURE: u32 = 2;
 pub(crate) const READY: u32 = 3;
 
-/// How long it may take to say that it is ready: an interpreter has packages to load.
+/// Time within which the program has to report that it is ready: an interpreter has packages to load.
 const START: Duration = Duration::from_secs(30);
-/// From one start to the next.
+/// Shortest time from one start to the next.
 const PAUSE: Duration = Duration::from_secs(1);
-/// A program that owes an answer and has given none for so long beyond its deadline is ended.
+/// Time beyond the deadline after which a program that owes an answer, and has given none, is ended.
 const HUNG: Duration = Duration::from_secs(10);
-/// How long it has to end by itself once the run is over.
+/// Time within which the program may end by itself once the run is over.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// Bytes that all questions may have together, and how many there are at most: half of what a socket takes, to which a
+/// Limits of the bytes of all open questions together, and of their number: half of what a socket takes, to which a
 /// message of 24 bytes is one of 800.
 const MEMORY: usize = 64 << 20;
 const MOST: usize = 128;
 
-/// How a program is started, and what its silence means.
+/// Configuration of a program: its start, and the effect of its silence.
 #[derive(Debug, Clone)]
 pub struct ProgramConfig {
-    /// The program and its arguments.
+    /// Program and its arguments.
     pub command: Vec<String>,
-    /// Where it is started.
+    /// Working directory of the program.
     pub directory: PathBuf,
-    /// How long it has for an event, from the moment at which it is asked.
+    /// Time allowed for a decision, from the moment at which the question is sent.
     pub deadline: Duration,
-    /// Whether an event is accepted of which it says nothing, or says that it cannot say.
+    /// True if an event is accepted for which the program gives no answer, or answers that it cannot decide.
     pub otherwise: bool,
 }
 
-/// Events that could not be decided on, by the reason.
+/// Number of events that could not be decided on, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Undecided {
-    /// A program said that it cannot say: its function failed. Or a condition was neither true nor false.
+    /// Events for which a program answered that it cannot decide, since its function failed; or for which a condition
+    /// was neither true nor false.
     pub unsure: u64,
-    /// A program was too slow, or still busy with an event for which it had been too slow.
+    /// Events for which a program was too slow, or still busy with an event for which it had been too slow.
     pub late: u64,
-    /// A program was not there.
+    /// Events for which no program was available.
     pub gone: u64,
-    /// How often programs ended before the run did; they were started again.
+    /// Number of times that programs ended before the run did; they were started again.
     pub ends: u64,
 }
 
 impl Undecided {
-    /// All of them.
+    /// Returns the number of events, for all reasons together.
     pub fn events(&self) -> u64 {
         self.unsure + self.late + self.gone
     }
 
-    /// These and others.
+    /// Returns the sum of these counters and others.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -96,31 +97,31 @@ impl Undecided {
     }
 }
 
-/// A program that decides.
+/// A program that decides on events.
 #[derive(Debug)]
 pub struct Program {
     config: ProgramConfig,
-    /// Readable when there is something to [look](Self::look) at. Another socket is in it after each start.
+    /// Readable when a call of [look](Self::look) is needed. Contains another socket after each start.
     epoll: OwnedFd,
     programs: Arc<dyn Programs>,
     running: Option<Running>,
     started: Duration,
-    /// Those that were, and are not gone yet.
+    /// Processes that were given up and have not ended yet.
     leaving: Vec<Box<dyn Process>>,
     run: Option<Run>,
     asked: VecDeque<Asked>,
     answers: VecDeque<(EventId, bool)>,
     heard: Duration,
-    /// How long it has taken for an answer of late.
+    /// Average time of an answer lately.
     pace: Duration,
     undecided: Undecided,
 }
 
-/// What is known once the run has begun.
+/// Data that are known once the run has begun.
 #[derive(Debug)]
 struct Run {
     memory: PlacePool,
-    /// Bytes that an event has at most.
+    /// Largest length of an event, in bytes.
     bytes: usize,
     introduction: Vec<u8>,
 }
@@ -130,24 +131,24 @@ struct Running {
     process: Box<dyn Process>,
     socket: UnixStream,
     ready: bool,
-    /// What has come of an answer.
+    /// Bytes of an incomplete answer.
     answer: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Asked {
     event: EventId,
-    /// Where it lies: the program may look at it for as long as it has not answered.
+    /// Place of the event's records: the program may read it until it has answered.
     _place: Span,
     by: Duration,
     late: bool,
 }
 
 impl Program {
-    /// Starts it, and waits until it is ready.
+    /// Starts the program, and waits until it is ready.
     ///
     /// # Errors
-    /// It cannot be started, ends, or does not say that it is ready.
+    /// The program cannot be started, ends, or does not report that it is ready.
     pub fn start(config: ProgramConfig, programs: Arc<dyn Programs>, now: Duration) -> Result<Self, String> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
         let mut program = Self {
@@ -208,10 +209,11 @@ impl Program {
         self.running.as_ref().is_some_and(|running| running.ready)
     }
 
-    /// The run begins: `introduction` is what the program is told of it, and an event has at most `bytes` bytes.
+    /// Begins the run: `introduction` is the description of the run that the program gets, and an event has at most
+    /// `bytes` bytes.
     ///
     /// # Errors
-    /// There is no memory for questions.
+    /// No memory for questions is available.
     pub fn begin(&mut self, introduction: &serde_json::Value, bytes: usize) -> Result<(), String> {
         let bytes = bytes.max(1);
         let count = u32::try_from((MEMORY / bytes).clamp(2, MOST)).unwrap_or(2);
@@ -223,7 +225,7 @@ impl Program {
         Ok(())
     }
 
-    /// Tells the program of the run, once it is ready and there is one.
+    /// Sends the introduction to the program, once the program is ready and a run has begun.
     fn introduce(&self) -> io::Result<()> {
         let (Some(run), Some(running)) = (&self.run, self.running.as_ref().filter(|it| it.ready)) else {
             return Ok(());
@@ -235,19 +237,22 @@ impl Program {
         sent.map(|_| ()).map_err(io::Error::other)
     }
 
-    /// Whether it can be asked: what it was asked before leaves room for one more, or it would not be asked at all.
+    /// Returns whether [`ask`](Self::ask) can be called: the open questions leave room for one more, or the program
+    /// would not be asked at all.
     pub fn has_room(&self) -> bool {
         !self.is_listening() || self.run.as_ref().is_some_and(|run| run.memory.free() > 0)
     }
 
-    /// It is there, owes no answer that is late, and would come to another question in time, as fast as it has been.
+    /// Returns whether the program is ready, owes no late answer, and would answer another question in time at its
+    /// recent pace.
     fn is_listening(&self) -> bool {
         let before = u32::try_from(self.asked.len()).unwrap_or(u32::MAX);
         let in_time = before == 0 || self.pace.saturating_mul(before.saturating_add(1)) <= self.config.deadline;
         self.is_ready() && in_time && !self.asked.front().is_some_and(|asked| asked.late)
     }
 
-    /// Asks it. Its answer [comes](Self::next_answer) later; where it is not asked, this is the answer.
+    /// Asks the program about an event. Its answer [comes](Self::next_answer) later, unless it is not asked: then the
+    /// returned value is the answer.
     pub fn ask(
         &mut self,
         event: EventId,
@@ -261,7 +266,7 @@ impl Program {
         }
         match self.put(event, fragments) {
             Ok(place) => {
-                // Who owes nothing cannot be silent.
+                // A program that owes no answer cannot be silent.
                 if self.asked.is_empty() {
                     self.heard = now;
                 }
@@ -296,7 +301,7 @@ impl Program {
         Ok(place)
     }
 
-    /// Hears what it says, and lets time pass.
+    /// Reads the answers of the program, applies deadlines, and starts a program again that has ended.
     pub fn look(&mut self, now: Duration) {
         if let Err(why) = self.hear(now) {
             self.lose(&why);
@@ -322,7 +327,7 @@ impl Program {
         }
     }
 
-    /// When it is given up: it has answered nothing for too long, or is not ready yet.
+    /// Returns the time at which the program is given up: it has answered nothing for too long, or is not ready yet.
     fn gives_up(&self) -> Option<Duration> {
         let running = self.running.as_ref()?;
         if !running.ready {
@@ -331,7 +336,7 @@ impl Program {
         (!self.asked.is_empty()).then_some(self.heard + self.config.deadline + HUNG)
     }
 
-    /// Takes what it has said.
+    /// Reads the program's messages.
     fn hear(&mut self, now: Duration) -> Result<(), String> {
         loop {
             let Some(running) = &mut self.running else { return Ok(()) };
@@ -342,7 +347,7 @@ impl Program {
                 Ok(read) => running.answer.extend_from_slice(&bytes[..read]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // It had not read all that it was sent.
+                // The program had not read all that it was sent.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err("it ended".into()),
                 Err(error) => return Err(error.to_string()),
             }
@@ -350,7 +355,7 @@ impl Program {
             let answers: Vec<u8> = running.answer.drain(..whole).collect();
             let count = u32::try_from(answers.len() / ANSWER).unwrap_or(1);
             if running.ready && count > 0 {
-                // Several that came together took as long together.
+                // Answers that came together took this time together.
                 let each = now.saturating_sub(self.heard) / count;
                 self.pace = if self.pace.is_zero() { each } else { self.pace * 31 / 32 + each / 32 };
             }
@@ -388,15 +393,15 @@ impl Program {
         Ok(())
     }
 
-    /// It is gone: what it was asked is answered for it.
+    /// Gives the program up, and answers its open questions in its place.
     fn lose(&mut self, why: &str) {
-        // It may have closed its end, and take a moment more to be gone.
+        // The program may have closed its end, and take a moment more to exit.
         let status = self.running.as_mut().and_then(|running| running.process.status().ok().flatten());
         let status = status.map_or_else(String::new, |status| format!(" ({status})"));
         tracing::warn!("'{}': {why}{status}; it is started again", self.name());
         self.undecided.ends += 1;
         if let Some(Running { mut process, .. }) = self.running.take() {
-            // Nobody waits here for it to be gone.
+            // The exit is not waited for here.
             process.kill();
             self.leaving.push(process);
         }
@@ -406,8 +411,8 @@ impl Program {
         }
     }
 
-    /// Gives it time to end by itself, which is what it does when nobody asks any more; then ends it. What there is to
-    /// say of it.
+    /// Gives the program time to end by itself, which it does when the socket is closed; then kills it. Returns a
+    /// description of its end.
     fn farewell(&mut self, why: &str) -> String {
         let name = self.name().to_owned();
         let Some(Running { mut process, socket, .. }) = self.running.take() else { return format!("'{name}': {why}") };
@@ -425,19 +430,19 @@ impl Program {
         format!("'{name}': {why}")
     }
 
-    /// An answer that came, or that was given for it.
+    /// Returns the next answer: the program's, or one given in its place.
     pub fn next_answer(&mut self) -> Option<(EventId, bool)> {
         self.answers.pop_front()
     }
 
-    /// When to [look](Self::look) at it, though it says nothing.
+    /// Returns when to call [look](Self::look) even if the program sends nothing; `None` if never.
     pub fn next_look(&self) -> Option<Duration> {
         let by = self.asked.iter().find(|asked| !asked.late).map(|asked| asked.by);
         let start = self.running.is_none().then_some(self.started + PAUSE);
         [by, self.gives_up(), start].into_iter().flatten().min()
     }
 
-    /// Events that it did not decide on.
+    /// Returns the counters of events that the program did not decide on.
     pub fn undecided(&self) -> Undecided {
         self.undecided
     }
@@ -455,7 +460,7 @@ impl Drop for Program {
     }
 }
 
-/// Three numbers, as the builder says them.
+/// Encodes a message of the builder: three numbers.
 fn message(numbers: [u64; 3]) -> [u8; QUESTION] {
     let mut bytes = [0; QUESTION];
     bytes.chunks_exact_mut(8).zip(numbers).for_each(|(eight, number)| eight.copy_from_slice(&number.to_le_bytes()));

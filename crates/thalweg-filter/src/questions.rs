@@ -9,10 +9,10 @@ use std::sync::Arc;
 use thalweg_arena::{Arena, View, recv_fds};
 use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RecordBytes, Records};
 
-/// The longest introduction that is read.
+/// Longest introduction that is read, in bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// What a builder asks, event by event; each is to be [answered](Self::answer).
+/// The questions of a builder, event by event; each is to be [answered](Self::answer).
 ///
 /// ```no_run
 /// let Some(mut questions) = thalweg_filter::Questions::from_stdin()? else { return Ok(()) };
@@ -30,25 +30,26 @@ pub struct Questions {
     introduction: serde_json::Value,
 }
 
-/// An event to decide on: a copy of the fragments that are here.
+/// An event to decide on: a copy of the fragments that have arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// Its number.
+    /// Number of the event.
     pub event: EventId,
-    /// Of each fragment the header, and the payload behind it.
+    /// Header of each fragment, followed by its payload.
     pub records: Vec<Vec<u8>>,
 }
 
 impl Questions {
-    /// Tells the builder at standard input that this program is ready, and waits until a run begins. None where the
-    /// builder has ended before.
+    /// Reports to the builder at standard input that this program is ready, and waits until a run begins. Returns
+    /// `None` if the builder ended before that.
     ///
     /// # Errors
-    /// Standard input is no builder's.
+    /// Standard input is not connected to a builder.
     pub fn from_stdin() -> io::Result<Option<Self>> {
         let builder = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let questions = Self::new(builder)?;
-        // What this program starts has a standard input of its own: it reads no questions, and keeps no run from ending.
+        // Processes that this program starts get a standard input of their own: they read no questions, and keep no run
+        // from ending.
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
         Ok(questions)
     }
@@ -78,15 +79,15 @@ impl Questions {
         Ok(Some(Self { socket, memory, introduction }))
     }
 
-    /// What the builder says of its run: `sources[]` have `id`, `name` and `description`.
+    /// Returns the builder's description of its run: `sources[]` have `id`, `name` and `description`.
     pub fn introduction(&self) -> &serde_json::Value {
         &self.introduction
     }
 
-    /// Waits for the next event. None where the run is over.
+    /// Waits for the next event. Returns `None` if the run is over.
     ///
     /// # Errors
-    /// The builder says what it should not.
+    /// The builder sent an invalid message.
     pub fn next_question(&mut self) -> io::Result<Option<Question>> {
         let mut question = [0; QUESTION];
         let read = loop {
@@ -116,10 +117,11 @@ impl Questions {
         Ok(Some(Question { event: EventId(event), records }))
     }
 
-    /// Whether an event is accepted. None: that cannot be said. Where the run has ended meanwhile, nobody hears it.
+    /// Sends the decision on an event: accepted or not, or `None` if that cannot be decided. If the run has ended
+    /// meanwhile, the answer is discarded.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The write to the socket fails.
     pub fn answer(&mut self, event: EventId, accept: Option<bool>) -> io::Result<()> {
         let verdict = accept.map_or(UNSURE, |accept| if accept { YES } else { NO });
         match self.socket.write_all(&answer(event.0, verdict)) {
@@ -129,13 +131,13 @@ impl Questions {
     }
 }
 
-/// Whether the builder has closed its end, with answers left or not.
+/// Returns whether the builder has closed its end, with or without answers left unread.
 fn is_over(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 impl Question {
-    /// Headers and payloads, in no particular order.
+    /// Returns headers and payloads, in no particular order.
     pub fn fragments(&self) -> impl Iterator<Item = (FragmentHeader, &[u8])> {
         self.records.iter().filter_map(|record| {
             let header = FragmentHeader::decode(record).ok()?;
@@ -144,7 +146,7 @@ impl Question {
     }
 }
 
-/// A question's place in the builder's memory.
+/// Place of a question in the builder's memory.
 struct Seen(View);
 
 impl RecordBytes for Seen {

@@ -1,5 +1,5 @@
-//! A program that decides: what it is asked, what its silence means, and what becomes of one that fails. The program is
-//! this one, started again.
+//! A program that decides: its questions, the effect of its silence, and the handling of one that fails. The program is
+//! this test binary, started again.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
@@ -15,10 +15,10 @@ use thalweg_wire::{EventId, FragmentHeader, RecordBytes, SourceId};
 
 const MODE: &str = "THALWEG_DECIDES";
 const DEADLINE: Duration = Duration::from_millis(100);
-/// Longer than anything takes that works.
+/// Longer than any successful operation takes.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// What is started. It ends before it is said how this test went: it is none.
+/// The started program. It exits before the test result is printed: it is not a test.
 #[test]
 fn the_program() {
     let Ok(mode) = env::var(MODE) else { return };
@@ -66,7 +66,7 @@ fn config(mode: &str) -> ProgramConfig {
     ProgramConfig { command: command.into(), directory: ".".into(), deadline: DEADLINE, otherwise: true }
 }
 
-/// A program to whom a run has begun, of events of at most 1 KiB.
+/// Returns a program for which a run has begun, of events of at most 1 KiB.
 fn begun(mode: &str) -> Program {
     let mut program = Program::start(config(mode), programs(), Duration::ZERO).unwrap();
     program.begin(&json!({ "sources": [{ "name": "camera" }] }), 1024).unwrap();
@@ -85,7 +85,7 @@ impl RecordBytes for Payload {
     }
 }
 
-/// Asks for an event with two fragments: one of these bytes, and an empty one.
+/// Asks about an event with two fragments: one of these bytes, and an empty one.
 fn ask(program: &mut Program, event: u64, payload: &[u8], now: Duration) -> Option<bool> {
     let payloads = [Payload(payload.to_vec()), Payload(Vec::new())];
     let mut fragments = payloads.iter().zip(0..).map(|(payload, source)| {
@@ -97,13 +97,13 @@ fn ask(program: &mut Program, event: u64, payload: &[u8], now: Duration) -> Opti
     program.ask(EventId(event), &mut fragments, now)
 }
 
-/// Waits until something comes of it.
+/// Waits until the program needs attention.
 fn wait(program: &Program) {
     let ready = poll(&mut [PollFd::new(program, PollFlags::IN)], Some(&PATIENCE)).unwrap();
     assert_eq!(ready, 1, "the program is silent");
 }
 
-/// The next answer.
+/// Returns the next answer.
 fn answer(program: &mut Program, now: Duration) -> (u64, bool) {
     loop {
         if let Some((event, accept)) = program.next_answer() {
@@ -114,7 +114,7 @@ fn answer(program: &mut Program, now: Duration) -> (u64, bool) {
     }
 }
 
-/// Asks, again and again, until the program is there to be asked.
+/// Asks, again and again, until the program is back.
 fn ask_until_it_is_back(program: &mut Program, event: u64, now: Duration) {
     while ask(program, event, &[7], now).is_some() {
         wait(program);
@@ -157,12 +157,12 @@ fn what_it_is_silent_of_is_answered_for_it_and_so_is_all_until_it_speaks() {
     assert_eq!(program.next_answer(), None);
     program.look(DEADLINE);
     assert_eq!(program.next_answer(), Some((EventId(1), true)));
-    // It is not asked while it is late: that would be late, too.
+    // The program is not asked while it is late: that answer would be late, too.
     assert_eq!(ask(&mut program, 2, &[7], DEADLINE), Some(true));
     assert!(program.has_room());
     assert_eq!(program.undecided(), Undecided { late: 2, ..Undecided::default() });
 
-    // One that hangs is started again.
+    // A program that hangs is started again.
     let later = program.next_look().unwrap();
     program.look(later);
     assert_eq!(program.undecided().ends, 1);
@@ -174,7 +174,7 @@ fn what_it_is_silent_of_is_answered_for_it_and_so_is_all_until_it_speaks() {
 fn what_it_would_not_come_to_in_time_it_is_not_asked() {
     let mut program = begun("adds");
     let mut now = Duration::ZERO;
-    // It takes 30 ms for each of these: three are all that it can do in 100.
+    // The program takes 30 ms for each of these: it can do only three in 100.
     for event in 0..10 {
         assert_eq!(ask(&mut program, event, &[101], now), None);
         now += Duration::from_millis(30);
@@ -190,7 +190,7 @@ fn what_it_would_not_come_to_in_time_it_is_not_asked() {
 fn one_that_ends_leaves_no_event_without_an_answer_and_is_started_again() {
     let mut program = begun("ends at 2");
     let now = Duration::ZERO;
-    // It may have ended before it is asked for the last one.
+    // The program may have ended before it is asked about the last one.
     let at_once = [0, 1, 2, 3].map(|event| ask(&mut program, event, &[7], now));
     let answers = [0, 1, 2, 3].map(|event| match at_once[event] {
         Some(accept) => (event as u64, accept),
