@@ -1,4 +1,4 @@
-//! What of a file is in the page cache.
+//! State of a file in the page cache.
 
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::fs::File;
@@ -6,10 +6,11 @@ use std::io::{self, IoSliceMut};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
-/// How many bytes of a range of a file the page cache holds, in whole pages (`cachestat(2)`, Linux 6.5).
+/// Returns the number of bytes of a range of a file that the page cache holds, in whole pages (`cachestat(2)`, Linux
+/// 6.5).
 ///
 /// # Errors
-/// Where the kernel does not tell: it is older, or the file system keeps no such pages.
+/// The kernel is too old to report it, or the file system keeps no such pages.
 pub fn cached_bytes(file: &File, range: &Range<u64>) -> io::Result<u64> {
     if range.is_empty() {
         return Ok(0);
@@ -20,18 +21,18 @@ pub fn cached_bytes(file: &File, range: &Range<u64>) -> io::Result<u64> {
     if cached >= range.end.saturating_sub(start) {
         return Ok(cached);
     }
-    // Of a range that begins inside a folio of 2 MiB the kernel sees that folio and none behind it (Linux 6.18;
-    // `mincore` sees them all). It counts right from where a folio may begin.
+    // For a range that begins inside a folio of 2 MiB the kernel counts that folio and none after it (Linux 6.18;
+    // `mincore` sees them all). The count is right from a possible beginning of a folio.
     let folio = start - start % (page << LARGEST_FOLIO);
     let (whole, before) = (cached_pages(file, folio..range.end)?, cached_pages(file, folio..start)?);
-    // Between the two answers pages come and go.
+    // Pages may be added and removed between the two calls.
     Ok(whole.saturating_sub(before) * page)
 }
 
-/// Whether the page cache seems to hold a range of a file, as far as its last byte and one in every 512 KiB before it
-/// tell: to look at all of its pages can be seen beside what it costs to send them, and so can each system call. Asking
-/// changes nothing; a kernel without `cachestat` is asked for a byte that it has at hand (`RWF_NOWAIT`, preadv2(2)),
-/// and where it has none it may go and fetch it.
+/// Returns whether the page cache seems to hold a range of a file, judging by its last byte and one in every 512 KiB
+/// before it: the cost of checking all pages is noticeable beside the cost of sending them, and so is that of each
+/// system call. The check changes nothing; without `cachestat` the kernel is asked to read a byte without waiting
+/// (`RWF_NOWAIT`, preadv2(2)), and if that byte is not in memory the kernel may fetch it.
 pub fn seems_cached(file: &File, range: &Range<u64>) -> bool {
     let mut places = range.clone().rev().step_by(512 << 10);
     places.all(|place| match cached_pages(file, place..place + 1) {
@@ -64,7 +65,7 @@ struct CachestatRange {
     length: u64,
 }
 
-/// In pages.
+/// Result of `cachestat`, in pages.
 #[repr(C)]
 #[derive(Default)]
 struct Cachestat {
@@ -75,9 +76,9 @@ struct Cachestat {
     recently_evicted: u64,
 }
 
-/// The same number on every architecture.
+/// Number of the system call, the same on every architecture.
 const CACHESTAT: libc::c_long = 451;
-/// No folio of the page cache has more than so many pages, as a power of two, and each begins at a multiple of its
+/// Largest number of pages of a folio of the page cache, as a power of two; each folio begins at a multiple of its
 /// length (`MAX_XAS_ORDER`, include/linux/pagemap.h).
 const LARGEST_FOLIO: u32 = 11;
 
@@ -90,7 +91,7 @@ mod tests {
     #[test]
     fn what_was_just_written_is_there_wherever_one_begins() {
         let page = rustix::param::page_size() as u64;
-        // On a file system that has them, in folios as large as they come.
+        // On a file system that has folios, in the largest ones.
         let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
         let pages = 4096;
         file.write_all_at(&vec![1; (pages * page) as usize], 0).unwrap();

@@ -1,5 +1,4 @@
-//! Which way is cheapest here: a few are tried on a file of the very directory, over a connection of this host with
-//! itself.
+//! Measurement of the cheapest method: each is tried on a file of the directory, over loopback.
 
 use crate::{Outward, Sender, Stored};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -14,47 +13,48 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a way costs.
+/// Cost of a method.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// Bytes per second.
+    /// Rate, in bytes per second.
     pub rate: f64,
-    /// Seconds of CPU for a GiB, of the sending thread, in user program and kernel.
+    /// CPU time of the sending thread per GiB, in seconds, in user program and kernel.
     pub cpu_per_gib: f64,
 }
 
-/// A way that was tried.
+/// Trial of a method.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Trial {
-    /// Which.
+    /// Method that was tried.
     pub way: Outward,
-    /// What it costs, or why it cannot be had here.
+    /// Cost of the method, or the reason why it is not available here.
     pub cost: Result<Cost, String>,
 }
 
-/// What was found out about a directory's file system.
+/// Results of the measurement for a directory's file system.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Measured {
-    /// Of a file that is in the page cache.
+    /// Trials with a file that is in the page cache.
     pub cached: Vec<Trial>,
-    /// Of the same file when it is not.
+    /// Trials with the same file when it is not in the page cache.
     pub uncached: Vec<Trial>,
 }
 
 impl Measured {
-    /// The cheapest way for what is in the page cache, of those that an event loop knows ([`Sender::sends_some`]).
+    /// Returns the cheapest method for bytes in the page cache, of those available to an event loop
+    /// ([`Sender::sends_some`]).
     pub fn best_cached(&self) -> Option<Outward> {
         best(self.cached.iter().filter(|trial| Sender::sends_some(trial.way)))
     }
 
-    /// The cheapest way for what is not.
+    /// Returns the cheapest method for bytes that are not in the page cache.
     pub fn best_uncached(&self) -> Option<Outward> {
         best(self.uncached.iter())
     }
 }
 
-/// The one with the least CPU of those that are nearly as fast as the fastest: a network is rarely faster than any of
-/// them, and CPU is what the builder beside the server needs.
+/// Returns the method with the least CPU time of those that are nearly as fast as the fastest: a network is rarely
+/// faster than any of them, and the builder on the same host needs the CPU.
 fn best<'a>(trials: impl Iterator<Item = &'a Trial> + Clone) -> Option<Outward> {
     let costs = || trials.clone().filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?)));
     let fastest = costs().map(|(_, cost)| cost.rate).fold(0.0, f64::max);
@@ -62,11 +62,11 @@ fn best<'a>(trials: impl Iterator<Item = &'a Trial> + Clone) -> Option<Outward> 
     fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(way, _)| way)
 }
 
-/// Sends up to `bytes` of a file each way, once from the page cache and once from the disk. Takes no longer than about
-/// `timeout` for each of them.
+/// Sends up to `bytes` of a file with each method: from the disk with those that bypass the page cache, from the page
+/// cache with the others. Takes no longer than about `timeout` for each transfer.
 ///
 /// # Errors
-/// Where there is no loopback, or the file cannot be read at all.
+/// The loopback is not available, or the file cannot be read at all.
 pub fn measure(file: File, bytes: u64, timeout: Duration) -> io::Result<Measured> {
     let bytes = bytes.min(file.metadata()?.len());
     let stored = Arc::new(Stored::new(file));
@@ -129,7 +129,7 @@ fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io
     })
 }
 
-/// As an event loop does it: as much as the socket takes, and then something else.
+/// Sends like an event loop: as much as the socket takes, then waits for it.
 fn send_as_a_loop(
     sender: &mut Sender,
     way: Outward,
@@ -158,5 +158,5 @@ fn thread_cpu() -> Duration {
 
 /// Bytes that one client gets in a turn.
 const TURN: u64 = 1 << 20;
-/// Bytes sent before the clock is looked at.
+/// Bytes sent between two checks of the time.
 const PIECE: u64 = 16 << 20;

@@ -1,4 +1,4 @@
-//! From a socket to a file.
+//! Transfers from a socket to a file.
 
 use crate::memory::{Slot, buffer, ring_with_slots};
 use crate::method::Inward;
@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use thalweg_uring::{Operation, Ring};
 
-/// Writes what comes from one socket into files.
+/// Writes the bytes that come from one socket into files.
 #[derive(Debug, Default)]
 pub struct Receiver {
     pipe: Option<Pipe>,
@@ -26,29 +26,29 @@ pub struct Receiver {
     ring: Option<WriteRing>,
 }
 
-/// Where bytes come from.
+/// Origin of the bytes of a transfer.
 pub struct Incoming<'a> {
-    /// What was read from the socket already.
+    /// Bytes that were read from the socket already.
     pub first: &'a [u8],
-    /// What comes behind it. A socket whose `SO_RCVTIMEO` is over ends the transfer.
+    /// Bytes that follow. A socket whose `SO_RCVTIMEO` has passed ends the transfer.
     pub rest: &'a mut dyn Read,
-    /// The socket itself, where nothing is between it and the bytes: `splice` needs it.
+    /// The socket itself, if nothing is between it and the bytes: `splice` needs it.
     pub socket: Option<BorrowedFd<'a>>,
 }
 
-/// What became of a transfer.
+/// Result of a transfer.
 #[derive(Debug)]
 pub struct Written {
-    /// Bytes that are in the file, without a gap.
+    /// Number of bytes that are in the file, without a gap.
     pub bytes: u64,
-    /// Why it is not all of them.
+    /// Reason why not all bytes were written.
     pub end: Result<(), Interrupted>,
 }
 
-/// Why a transfer ended before its time.
+/// Reason why a transfer ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Interrupted {
-    /// The sender went away, or said nothing for too long.
+    /// The sender disconnected, or sent nothing for too long.
     #[error("the sender stopped: {0}")]
     Network(io::Error),
     /// The file could not be written.
@@ -57,15 +57,15 @@ pub enum Interrupted {
 }
 
 impl Receiver {
-    /// One that has nothing yet; what a way needs is made when it is first used.
+    /// Returns a receiver without resources; those of a method are created when it is first used.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether [`Inward::Uring`] can be had for files of this directory.
+    /// Checks that [`Inward::Uring`] is available for files of this directory.
     ///
     /// # Errors
-    /// Where the kernel or a container's rules have no io_uring for us, or the file system no `O_DIRECT` (or no
+    /// The kernel or a container's rules do not permit io_uring, or the file system has no `O_DIRECT` (or no
     /// `O_TMPFILE` to try it with).
     pub fn try_uring(directory: &Path) -> io::Result<()> {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
@@ -132,7 +132,7 @@ impl Receiver {
         crc.update(first);
         write_all(to, first, at, ReadWriteFlags::empty()).map_err(Interrupted::File)?;
         *written += first.len() as u64;
-        // What was spliced was never in this process's memory: it is read once more for its checksum.
+        // Spliced bytes were never in this process's memory: they are read once more for their checksum.
         let buffer = kept(&mut self.buffer).map_err(Interrupted::File)?;
         while *written < length {
             let pipe = match &self.pipe {
@@ -195,7 +195,7 @@ impl<'a> Incoming<'a> {
         first
     }
 
-    /// At least one byte, or an error.
+    /// Reads at least one byte, or returns an error.
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let first = self.take_first(into.len() as u64);
         if !first.is_empty() {
@@ -226,11 +226,11 @@ impl fmt::Debug for Incoming<'_> {
 #[derive(Debug)]
 struct WriteRing {
     ring: Ring<Slot>,
-    /// The slots that the ring does not have.
+    /// Slots that are not in the ring.
     free: [Option<Slot>; COUNT],
-    /// For each of the others, what is being written from it: offset and length.
+    /// Offset and length of the write in progress from each of the other slots.
     busy: [(u64, usize); COUNT],
-    /// The lowest offset that could not be written, and why.
+    /// The lowest offset that could not be written, and the error.
     failed: Option<(u64, io::Error)>,
 }
 
@@ -240,7 +240,7 @@ impl WriteRing {
         Ok(Self { ring, free, busy: [(0, 0); COUNT], failed: None })
     }
 
-    /// Writes from `at` on, which is a multiple of the alignment. Gives the bytes written without a gap.
+    /// Writes from `at` on, which is a multiple of the alignment. Returns the number of bytes written without a gap.
     fn receive(
         &mut self,
         from: &mut Incoming<'_>,
@@ -294,7 +294,7 @@ impl WriteRing {
         }
     }
 
-    /// Waits for writes to be done, as long as it has to be.
+    /// Waits, without limit, for writes to complete until `settled` holds.
     fn settle(&mut self, settled: impl Fn(&[Option<Slot>; COUNT]) -> bool) -> io::Result<()> {
         while !settled(&self.free) {
             let Some(done) = self.ring.finished() else {
@@ -306,7 +306,7 @@ impl WriteRing {
             let (offset, length) = self.busy[slot];
             let error = match done.result {
                 Ok(written) if written as usize == length => continue,
-                // A disk that is full writes what has room.
+                // A full disk writes what still fits.
                 Ok(_) => Errno::NOSPC,
                 Err(error) => error,
             };
@@ -340,14 +340,14 @@ fn write_all(to: &File, mut bytes: &[u8], mut at: u64, how: ReadWriteFlags) -> i
     Ok(())
 }
 
-/// A blocking socket whose time is over says that it would block.
+/// Maps the error of a blocking socket whose time-out has passed, which reports that it would block, to `TimedOut`.
 fn timed_out(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }
 
-/// Bytes of the buffer that `recv` and `dontcache` copy through.
+/// Length of the buffer that `recv` and `dontcache` copy through, in bytes.
 const BUFFER: usize = 256 << 10;
-/// Slots of the ring.
+/// Number of slots of the ring.
 const COUNT: usize = 8;
-/// Bytes of each.
+/// Length of a slot, in bytes.
 const SLOT: usize = 1 << 20;

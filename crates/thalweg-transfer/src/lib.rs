@@ -1,16 +1,17 @@
-//! Bytes from a file to a socket, and from a socket to a file: the ways there are, and which is cheapest here.
+//! Transfers of bytes from a file to a socket, and from a socket to a file: the available methods, and a measurement of
+//! the cheapest.
 //!
 //! | from file to socket ([`Outward`]) | copies by the CPU | leaves the page cache as it was | disk and network at once |
 //! |---|---|---|---|
 //! | `read`: `pread` and `send` | 2 | no | read-ahead |
 //! | `sendfile` | 0 | no | read-ahead |
 //! | `splice`: through a pipe | 0 | no | read-ahead |
-//! | `ahead`: `sendfile`, with `POSIX_FADV_WILLNEED` in front and `DONTNEED` behind | 0 | yes | yes |
+//! | `ahead`: `sendfile`, with `POSIX_FADV_WILLNEED` before and `DONTNEED` after | 0 | yes | yes |
 //! | `direct`: `splice` from a descriptor with `O_DIRECT` | 0 | yes | no |
 //! | `dontcache`: `preadv2` with `RWF_DONTCACHE`, and `send` | 2 | yes | read-ahead |
 //! | `uring`: io_uring, `O_DIRECT` into registered slots, `SEND_ZC` from them | 0, 1 over loopback and veth | yes | yes |
 //!
-//! Copies are those into and out of the sender's memory; what the device does by DMA does not count.
+//! Copies are those into and out of the sender's memory; the device's DMA does not count.
 //!
 //! | from socket to file ([`Inward`]) | copies by the CPU | leaves the page cache as it was |
 //! |---|---|---|
@@ -19,23 +20,23 @@
 //! | `dontcache`: `recv`, and `pwritev2` with `RWF_DONTCACHE` | 2 | yes |
 //! | `uring`: `recv` into registered slots, `O_DIRECT` writes by io_uring | 1 | yes |
 //!
-//! A [`Sender`] and a [`Receiver`] belong to one connection and keep what the way needs (pipe, buffer, ring) from one
-//! transfer to the next. They wait in blocking system calls: a socket's own timeouts (`SO_SNDTIMEO`, `SO_RCVTIMEO`)
-//! bound them. An event loop, which waits for many sockets at once, has [`Sender::send_some`].
+//! A [`Sender`] and a [`Receiver`] belong to one connection and keep what the method needs (pipe, buffer, ring) from
+//! one transfer to the next. They wait in blocking system calls: a socket's own timeouts (`SO_SNDTIMEO`, `SO_RCVTIMEO`)
+//! bound them. For an event loop, which waits for many sockets at once, there is [`Sender::send_some`].
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
 //! | `stored` | A file that bytes are sent from |
-//! | `cached` | What of a file is in the page cache |
-//! | `method` | The send methods' names |
-//! | `choose` | Which way is cheapest here: a few are tried on a file of the very directory, over a connection of this host with itself |
-//! | `outward` | From a file to a socket |
+//! | `cached` | State of a file in the page cache |
+//! | `method` | The methods of sending and receiving, and their names |
+//! | `choose` | Measurement of the cheapest method: each is tried on a file of the directory, over loopback |
+//! | `outward` | Transfers from a file to a socket |
 //! | `pipe` | A pipe that pages are spliced through |
 //! | `ring` | Reads past the page cache with io_uring, several under way, and sends from the same memory |
-//! | `inward` | From a socket to a file |
-//! | `progress` | Sending to who takes long |
+//! | `inward` | Transfers from a socket to a file |
+//! | `progress` | Sending to a slow peer |
 //! | `memory` | Page-aligned memory for reading past the page cache |
 
 mod cached;

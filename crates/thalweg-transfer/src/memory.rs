@@ -4,7 +4,7 @@ use memmap2::MmapMut;
 use std::io;
 use thalweg_uring::{Memory, Ring, slots};
 
-/// Fresh memory that begins at a page.
+/// Returns fresh memory that begins at a page.
 pub(crate) fn buffer(bytes: usize) -> io::Result<MmapMut> {
     let memory = MmapMut::map_anon(bytes)?;
     // Fewer faults and shorter page lists. Only advice.
@@ -15,7 +15,7 @@ pub(crate) fn buffer(bytes: usize) -> io::Result<MmapMut> {
 /// A slot of [`ring_with_slots`].
 pub(crate) type Slot = thalweg_uring::Slot<MmapMut>;
 
-/// A ring, and `COUNT` slots of so many bytes that are registered with it.
+/// Returns a ring, and `COUNT` slots of `bytes` bytes each that are registered with it.
 pub(crate) fn ring_with_slots<const COUNT: usize>(bytes: usize) -> io::Result<(Ring<Slot>, [Option<Slot>; COUNT])> {
     let mut ring = Ring::new(COUNT as u32)?;
     let mut slots = slots(buffer(COUNT * bytes)?, bytes);

@@ -1,4 +1,4 @@
-//! The send methods' names.
+//! The methods of sending and receiving, and their names.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -14,7 +14,7 @@ pub enum Outward {
     Sendfile,
     /// `splice` into a pipe and out of it: the same pages, more of them at a time.
     Splice,
-    /// `sendfile`; the disk is told what comes next, and the page cache to forget what is through.
+    /// `sendfile`; the disk is given the next ranges in advance, and the page cache drops the ranges that were sent.
     Ahead,
     /// `splice` from a descriptor with `O_DIRECT` (Linux 6.5): pages of their own, never in the page cache.
     Direct,
@@ -38,7 +38,7 @@ pub enum Inward {
     Uring,
 }
 
-/// A name that no way has.
+/// Error for an unknown name of a method.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("no way is called {name}: there are {known}")]
 pub struct UnknownMethod {
@@ -47,11 +47,11 @@ pub struct UnknownMethod {
 }
 
 impl Outward {
-    /// All of them.
+    /// All methods of sending.
     pub const ALL: [Self; 7] =
         [Self::Read, Self::Sendfile, Self::Splice, Self::Ahead, Self::Direct, Self::DontCache, Self::Uring];
 
-    /// As it is written.
+    /// Returns the method's name, as it is written in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -64,17 +64,17 @@ impl Outward {
         }
     }
 
-    /// Whether what is read stays out of the page cache.
+    /// Returns whether the bytes read stay out of the page cache.
     pub const fn is_uncached(self) -> bool {
         matches!(self, Self::Ahead | Self::Direct | Self::DontCache | Self::Uring)
     }
 }
 
 impl Inward {
-    /// All of them.
+    /// All methods of receiving.
     pub const ALL: [Self; 4] = [Self::Recv, Self::Splice, Self::DontCache, Self::Uring];
 
-    /// As it is written.
+    /// Returns the method's name, as it is written in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Recv => "recv",

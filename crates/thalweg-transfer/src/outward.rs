@@ -1,4 +1,4 @@
-//! From a file to a socket.
+//! Transfers from a file to a socket.
 
 use crate::cached::cached_bytes;
 use crate::memory::buffer;
@@ -27,16 +27,16 @@ pub struct Sender {
 }
 
 impl Sender {
-    /// One that has nothing yet; what a way needs is made when it is first used.
+    /// Returns a sender without resources; those of a method are created when it is first used.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sends these bytes of the file. With `more`, something follows at once, and the last packet may wait for it.
+    /// Sends a range of the file. With `more`, something follows at once, and the last packet may wait for it.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the file ends within the range, `TimedOut` where the socket's `SO_SNDTIMEO` is over, and
-    /// whatever file and socket say. After an error nobody knows how much was sent: the connection is to be closed.
+    /// `UnexpectedEof` if the file ends within the range, `TimedOut` if the socket's `SO_SNDTIMEO` has passed, and the
+    /// errors of file and socket. After an error the number of bytes sent is unknown: the connection is to be closed.
     pub fn send(
         &mut self,
         way: Outward,
@@ -63,37 +63,36 @@ impl Sender {
                 };
                 let sent = ring.send(from.direct()?, range, to, more);
                 if sent.is_err() {
-                    // What is still under way goes with the ring.
+                    // Operations still under way end with the ring.
                     self.ring = None;
                 }
                 sent
             }
         };
         sent.map_err(|error| match error.kind() {
-            // A blocking socket whose time is over says that it would block.
+            // A blocking socket whose time-out has passed reports that it would block.
             io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
             _ => error,
         })
     }
 
-    /// Whether this file can be sent that way: not every file system has `O_DIRECT`.
+    /// Returns whether this file can be sent with this method: not every file system has `O_DIRECT`.
     pub fn can_send(way: Outward, from: &Stored) -> bool {
         !matches!(way, Outward::Direct | Outward::Uring) || from.direct().is_ok()
     }
 
-    /// Whether [`send_some`](Self::send_some) knows a way.
+    /// Returns whether [`send_some`](Self::send_some) supports a method.
     pub fn sends_some(way: Outward) -> bool {
         matches!(way, Outward::Sendfile | Outward::Splice)
     }
 
-    /// Sends bytes from the front of a range, and takes them off it: as many as a non-blocking socket takes now, at
-    /// most `most`. One sender can serve many sockets this way. It is for bytes that are in the page cache: the disk is
-    /// waited for.
+    /// Sends bytes from the front of a range, and removes them from it: as many as a non-blocking socket takes now, at
+    /// most `most`. One sender can serve many sockets this way. Meant for bytes that are in the page cache: otherwise
+    /// the call waits for the disk.
     ///
     /// # Errors
-    /// `WouldBlock` where the socket takes nothing now, `UnexpectedEof` where the file ends within the range,
-    /// `Unsupported` for other ways than `sendfile` and `splice`, and whatever file and socket say. Nothing was sent
-    /// then.
+    /// `WouldBlock` if the socket takes nothing now, `UnexpectedEof` if the file ends within the range, `Unsupported`
+    /// for other methods than `sendfile` and `splice`, and the errors of file and socket. Nothing was sent then.
     pub fn send_some(
         &mut self,
         way: Outward,
@@ -120,7 +119,7 @@ impl Sender {
         };
         let sent = pipe.empty_some(to, filled);
         if !sent.as_ref().is_ok_and(|sent| *sent == filled) {
-            // What the socket does not take now is in the page cache then, too.
+            // The bytes that the socket does not take now are in the page cache next time, too.
             self.pipe = None;
         }
         range.start += sent? as u64;
@@ -175,7 +174,7 @@ impl Sender {
         self.leave_pipe(through)
     }
 
-    /// What an interrupted transfer left in the pipe would come out with the next one.
+    /// Drops the pipe after an interrupted transfer: bytes left in it would come out with the next one.
     fn leave_pipe(&mut self, result: io::Result<()>) -> io::Result<()> {
         if result.is_err() {
             self.pipe = None;
@@ -184,14 +183,14 @@ impl Sender {
     }
 
     fn ahead(&mut self, from: &Arc<Stored>, range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
-        // What is read ahead is told piece by piece; the kernel's own guess would go on behind the range.
+        // The ranges to read ahead are given piece by piece; the kernel's own read-ahead would go on after the range.
         fadvise(from.file(), 0, None, Advice::Random)?;
         let mut told = range.start;
         let mut at = range.start;
         while at < range.end {
             while told < range.end && told < at + AHEAD {
                 let piece = told..range.end.min(told + PIECE);
-                // What others have in the cache stays there.
+                // Pages that others have in the cache stay there.
                 if cached_bytes(from.file(), &piece).unwrap_or(0) == 0 {
                     self.behind.note(from, piece.clone());
                 }
@@ -225,7 +224,7 @@ fn sendfile_some(from: &Stored, range: &mut Range<u64>, most: u64, to: BorrowedF
 }
 
 /// Sends a range of a file through a pipe, without its first `skip` bytes. With `O_DIRECT` the range begins at a page,
-/// and what the last one has behind the range is taken back out of the pipe.
+/// and the bytes after the range in the last page are taken back out of the pipe.
 fn through_pipe(
     pipe: &Pipe,
     file: BorrowedFd<'_>,
@@ -256,11 +255,10 @@ fn through_pipe(
     Ok(())
 }
 
-/// Sends all of it, with `more` if something follows at once.
+/// Sends all of `bytes`, with `more` if something follows at once.
 ///
 /// # Errors
-/// `WouldBlock` where the other end took nothing for as long as the socket's `SO_SNDTIMEO`, and whatever the socket
-/// says.
+/// `WouldBlock` if the peer took nothing for as long as the socket's `SO_SNDTIMEO`, and the errors of the socket.
 pub fn send_all(to: BorrowedFd<'_>, mut bytes: &[u8], more: bool) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     while !bytes.is_empty() {
@@ -273,8 +271,8 @@ pub fn send_all(to: BorrowedFd<'_>, mut bytes: &[u8], more: bool) -> io::Result<
     Ok(())
 }
 
-/// Pages that were read into the cache only to be sent. They cannot be dropped before the network has let go of them,
-/// so the last ones are still here when the next transfer begins, or the connection ends.
+/// Pages that were read into the cache only to be sent. They cannot be dropped before the network has released them, so
+/// the last ones are still present when the next transfer begins, or the connection ends.
 #[derive(Debug, Default)]
 struct Behind {
     pieces: Vec<(Arc<Stored>, Range<u64>)>,
@@ -288,7 +286,7 @@ impl Behind {
     fn forget_before(&mut self, file: &Arc<Stored>, until: u64) {
         self.pieces.retain(|(of, piece)| {
             let through = Arc::ptr_eq(of, file) && piece.end <= until;
-            // Only advice: what cannot go, the kernel reclaims some day.
+            // Only advice: pages that cannot be dropped are reclaimed by the kernel later.
             !through || fadvise(of.file(), piece.start, length_of(piece), Advice::DontNeed).is_err()
         });
     }
@@ -310,11 +308,11 @@ fn length_of(range: &Range<u64>) -> Option<NonZeroU64> {
     NonZeroU64::new(range.end.saturating_sub(range.start))
 }
 
-/// Bytes of the buffer that `read` and `dontcache` copy through: it stays in the second-level cache.
+/// Length of the buffer that `read` and `dontcache` copy through, in bytes: it stays in the second-level cache.
 const BUFFER: usize = 256 << 10;
-/// How far in front of what is sent the disk reads.
+/// Distance, in bytes, by which the disk reads ahead of the bytes being sent.
 const AHEAD: u64 = 8 << 20;
-/// What is told, sent and dropped at a time.
+/// Bytes that are announced, sent and dropped at a time.
 const PIECE: u64 = 1 << 20;
 /// Bytes that may still be in the sender's and, on this host, the receiver's socket buffer.
 const LAG: u64 = 8 << 20;

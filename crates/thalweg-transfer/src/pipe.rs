@@ -5,7 +5,7 @@ use rustix::pipe::{PipeFlags, SpliceFlags, splice};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A pipe, as long as the system lets it be.
+/// A pipe, as long as the system permits.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     read: OwnedFd,
@@ -16,23 +16,24 @@ pub(crate) struct Pipe {
 impl Pipe {
     pub(crate) fn new() -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        // A longer pipe moves more in one call. What a user may have of them is limited (`fs.pipe-user-pages-soft`).
+        // A longer pipe moves more in one call. The pipe memory of a user is limited (`fs.pipe-user-pages-soft`).
         let longer = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY);
         let capacity = longer.or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
         Ok(Self { read, write, capacity })
     }
 
-    /// Bytes it holds at most, in whole pages.
+    /// Returns the most bytes the pipe can hold, in whole pages.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Takes up to `length` bytes in, from `offset` of a file, or from where a socket is.
+    /// Moves up to `length` bytes into the pipe, from `offset` of a file, or from a socket. Returns the number of
+    /// bytes.
     pub(crate) fn fill(&self, from: BorrowedFd<'_>, offset: Option<&mut u64>, length: usize) -> io::Result<usize> {
         Ok(splice(from, offset, &self.write, None, length.min(self.capacity), SpliceFlags::MOVE)?)
     }
 
-    /// Lets all of its `length` bytes out.
+    /// Moves all of the pipe's `length` bytes out.
     pub(crate) fn empty(
         &self,
         to: BorrowedFd<'_>,
@@ -52,12 +53,12 @@ impl Pipe {
         Ok(())
     }
 
-    /// Lets out of its `length` bytes what a non-blocking socket takes now. Says how many.
+    /// Moves as many of the pipe's `length` bytes out as a non-blocking socket takes now. Returns the number of bytes.
     pub(crate) fn empty_some(&self, to: BorrowedFd<'_>, length: usize) -> io::Result<usize> {
         Ok(splice(&self.read, None, to, None, length, SpliceFlags::MOVE | SpliceFlags::NONBLOCK)?)
     }
 
-    /// Takes `length` bytes out of it and forgets them.
+    /// Takes `length` bytes out of the pipe and discards them.
     pub(crate) fn discard(&self, mut length: usize) -> io::Result<()> {
         let mut scratch = [0; 4096];
         while length > 0 {

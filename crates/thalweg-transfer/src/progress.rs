@@ -1,15 +1,15 @@
-//! Sending to who takes long.
+//! Sending to a slow peer.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use thalweg_tcp::progress;
 
-/// Sends again when the socket's `SO_SNDTIMEO` is over, as long as the other end has taken something meanwhile. The
-/// kernel lets who waits go on when a third of the send buffer is free (`sk_stream_write_space`), and that may be
-/// megabytes.
+/// Repeats a send after the socket's `SO_SNDTIMEO`, as long as the peer has acknowledged something meanwhile. The
+/// kernel wakes a waiting sender only when a third of the send buffer is free (`sk_stream_write_space`), and that may
+/// be megabytes.
 ///
 /// # Errors
-/// As `send`; `WouldBlock` where a time-out passed in which the other end took nothing, or the socket is not TCP.
+/// Errors of `send`; `WouldBlock` if a time-out passed in which the peer took nothing, or the socket is not TCP.
 pub fn while_it_moves<T>(to: BorrowedFd<'_>, mut send: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let mut moved = 0;
     loop {

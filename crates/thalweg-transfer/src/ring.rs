@@ -13,26 +13,26 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_uring::{Done, File, Key, Operation, Ring};
 
-/// Slots that the disk fills and the network empties, in turn. What is in none of the lists is in the ring.
+/// Slots that the disk fills and the network empties, in turn. Slots that are in none of the lists are in the ring.
 #[derive(Debug)]
 pub(crate) struct ReadRing {
     ring: Ring<Slot>,
     free: [Option<Slot>; COUNT],
-    /// What the disk brought and was not sent yet: so many bytes of the slot.
+    /// Slots filled by the disk and not sent yet, with the number of bytes read.
     filled: [Option<(Slot, usize)>; COUNT],
-    /// Slots that are being sent from, or that the network still holds.
+    /// True for slots that are being sent from, or that the network still holds.
     sending: [bool; COUNT],
     zero_copy: ZeroCopy,
 }
 
-/// Whether the network takes bytes from where they are (`SEND_ZC`).
+/// Knowledge of whether the network takes bytes from where they are (`SEND_ZC`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ZeroCopy {
-    /// A few are to be sent, to hear whether they were copied all the same.
+    /// A few bytes are to be sent, to see whether they are copied all the same.
     Untested,
-    /// They are on their way, and until they have arrived others are copied: an acknowledgement may be late.
+    /// These bytes are on their way, and until they have arrived others are copied: an acknowledgement may be late.
     BeingTested,
-    /// Nothing is copied.
+    /// Bytes are not copied.
     Works,
     /// The kernel copies all the same, or refuses.
     Copies,
@@ -44,8 +44,8 @@ impl ReadRing {
         Ok(Self { ring, free, filled: [const { None }; COUNT], sending: [false; COUNT], zero_copy: ZeroCopy::Untested })
     }
 
-    /// Sends a range of a file that was opened with `O_DIRECT`. After an error, what is under way is not known: the
-    /// ring is of no more use.
+    /// Sends a range of a file that was opened with `O_DIRECT`. After an error, the operations under way are unknown:
+    /// the ring cannot be used any more.
     pub(crate) fn send(
         &mut self,
         file: &Arc<OwnedFd>,
@@ -57,10 +57,10 @@ impl ReadRing {
         let pieces = (range.end - start).div_ceil(SLOT as u64);
         let socket = match self.zero_copy {
             ZeroCopy::Copies => File::None,
-            // An operation keeps its file open; this one is only lent to us.
+            // An operation keeps its file open; this one is only borrowed.
             _ => File::Open(Arc::new(to.try_clone_to_owned()?)),
         };
-        // Pieces that the disk was asked for.
+        // Number of pieces requested from the disk.
         let mut asked = 0;
         for piece in 0..pieces {
             let (slot, read) = loop {
@@ -93,7 +93,7 @@ impl ReadRing {
         Ok(())
     }
 
-    /// Gives what is in a slot to the network, which may hold it for some time.
+    /// Passes the bytes in a slot to the network, which may hold the slot for some time.
     fn send_slot(
         &mut self,
         slot: Slot,
@@ -112,7 +112,7 @@ impl ReadRing {
             self.free[number] = Some(slot);
             return sent;
         }
-        // What waits for more is not heard of.
+        // A send that waits for more bytes gives no result of the test.
         let more_at_once = more && self.zero_copy == ZeroCopy::Works;
         let first = range.start..range.start + zero_copy;
         let key = self.ring.push(Operation::send(socket.clone(), slot, first, more_at_once));
@@ -153,7 +153,7 @@ impl ReadRing {
         }
     }
 
-    /// Takes note of an operation that is over. Says which slot it was where the network held it.
+    /// Takes the result of a completed operation. Returns the number of the slot if the network held it.
     fn note(&mut self, Done { memory: slot, result, copied }: Done<Slot>) -> io::Result<Option<usize>> {
         let number = slot.number() as usize;
         if !std::mem::take(&mut self.sending[number]) {
@@ -161,16 +161,16 @@ impl ReadRing {
             return Ok(None);
         }
         self.free[number] = Some(slot);
-        // Over loopback it is always copied, and a megabyte of it was seen to stall receivers with little room
+        // Over loopback bytes are always copied, and a megabyte of them was seen to stall receivers with little room
         // (`TcpExtPruneCalled`).
         let copied = copied || result.is_err() || self.zero_copy == ZeroCopy::Copies;
         self.zero_copy = if copied { ZeroCopy::Copies } else { ZeroCopy::Works };
         Ok(Some(number))
     }
 
-    /// Waits for an operation to be over, as long as the other end of a socket takes something.
+    /// Waits for an operation to complete, as long as the peer of a socket takes something.
     fn wait_for(&mut self, to: BorrowedFd<'_>) -> io::Result<()> {
-        // io_uring does not look at it.
+        // io_uring ignores the socket's time-out.
         let timeout = socket_timeout(to, Timeout::Send)?;
         while_it_moves(to, || match self.ring.wait(timeout) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(io::ErrorKind::WouldBlock.into()),
@@ -179,11 +179,11 @@ impl ReadRing {
     }
 }
 
-/// Slots under way at once.
+/// Number of slots under way at once.
 const COUNT: usize = 4;
-/// Bytes of each.
+/// Length of a slot, in bytes.
 const SLOT: usize = 1 << 20;
-/// How long a disk may take to read.
+/// Longest time that a disk may take to read.
 const DISK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that are sent to find out whether they are copied.
 const TRIED: usize = 4096;

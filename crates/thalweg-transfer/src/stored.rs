@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-/// A file that bytes are sent from; opened a second time, with `O_DIRECT`, when a way first asks for it.
+/// A file that bytes are sent from; opened a second time, with `O_DIRECT`, when a method first needs that.
 #[derive(Debug)]
 pub struct Stored {
     file: File,
@@ -17,33 +17,32 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// A file that is open for reading.
+    /// Wraps a file that is open for reading.
     pub fn new(file: File) -> Self {
         Self { file, direct: OnceLock::new() }
     }
 
-    /// The file, through the page cache.
+    /// Returns the file, through the page cache.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The same file past the page cache.
+    /// Returns the same file past the page cache.
     ///
     /// # Errors
-    /// Where the file system cannot do it, or the file cannot be opened again. It is tried once: each call says the
-    /// same.
+    /// The file system does not support `O_DIRECT`, or the file cannot be opened again. This is tried once: each call
+    /// has the same result.
     pub fn direct(&self) -> io::Result<&Arc<OwnedFd>> {
         let open = || reopen(&self.file, OFlags::RDONLY | OFlags::DIRECT);
         self.direct.get_or_init(open).as_ref().map_err(|error| (*error).into())
     }
 }
 
-/// Gives out a range of a file, as much at a time as fits into the buffer, for whoever has to do something with the
-/// bytes. What was not in the page cache does not stay there, where kernel and file system know how to
-/// (`RWF_DONTCACHE`, Linux 6.14).
+/// Reads a range of a file, and passes it to `each` in parts that fit into the buffer. Bytes that were not in the page
+/// cache do not stay there, if kernel and file system support that (`RWF_DONTCACHE`, Linux 6.14).
 ///
 /// # Errors
-/// `UnexpectedEof` where the file ends within the range, and whatever the file and `each` say.
+/// `UnexpectedEof` if the file ends within the range, and the errors of the file and of `each`.
 pub fn read(
     file: &File,
     mut range: Range<u64>,
@@ -67,12 +66,12 @@ pub fn read(
     Ok(())
 }
 
-/// The same file once more, with other flags. Its name is not looked up again: what it is called now does not matter.
+/// Opens the same file once more, with other flags. Its name is not looked up again: a file renamed meanwhile is found.
 pub(crate) fn reopen(file: &File, flags: OFlags) -> Result<Arc<OwnedFd>, Errno> {
     let same = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::open(same, flags | OFlags::CLOEXEC, Mode::empty()).map(Arc::new)
 }
 
-/// What `O_DIRECT` offsets and lengths are multiples of. The file system may be content with less (`STATX_DIOALIGN`),
-/// never with more than a page on the disks there are.
+/// Alignment of `O_DIRECT` offsets and lengths, in bytes. The file system may be content with less (`STATX_DIOALIGN`),
+/// never with more than a page on existing disks.
 pub(crate) const ALIGNMENT: u64 = 4096;

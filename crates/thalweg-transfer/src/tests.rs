@@ -1,4 +1,4 @@
-//! Whatever the way, what arrives is what was sent.
+//! Tests that the bytes that arrive are the bytes that were sent, with every method.
 
 use crate::{Incoming, Interrupted, Inward, Outward, Receiver, Sender, Stored, cached_bytes};
 use crc_fast::{CrcAlgorithm, Digest, checksum};
@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, LazyLock};
 use thalweg_skip::skipped;
 
-/// A file on the disk that this is built on: /tmp may be memory, which has no `O_DIRECT` everywhere.
+/// Returns a file on the disk that this is built on: /tmp may be memory, which has no `O_DIRECT` everywhere.
 fn file() -> File {
     tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap()
 }
@@ -33,7 +33,7 @@ fn connection() -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-/// What the other end gets of these ranges, sent one behind the other, and how sending ended.
+/// Returns the bytes that the peer receives of these ranges, sent in sequence, and the result of sending.
 fn sent(way: Outward, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, std::io::Result<()>) {
     let (here, mut there) = connection();
     std::thread::scope(|scope| {
@@ -50,7 +50,8 @@ fn sent(way: Outward, from: &Arc<Stored>, ranges: &[Range<u64>]) -> (Vec<u8>, st
     })
 }
 
-/// A way that this kernel or file system does not have says so; then there is nothing to test.
+/// Returns true, and reports a skipped test, if the error means that this kernel or file system does not have the
+/// method.
 fn unsupported(way: impl std::fmt::Display, error: &std::io::Error) -> bool {
     let without = matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM));
     if without {
