@@ -95,6 +95,8 @@ fn a_card_that_is_gone_is_waited_for(own: &Path, report: &Value, log: &str) {
     assert!(log.contains("the card is opened again") && log.contains("/dev/xdma0_c2h_0 is there again"));
     assert!(frames.is_sorted_by_key(|frame| frame.0), "{frames:?}");
     assert_eq!(frames.windows(2).filter(|two| two[1].1 < two[0].1).count(), 1, "it began to count anew: {frames:?}");
-    let uncertain = frames.iter().filter(|(event, number)| event != number).count();
-    assert_eq!(report["ledger"]["sources"][0]["uncertain"], uncertain, "since then its numbers are a guess");
+    // Since then its numbers are a guess; on a busy machine they may have been one before, after a first frame that waited.
+    let guesses = frames.iter().filter(|(event, number)| event != number).count() as u64;
+    let uncertain = report["ledger"]["sources"][0]["uncertain"].as_u64().unwrap();
+    assert!(guesses > 0 && uncertain >= guesses, "{uncertain} of {guesses}");
 }
