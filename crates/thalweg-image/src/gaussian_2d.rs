@@ -60,6 +60,7 @@ pub(crate) const SPARSE: usize = 4;
 /// Fits an elliptical Gaussian to an image of at least 5 × 5 pixels. Starting values come from its average row and
 /// column.
 ///
+/// # Errors
 /// No light, saturated, not numbers, too few pixels, too narrow, too wide, at the edge, does not converge.
 pub fn fit_gaussian_2d(image: &Image<'_>) -> Result<Gaussian2d, Failure> {
     let (columns, rows) = (image.columns(), image.rows());
