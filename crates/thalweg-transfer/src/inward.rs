@@ -279,7 +279,7 @@ impl WriteRing {
                 self.free[slot] = Some(bytes);
             }
             if let Err(error) = rest {
-                self.failed = Some((at + taken, error));
+                keep_lowest(&mut self.failed, at + taken, error);
                 break;
             }
             taken += filled as u64;
@@ -310,11 +310,16 @@ impl WriteRing {
                 Ok(_) => Errno::NOSPC,
                 Err(error) => error,
             };
-            if self.failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
-                self.failed = Some((offset, error.into()));
-            }
+            keep_lowest(&mut self.failed, offset, error.into());
         }
         Ok(())
+    }
+}
+
+/// Takes note of a write that failed, where none failed at a lower offset: bytes below the lowest are in the file.
+fn keep_lowest(failed: &mut Option<(u64, io::Error)>, offset: u64, error: io::Error) {
+    if failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
+        *failed = Some((offset, error));
     }
 }
 
@@ -351,3 +356,17 @@ const BUFFER: usize = 256 << 10;
 const COUNT: usize = 8;
 /// Length of a slot, in bytes.
 const SLOT: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_writes_that_fail_the_lower_offset_counts() {
+        let mut failed = None;
+        for offset in [8192, 4096, 12288] {
+            keep_lowest(&mut failed, offset, io::Error::other("full"));
+        }
+        assert_eq!(failed.unwrap().0, 4096);
+    }
+}
