@@ -1,4 +1,4 @@
-//! A block while it is being filled: records in its arena memory, the index beside it until it is sealed.
+//! A block being filled: records in its arena memory, the index kept separately until the block is sealed.
 
 use crate::format::{
     BLOCK_HEADER_LEN, BlockHeader, BlockKind, Closing, EventStatus, FragmentEntry, MAX_BLOCK_LEN, layout,
@@ -6,38 +6,39 @@ use crate::format::{
 use thalweg_arena::{Block, Span};
 use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, RunNumber, SourceId, Status, TaiNanos, crc32c};
 
-/// Closings that always fit a block, whatever its records take. Consecutive events take one between them, so this is
-/// reached only where completeness changes from event to event; then more are used as long as there is room.
+/// Number of closings that always fit a block, whatever space its records take. Consecutive events are merged into one
+/// closing, so the reserve is reached only if completeness changes from event to event; after that, more are accepted
+/// as long as there is room.
 const RESERVED_CLOSINGS: usize = 128;
 
 /// A block being filled with records, and the index that will be sealed into it.
 ///
-/// Room is reserved for records together with their index entries, so that what was reserved can always be sealed.
+/// Space is reserved for records together with their index entries, so that everything reserved can always be sealed.
 #[derive(Debug)]
 pub struct BlockWriter {
     block: Block,
     fragments: Vec<FragmentEntry>,
     closings: Vec<Closing>,
-    /// Of the fragment entries, those of records that stand for a missing source.
+    /// Number of fragment entries whose records stand for a missing source.
     missing: u64,
-    /// Fragment entries that room has been promised for.
+    /// Number of fragment entries for which space has been reserved.
     promised: usize,
 }
 
 impl BlockWriter {
-    /// Begins to fill `block`, behind the 64 bytes of its header.
+    /// Begins to fill `block`, after the 64 bytes of its header.
     ///
     /// # Panics
-    /// Where spans of it are out.
+    /// If spans of the block are in use.
     pub fn new(block: Block) -> Self {
         let mut writer = Self { block, fragments: Vec::new(), closings: Vec::new(), missing: 0, promised: 0 };
         writer.reset();
         writer
     }
 
-    /// Sets `len` bytes aside for records, with index entries for up to `fragments` of them, or returns nothing where
-    /// they do not fit any more. The span begins at a multiple of 64 bytes. Once it is dropped its bytes are part of
-    /// the block; which of them count is what was [entered](Self::enter).
+    /// Reserves `len` bytes for records, with index entries for up to `fragments` of them; returns `None` if they no
+    /// longer fit. The span begins at a multiple of 64 bytes. When it is dropped, its bytes are part of the block; only
+    /// records that were [entered](Self::enter) count.
     pub fn reserve(&mut self, len: usize, fragments: u32) -> Option<Span> {
         let rounded = len.checked_next_multiple_of(RECORD_ALIGN)?;
         let promised = self.promised.checked_add(fragments as usize)?;
@@ -52,39 +53,40 @@ impl BlockWriter {
         Some(span)
     }
 
-    /// Where in the block a span lies, in bytes: what [`enter`](Self::enter) wants for a record at its beginning.
+    /// Returns the offset of a span in the block, in bytes: the offset to pass to [`enter`](Self::enter) for a record
+    /// at the beginning of the span.
     ///
     /// # Panics
-    /// Where it is a span of another block.
+    /// If the span belongs to another block.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "blocks are at most MAX_BLOCK_LEN bytes here")]
     pub fn position(&self, span: &Span) -> u32 {
         self.block.position(span) as u32
     }
 
-    /// Whether `span` was reserved here.
+    /// Returns whether `span` was reserved in this block.
     pub fn owns(&self, span: &Span) -> bool {
         self.block.owns(span)
     }
 
-    /// Whether reserved spans are still out. A busy block cannot be submitted.
+    /// Returns whether reserved spans are still in use. A busy block cannot be submitted.
     pub fn is_busy(&self) -> bool {
         self.block.is_busy()
     }
 
-    /// Enters the record whose header begins `offset` bytes into the block. It was checked by the caller; one that is
-    /// not entered is not there.
+    /// Enters the record whose header begins `offset` bytes into the block. The caller has checked the record; a record
+    /// that is not entered is not part of the block.
     ///
     /// # Panics
-    /// Where more records are entered than were reserved.
+    /// If more records are entered than were reserved.
     #[inline]
     pub fn enter(&mut self, event: EventId, source: SourceId, offset: u32) {
         assert!(self.fragments.len() < self.promised, "more records entered than were reserved");
         self.fragments.push(FragmentEntry { event, source, offset });
     }
 
-    /// Writes and enters a record that is only a header, for a source that has nothing for an event; false where the
-    /// block is full.
+    /// Writes and enters a record that consists of a header only, for a source that has nothing for an event; returns
+    /// false if the block is full.
     #[must_use]
     pub fn add_record(&mut self, header: &FragmentHeader) -> bool {
         let Some(mut span) = self.reserve(HEADER_LEN, 1) else { return false };
@@ -96,8 +98,8 @@ impl BlockWriter {
         true
     }
 
-    /// Notes that `event` is closed, `stride` being the number of builders; false where the table is full: submit this
-    /// block and close it in the next.
+    /// Records that `event` is closed, with `stride` as the number of builders; returns false if the table is full: the
+    /// caller then submits this block and closes the event in the next one.
     #[must_use]
     #[inline]
     pub fn close_event(&mut self, event: EventId, stride: u64, status: EventStatus) -> bool {
@@ -112,54 +114,54 @@ impl BlockWriter {
         true
     }
 
-    /// Bytes taken by the header and the records, abandoned ones included.
+    /// Returns the number of bytes taken by the header and the records, abandoned ones included.
     pub fn used(&self) -> usize {
         self.block.used()
     }
 
-    /// Bytes the block can hold in all.
+    /// Returns the number of bytes the block can hold in all.
     pub fn capacity(&self) -> usize {
         self.block.capacity().min(MAX_BLOCK_LEN)
     }
 
-    /// The records entered.
+    /// Returns the records entered.
     pub fn fragments(&self) -> &[FragmentEntry] {
         &self.fragments
     }
 
-    /// How many of [`fragments`](Self::fragments) stand for a missing source.
+    /// Returns the number of [`fragments`](Self::fragments) that stand for a missing source.
     pub fn missing(&self) -> u64 {
         self.missing
     }
 
-    /// The closings entered, runs of events joined.
+    /// Returns the closings entered, with consecutive events joined.
     pub fn closings(&self) -> &[Closing] {
         &self.closings
     }
 
-    /// Whether there is nothing to write: no record, no closing.
+    /// Returns whether there is nothing to write: no record, no closing.
     pub fn is_empty(&self) -> bool {
         self.fragments.is_empty() && self.closings.is_empty()
     }
 
-    /// Forgets everything, for use without a recorder, or for reuse.
+    /// Discards all contents, for use without a recorder, or for reuse.
     ///
     /// # Panics
-    /// Where spans are out.
+    /// If spans are in use.
     pub fn reset(&mut self) {
         self.block.reset();
         self.fragments.clear();
         self.closings.clear();
         self.missing = 0;
         self.promised = 0;
-        // A block too small for its header takes no record either: `reserve` finds no room.
+        // A block too small for its header takes no record either: `reserve` finds no space.
         drop(self.block.carve(BLOCK_HEADER_LEN));
     }
 
-    /// The bare block, for giving back to its pool.
+    /// Returns the bare block, to be given back to its pool.
     ///
     /// # Panics
-    /// Where spans are out.
+    /// If spans are in use.
     pub fn into_block(mut self) -> Block {
         self.block.reset();
         self.block
@@ -169,7 +171,7 @@ impl BlockWriter {
         layout(used, promised, closings.max(RESERVED_CLOSINGS)).1 <= self.capacity()
     }
 
-    /// Writes the index and the header, and returns how many bytes are to be written.
+    /// Writes the index and the header, and returns the number of bytes to write to the file.
     #[expect(clippy::cast_possible_truncation, reason = "reserve keeps everything within MAX_BLOCK_LEN")]
     pub(crate) fn seal(&mut self, run: RunNumber, builder: u32, block: u64, written: TaiNanos) -> u32 {
         let used = self.block.used();
@@ -205,13 +207,13 @@ impl BlockWriter {
         length as u32
     }
 
-    /// The number of the block in its pool.
+    /// Returns the number of the block in its pool.
     pub fn index(&self) -> u32 {
         self.block.index()
     }
 
-    /// Where the block's bytes are, and how many. They stay there, and nobody touches them, while the writer is kept
-    /// and not used.
+    /// Returns the block's bytes. They keep their address, and nothing else accesses them, while the writer is kept and
+    /// not used.
     pub(crate) fn memory(&mut self) -> &mut [u8] {
         self.block.bytes_mut()
     }

@@ -1,4 +1,4 @@
-//! How much of a segment is written, and the checksum of all of it, without reading it.
+//! Length of the written part of a segment, and its checksum, computed from the block headers.
 
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, FormatError, TRAILER_LEN, Trailer};
 use std::fs::File;
@@ -6,31 +6,31 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use thalweg_wire::{Crc32c, crc32c, crc32c_combine};
 
-/// What of a segment file counts: its bytes up to the last whole block, and their CRC32C.
+/// Valid part of a segment file: its bytes up to the end of the last whole block, and their CRC32C.
 ///
 /// The CRC of a file is combined from those in the headers of its blocks, so that a segment of a GiB costs a few
 /// hundred reads of 64 bytes. While a segment is being written, the body of each block is compared with its CRC once,
-/// since any part of the blocks at the end may be there; [`advance`](Self::advance) goes on from where it was.
+/// since any part of the last blocks may be present; [`advance`](Self::advance) continues from where it stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Bytes that count.
+    /// Number of valid bytes.
     pub bytes: u64,
     /// CRC32C of these bytes.
     pub crc32c: u32,
-    /// Whether it ends with its footer: nothing more will come.
+    /// True if the segment ends with its footer: nothing more will be added.
     pub closed: bool,
 }
 
 impl Extent {
-    /// Nothing of a segment yet.
+    /// Returns an empty extent, before anything of a segment was read.
     pub const fn nothing() -> Self {
         Self { bytes: 0, crc32c: 0, closed: false }
     }
 
-    /// Goes on to the last whole block there is.
+    /// Advances to the end of the last whole block in the file.
     ///
     /// # Errors
-    /// Where the file cannot be read. What is not a block is where it ends.
+    /// If the file cannot be read. Data that is not a block is not an error: the extent ends there.
     pub fn advance(&mut self, file: &File) -> io::Result<()> {
         let length = file.metadata()?.len();
         let trusted = is_closed(file, length)?;
@@ -46,7 +46,7 @@ impl Extent {
                 break;
             }
             if !trusted {
-                // What is written past the page cache is not brought there by being looked at.
+                // Data written past the page cache is not brought into it by looking at it.
                 let mut body = Crc32c::new();
                 buffer.resize(CHUNK, 0);
                 let from = self.bytes + BLOCK_HEADER_LEN as u64;
@@ -72,10 +72,10 @@ impl Extent {
     }
 }
 
-/// The CRC32C of a segment that was closed cleanly; nothing of one that was not, or is no segment.
+/// Returns the CRC32C of a segment that was closed cleanly; `None` if it was not, or is not a segment.
 ///
 /// # Errors
-/// Where the file cannot be read.
+/// If the file cannot be read.
 pub fn segment_digest(file: &File) -> io::Result<Option<u32>> {
     if !is_closed(file, file.metadata()?.len())? {
         return Ok(None);
@@ -85,7 +85,7 @@ pub fn segment_digest(file: &File) -> io::Result<Option<u32>> {
     Ok(extent.closed.then_some(extent.crc32c))
 }
 
-/// Whether the file ends with a trailer that leads to a footer which ends where the file does.
+/// Returns whether the file ends with a trailer that leads to a footer which ends at the end of the file.
 fn is_closed(file: &File, length: u64) -> io::Result<bool> {
     let Some(at) = length.checked_sub(TRAILER_LEN as u64) else { return Ok(false) };
     let mut bytes = [0; TRAILER_LEN];
@@ -96,8 +96,8 @@ fn is_closed(file: &File, length: u64) -> io::Result<bool> {
     Ok(trailer.is_ok_and(|trailer| trailer.offset.checked_add(trailer.length.into()) == Some(length)))
 }
 
-/// Reads these bytes; false where the file ends before them: what was set aside for a segment is given back when it is
-/// closed.
+/// Reads these bytes; returns false if the file ends before them: space allocated for a segment is given back when it
+/// is closed.
 fn is_there(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
     match file.read_exact_at(bytes, at) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
@@ -105,5 +105,5 @@ fn is_there(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
     }
 }
 
-/// Bytes that are read at a time.
+/// Number of bytes read at a time.
 const CHUNK: usize = 256 << 10;

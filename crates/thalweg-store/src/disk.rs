@@ -1,4 +1,4 @@
-//! What a recorder asks of the file system: the kernel's, or one that a test makes up.
+//! The file system interface of a recorder: the kernel's file system, or a simulated one for tests.
 
 mod simulated;
 
@@ -13,24 +13,25 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// The file system that a recorder writes to.
+/// File system that a recorder writes to.
 #[derive(Debug, Clone, Default)]
 pub enum Disk {
-    /// The kernel's.
+    /// The kernel's file system.
     #[default]
     System,
-    /// One of a test: it takes its time, fails, and forgets what was not synced.
+    /// Simulated file system of a test: its operations take time and fail on demand, and it loses data that was not
+    /// synced.
     Simulated(SimulatedDisk),
 }
 
 impl Disk {
-    /// Makes a directory.
+    /// Creates a directory.
     pub(crate) fn create_directory(&self, path: &Path) -> io::Result<()> {
         let make = || rustix::fs::mkdir(path, Mode::from_bits_retain(0o777));
         Ok(self.change(|| Change::Directory(path.into()), make)?)
     }
 
-    /// Makes a file to be written to; `direct`: past the page cache.
+    /// Creates a file to be written to; `direct` bypasses the page cache.
     pub(crate) fn create(&self, path: &Path, direct: bool) -> Result<OwnedFd, Errno> {
         let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         flags.set(OFlags::DIRECT, direct);
@@ -42,20 +43,20 @@ impl Disk {
         Ok(file)
     }
 
-    /// Of a directory that was opened: a simulated disk is to know which it is.
+    /// Announces an opened directory, so that a simulated disk knows its path.
     pub(crate) fn knows(&self, directory: &impl AsRawFd, path: &Path) {
         if let Self::Simulated(disk) = self {
             disk.opened(directory.as_raw_fd(), path);
         }
     }
 
-    /// Sets space aside in a file, which grows over it.
+    /// Allocates space in a file, which grows over it.
     pub(crate) fn allocate(&self, file: &OwnedFd, length: u64) -> Result<(), Errno> {
         let make = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length);
         self.change(|| Change::Allocate { file: file.as_raw_fd(), offset: 0, length }, make)
     }
 
-    /// Cuts a file, or lets it grow.
+    /// Truncates or extends a file.
     pub(crate) fn truncate(&self, file: &OwnedFd, length: u64) -> Result<(), Errno> {
         let make = || rustix::fs::ftruncate(file, length);
         self.change(|| Change::Truncate { file: file.as_raw_fd(), length }, make)
@@ -78,12 +79,12 @@ impl Disk {
         })
     }
 
-    /// Brings a file to the disk itself.
+    /// Syncs a file to disk.
     pub(crate) fn sync(&self, file: &OwnedFd) -> Result<(), Errno> {
         self.change(|| Change::Sync { file: file.as_raw_fd() }, || rustix::fs::fsync(file))
     }
 
-    /// Brings the names in a directory to the disk itself.
+    /// Syncs the names in a directory to disk.
     pub(crate) fn sync_directory(&self, path: &Path) -> Result<(), Errno> {
         let make = || {
             let directory = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
@@ -92,7 +93,7 @@ impl Disk {
         self.change(|| Change::SyncDirectory(path.into()), make)
     }
 
-    /// Gives a file another name, in place of what had it.
+    /// Renames a file, replacing any file of the new name.
     pub(crate) fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
         self.change(|| Change::Rename(from.into(), to.into()), || rustix::fs::rename(from, to))
     }
@@ -107,7 +108,8 @@ impl Disk {
         self.change(|| Change::Remove(path.into()), || rustix::fs::unlinkat(CWD, path, AtFlags::REMOVEDIR))
     }
 
-    /// What carries out writes, in place of the kernel.
+    /// Returns the engine of a simulated disk, which carries out writes in place of the kernel; `None` for the kernel's
+    /// file system.
     pub(crate) fn engine(&self) -> Option<io::Result<Engine>> {
         let Self::Simulated(disk) = self else { return None };
         Some(disk.engine().map(Engine::Simulated))

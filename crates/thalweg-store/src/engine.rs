@@ -1,5 +1,6 @@
-//! How bytes get to the disk without the hot thread waiting for them: io_uring where the kernel allows it, or else a
-//! few threads that wait in its place.
+//! Asynchronous disk operations: io_uring where the kernel allows it, otherwise a few threads.
+//!
+//! The hot thread does not wait for the disk: the kernel works on its own, or the threads block in its place.
 
 use crate::block::BlockWriter;
 use crate::disk::SimulatedEngine;
@@ -13,33 +14,33 @@ use std::thread::JoinHandle;
 use thalweg_arena::Block;
 use thalweg_uring::{Memory, Operation, Ring};
 
-/// What an operation is for, and the memory that it writes from.
+/// Purpose of an operation, and the memory that it writes from.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Writes a block; from registered memory, where that was allowed.
+    /// Writes a block, from registered memory if `registered` is set.
     Block { number: u64, block: BlockWriter, registered: bool },
-    /// Makes a segment's file.
+    /// Creates a segment's file.
     Create { segment: u32, file: Option<OwnedFd> },
-    /// Sets space aside in a segment.
+    /// Allocates space for a segment.
     Allocate { segment: u32 },
-    /// Gives back what a segment does not need of it.
+    /// Truncates a segment, to give back allocated space that it does not need.
     Truncate { segment: u32 },
     /// Removes the file of a segment that no reader can reach.
     Remove { segment: u32 },
     /// Writes a segment's footer.
     Footer { segment: u32, memory: Block },
-    /// Brings a segment that is closed to the disk itself.
+    /// Syncs a closed segment to disk.
     Sync { segment: u32 },
-    /// Brings to the disk itself what is written of the segment that is being filled.
+    /// Syncs to disk what is written of the segment being filled.
     Keep { segment: u32 },
-    /// Brings the names in the run's directory to the disk itself.
+    /// Syncs the names in the run's directory to disk.
     Names,
     /// Makes the engine's file descriptor readable.
     Wake,
 }
 
-// SAFETY: a block's bytes lie in its arena's mapping, which the block keeps where it is; as long as it is not used,
-// they are reached through it alone.
+// SAFETY: a block's bytes lie in its arena's mapping, and the block does not move them; as long as it is not used, they
+// are accessed through it alone.
 unsafe impl Memory for Job {
     fn bytes(&mut self) -> &mut [u8] {
         match self {
@@ -63,14 +64,14 @@ unsafe impl Memory for Job {
     }
 }
 
-/// An operation that is over: what it was for, and bytes written, or why there are none.
+/// A completed operation: its job, and the number of bytes written or the error.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) job: Job,
     pub(crate) result: Result<u32, Errno>,
 }
 
-/// Carries out operations; several are under way at once. Its file descriptor is readable when one is over.
+/// Carries out operations, several at a time. Its file descriptor is readable when an operation is complete.
 #[derive(Debug)]
 pub(crate) enum Engine {
     Ring(Box<Ring<Job>>),
@@ -79,19 +80,19 @@ pub(crate) enum Engine {
 }
 
 impl Engine {
-    /// An engine on io_uring.
+    /// Returns an engine on io_uring.
     pub(crate) fn ring() -> io::Result<Self> {
-        // More operations than that wait their turn.
+        // Further operations wait their turn.
         Ring::new(256).map(|ring| Self::Ring(Box::new(ring)))
     }
 
-    /// An engine on threads.
+    /// Returns an engine on threads.
     pub(crate) fn threads() -> io::Result<Self> {
         Threads::new().map(Self::Threads)
     }
 
-    /// Tells the kernel about memory that will be written from again and again, so that it need not look its pages up
-    /// for each write. Numbers are positions in `buffers`.
+    /// Registers memory with the kernel that will be written from again and again, so that the kernel need not look up
+    /// its pages for each write. Buffers are numbered by their positions in `buffers`.
     pub(crate) fn register(&mut self, buffers: &mut [&mut [u8]]) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.register_memory(buffers),
@@ -99,8 +100,8 @@ impl Engine {
         }
     }
 
-    /// Begins an operation. It comes back from [`finished`](Self::finished), also where it cannot be begun. Where
-    /// io_uring refuses it, the file descriptor does not say so.
+    /// Begins an operation. It comes back from [`finished`](Self::finished), also if it cannot be begun. If io_uring
+    /// refuses it, the file descriptor does not become readable.
     pub(crate) fn start(&mut self, operation: Operation<Job>) {
         match self {
             Self::Ring(ring) => {
@@ -112,12 +113,12 @@ impl Engine {
         }
     }
 
-    /// An operation that is over, in no particular order. Does not wait.
+    /// Returns a completed operation, in no particular order. Does not wait.
     pub(crate) fn finished(&mut self) -> Option<Done> {
         match self {
             Self::Ring(ring) => {
                 let done = ring.finished().or_else(|| {
-                    // The kernel has completions to post, or operations to take, which it does on the way in.
+                    // The kernel posts pending completions, and takes further operations, when it is entered.
                     ring.submit();
                     ring.finished()
                 })?;
@@ -128,7 +129,7 @@ impl Engine {
         }
     }
 
-    /// Waits until an operation is over.
+    /// Waits until an operation is complete.
     pub(crate) fn wait(&mut self) -> io::Result<()> {
         match self {
             Self::Ring(ring) => ring.wait(None),
@@ -159,7 +160,7 @@ pub(crate) struct Threads {
 struct Shared {
     state: Mutex<State>,
     work: Condvar,
-    /// Readable while `State::done` holds something.
+    /// Readable while `State::done` holds an entry.
     doorbell: OwnedFd,
 }
 
@@ -219,7 +220,7 @@ impl Drop for Threads {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that holds the lock panics, so there is no half-made state to fear.
+        // Code that holds the lock does not panic, so the state is never half-changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,7 +243,7 @@ impl Shared {
     }
 }
 
-/// Threads in place of io_uring: enough to keep a disk's queue from running empty.
+/// Number of threads in place of io_uring: enough to keep a disk's queue from running empty.
 const WORKERS: usize = 4;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What can go wrong with a run on disk.
+//! Errors of runs on disk.
 
 use crate::format::FormatError;
 use std::io;
@@ -6,73 +6,73 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Why a run could not be written or read.
+/// Error of writing or reading a run.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The operating system refused.
+    /// An operation that the operating system refused.
     #[error("{doing} {}: {error}", .path.display())]
     Io {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// To what.
+        /// File or directory of the operation.
         path: PathBuf,
-        /// The answer.
+        /// Error of the operating system.
         #[source]
         error: io::Error,
     },
-    /// A run of this number is there already; runs are never overwritten.
+    /// A run of this number that exists already; runs are never overwritten.
     #[error("{} exists already: choose another run number, or leave it out to take the next free one", .0.display())]
     Exists(PathBuf),
-    /// No number is left.
+    /// A directory in which no run number is left.
     #[error("{} holds run 4294967295 already, which is the last number there is", .0.display())]
     NoNumber(PathBuf),
-    /// There is no run here.
+    /// A path at which there is no run.
     #[error("{} is not a run: it has no run.json", .0.display())]
     NotARun(PathBuf),
-    /// The directories of several builders that are not those of one run.
+    /// Directories of several builders that do not belong to one run.
     #[error("{}: its directories are not of one run: {difference}", .path.display())]
     Parts {
-        /// The run.
+        /// Path of the run.
         path: PathBuf,
-        /// How they differ.
+        /// Description of the difference.
         difference: String,
     },
-    /// `run.json` is not what it should be.
+    /// A `run.json` that cannot be parsed.
     #[error("{}: {error}", .path.display())]
     Json {
-        /// The file.
+        /// Path of the `run.json`.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of the parser.
         #[source]
         error: serde_json::Error,
     },
-    /// `run.json` is of another format, or another version of it.
+    /// A `run.json` of another format, or another version of it.
     #[error("{} has format '{format}' version {version}; this program reads 'thalweg-run' version 1", .path.display())]
     Version {
-        /// The file.
+        /// Path of the `run.json`.
         path: PathBuf,
-        /// Its `format`.
+        /// Value of its `format`.
         format: String,
-        /// Its `version`.
+        /// Value of its `version`.
         version: u32,
     },
-    /// Bytes of a segment are not what they should be.
+    /// Invalid bytes in a segment.
     #[error("{} at byte {offset}: {error}", .path.display())]
     Format {
-        /// The segment.
+        /// Path of the segment.
         path: PathBuf,
-        /// Where the block begins.
+        /// Offset of the block, in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// Error in the block.
         #[source]
         error: FormatError,
     },
-    /// An index entry leads to something that is not the record it names.
+    /// An index entry that leads to something other than the record it names.
     #[error("{} at byte {offset}: no record of the event and source that the index names", .path.display())]
     Record {
-        /// The segment.
+        /// Path of the segment.
         path: PathBuf,
-        /// Where the record should be.
+        /// Offset at which the record should be, in bytes.
         offset: u64,
     },
     /// An event without exactly one record of each source.
@@ -82,13 +82,13 @@ pub enum StoreError {
         .path.display()
     )]
     Event {
-        /// The run.
+        /// Path of the run.
         path: PathBuf,
-        /// The event.
+        /// Number of the event.
         event: u64,
-        /// Its records.
+        /// Number of records found.
         found: usize,
-        /// The run's sources.
+        /// Number of sources in the run.
         expected: usize,
     },
     /// Blocks that are missing at the end of a finished run.
@@ -97,46 +97,46 @@ pub enum StoreError {
         .path.display()
     )]
     Missing {
-        /// The run.
+        /// Path of the run.
         path: PathBuf,
-        /// How many.
+        /// Number of missing blocks.
         blocks: u64,
     },
-    /// A name that belongs to a file, and something else that has it: a directory, a pipe.
+    /// The name of a file, taken by something else: a directory, a pipe.
     #[error("{} is not a file: move it away", .0.display())]
     NotAFile(PathBuf),
-    /// Somebody else holds the lock that tells readers that a run is being written.
+    /// A run whose lock, which shows readers that it is being written, is held by another process.
     #[error("{} is locked by another process, so that nobody could see that it is being written: end that process", .0.display())]
     Locked(PathBuf),
-    /// Blocks that cannot be recorded.
+    /// Blocks of a size that cannot be recorded.
     #[error("blocks of {0} bytes cannot be recorded: they must have 8 KiB to 1 GiB")]
     BlockSize(usize),
-    /// A builder number past the number of builders.
+    /// A builder number that is not below the number of builders.
     #[error("builder {builder} of {builders} does not exist: builders count from 0")]
     Builder {
-        /// Which.
+        /// Number of the builder.
         builder: u32,
-        /// Of how many.
+        /// Number of builders in the run.
         builders: u32,
     },
-    /// The pool's blocks have to be all there to be registered.
+    /// A pool with blocks in use: all its blocks must be free to be registered.
     #[error("{free} of the pool's {count} blocks are free: give all blocks back before a run is begun")]
     PoolInUse {
-        /// Free ones.
+        /// Number of free blocks.
         free: usize,
-        /// All.
+        /// Number of blocks in the pool.
         count: u32,
     },
-    /// Memory for the recorder itself.
+    /// A failed allocation of memory for the recorder itself.
     #[error("memory for a segment's footer: {0}")]
     Arena(#[from] thalweg_arena::ArenaError),
-    /// Blocks could not be written.
+    /// A failed write of blocks.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
 
 impl StoreError {
-    /// Whether the disk, or the user's share of it, is full.
+    /// Returns whether the disk, or the user's quota, is full.
     pub fn is_full(&self) -> bool {
         match self {
             Self::Io { error, .. } => error.raw_os_error().is_some_and(is_full),
@@ -145,8 +145,8 @@ impl StoreError {
         }
     }
 
-    /// Whether bytes that were read are not what they should be, so that reading them again does not help, and what lies
-    /// beside them can be read.
+    /// Returns whether the bytes read are invalid, so that reading them again does not help, and neighbouring data can
+    /// still be read.
     pub fn is_damage(&self) -> bool {
         matches!(self, Self::Format { .. } | Self::Record { .. } | Self::Event { .. } | Self::Missing { .. })
     }
@@ -160,22 +160,22 @@ impl StoreError {
     }
 }
 
-/// The write that failed first. From then on nothing more of the run is written.
+/// Error of the first write that failed. Nothing more of the run is written after it.
 #[derive(Debug, Clone, Error)]
 #[error("writing {length} bytes at byte {offset} of {}: {}", .path.display(), explain(*.errno))]
 pub struct WriteError {
-    /// The segment.
+    /// Path of the segment.
     pub path: Arc<Path>,
-    /// Where in it, in bytes.
+    /// Offset in the segment, in bytes.
     pub offset: u64,
-    /// How much was to be written there.
+    /// Number of bytes to be written there.
     pub length: u32,
-    /// The system's error number.
+    /// Error number of the operating system.
     pub errno: i32,
 }
 
 impl WriteError {
-    /// Whether the disk, or the user's share of it, is full.
+    /// Returns whether the disk, or the user's quota, is full.
     pub fn is_full(&self) -> bool {
         is_full(self.errno)
     }

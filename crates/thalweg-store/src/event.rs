@@ -12,50 +12,50 @@ use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId};
 /// A closed event with all its fragments.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Its number.
+    /// Number of the event.
     pub id: EventId,
-    /// Whether every source answered.
+    /// Status of the event: complete if every source answered.
     pub status: EventStatus,
-    /// One for each source of the run, in ascending order of sources.
+    /// Fragments, one for each source of the run, in ascending order of sources.
     pub fragments: Vec<Fragment>,
 }
 
 impl Event {
-    /// The fragment of one source.
+    /// Returns the fragment of one source.
     pub fn fragment(&self, source: SourceId) -> Option<&Fragment> {
         self.fragments.iter().find(|fragment| fragment.header.source == source)
     }
 }
 
-/// A fragment on disk. It keeps the file's mapping alive, or the block that was fetched, so it may outlive the [`Run`]
-/// that it was read from; cloning it copies no payload.
+/// A fragment on disk. It keeps the file's mapping, or the fetched block, alive, so it may outlive the [`Run`] that it
+/// was read from; cloning it copies no payload.
 #[derive(Debug, Clone)]
 pub struct Fragment {
-    /// Its header, whose own CRC was checked.
+    /// Header of the fragment, whose own CRC was checked.
     pub header: FragmentHeader,
     mapping: Arc<Mapping>,
     payload: u64,
 }
 
 impl Fragment {
-    /// The payload: `piece_length` bytes.
+    /// Returns the payload: `piece_length` bytes.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         self.mapping.bytes(self.payload..self.payload + u64::from(self.header.piece_length)).unwrap_or_default()
     }
 
-    /// Whether the payload is what its CRC was computed from; true where the source computed none.
+    /// Returns whether the payload matches its CRC; true if the source computed none.
     pub fn is_intact(&self) -> bool {
         self.header.payload_matches(self.payload())
     }
 
-    /// The file that the payload lies in, and its first byte there.
+    /// Returns the file that contains the payload, and the offset of its first byte there.
     pub fn position(&self) -> (&Arc<Mapping>, u64) {
         (&self.mapping, self.payload)
     }
 
-    /// A fragment by itself, from a copy of its record: the header, and the payload directly behind it. Nothing where
-    /// it is not that.
+    /// Returns a stand-alone fragment from a copy of its record: the header, directly followed by the payload. `None`
+    /// if `record` is anything else.
     pub fn from_record(record: Vec<u8>) -> Option<Self> {
         let header = FragmentHeader::decode(&record).ok()?;
         let payload = record.len().checked_sub(HEADER_LEN)?;
@@ -86,7 +86,8 @@ impl Fragment {
     }
 }
 
-/// The events of a run, in ascending order. An event that cannot be read is an error; those behind it follow.
+/// Iterator over the events of a run, in ascending order. An event that cannot be read is an error; later events
+/// follow.
 #[derive(Debug)]
 pub struct Events<'a> {
     run: &'a Run,
@@ -108,11 +109,11 @@ impl Iterator for Events<'_> {
     }
 }
 
-/// The numbers of a run's closed events, in ascending order, and how they were closed. Borrows nothing.
+/// Iterator over the numbers of a run's closed events, in ascending order, and their statuses. Borrows nothing.
 #[derive(Debug, Clone)]
 pub struct EventIds {
     parts: Vec<PartIds>,
-    /// The next event of each part that has one, with the part's place.
+    /// Next event of each part that has one, with the index of the part.
     next: BinaryHeap<Reverse<(EventId, usize, EventStatus)>>,
     last: Option<EventId>,
 }
@@ -136,7 +137,7 @@ impl Iterator for EventIds {
                 Some((id, status)) => *next = Reverse((id, place, status)),
                 None => drop(PeekMut::pop(next)),
             }
-            // An event that two builders closed, which only a damaged run has, is given out once.
+            // An event that two builders closed, which occurs only in a damaged run, is returned once.
             if self.last != Some(event) {
                 self.last = Some(event);
                 return Some((event, status));
@@ -145,16 +146,16 @@ impl Iterator for EventIds {
     }
 }
 
-/// The numbers of the closed events that one builder wrote, in ascending order, and how they were closed.
+/// Iterator over the numbers of the closed events that one builder wrote, in ascending order, and their statuses.
 #[derive(Debug, Clone)]
 pub(crate) struct PartIds {
-    /// In ascending order of their first events.
+    /// Closings in ascending order of their first events.
     closings: Arc<[Closing]>,
-    /// Events in front of this one are left out.
+    /// Lowest event to return; earlier events are skipped.
     from: EventId,
-    /// Those of `closings` that were not begun yet.
+    /// Index of the first of `closings` that was not begun yet.
     ahead: usize,
-    /// Next event of each closing that was begun, with its place and how many steps it has gone.
+    /// Next event of each closing that was begun, with the closing's index and the number of steps taken.
     begun: BinaryHeap<Reverse<(EventId, usize, u32)>>,
     last: Option<EventId>,
 }
@@ -174,7 +175,7 @@ impl Iterator for PartIds {
                 if self.begun.peek().is_some_and(|Reverse((event, ..))| *event < next.first) {
                     break;
                 }
-                // The first of its events that is not in front of `from`.
+                // The first of its events that is not before `from`.
                 let step = self.from.0.saturating_sub(next.first.0).div_ceil(next.stride);
                 if let Some(step) = u32::try_from(step).ok().filter(|step| *step < next.count) {
                     let event = EventId(next.first.0 + next.stride * u64::from(step));
@@ -187,7 +188,7 @@ impl Iterator for PartIds {
             if step + 1 < closing.count {
                 self.begun.push(Reverse((EventId(event.0 + closing.stride), place, step + 1)));
             }
-            // An event that was closed twice, which only a damaged run has, is given out once.
+            // An event that was closed twice, which occurs only in a damaged run, is returned once.
             if self.last != Some(event) {
                 self.last = Some(event);
                 return Some((event, closing.status));
@@ -196,29 +197,29 @@ impl Iterator for PartIds {
     }
 }
 
-/// Whether a closed event is whole: `found` are the sources of its records in the blocks that can be read, in ascending
+/// Returns whether a closed event is whole: `found` are the sources of its records in the readable blocks, in ascending
 /// order, and `sources` those of the run.
 ///
-/// An event is closed where a block that can be read says so, or the footer of its segment. One whose closing is lost
-/// is lost to all who read the run, whatever is left of its records; only salvage keeps these.
+/// An event is closed if a readable block, or the footer of its segment, contains its closing. An event whose closing
+/// is lost is lost to every reader of the run, whatever is left of its records; only salvage keeps these.
 pub(crate) fn is_whole(found: impl Iterator<Item = SourceId>, sources: &[SourceId]) -> bool {
     found.eq(sources.iter().copied())
 }
 
-/// Puts fragments together until their events are closed, block by block in the order of the file.
+/// Collects fragments until their events are closed, block by block in the order of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Assembler {
     open: HashMap<EventId, Vec<Located>>,
 }
 
-/// A fragment's place.
+/// Position of a fragment.
 #[derive(Debug, Clone)]
 pub(crate) struct Located {
     pub(crate) block: Arc<ReadBlock>,
     pub(crate) entry: FragmentEntry,
 }
 
-/// A data block in memory. It keeps the file's mapping alive, or what was fetched.
+/// A data block in memory. It keeps the file's mapping, or the fetched bytes, alive.
 #[derive(Debug)]
 pub struct ReadBlock {
     pub(crate) mapping: Arc<Mapping>,
@@ -227,12 +228,12 @@ pub struct ReadBlock {
 }
 
 impl ReadBlock {
-    /// Its header.
+    /// Returns the block's header.
     pub fn header(&self) -> &BlockHeader {
         &self.header
     }
 
-    /// The whole block.
+    /// Returns the bytes of the whole block.
     pub fn bytes(&self) -> &[u8] {
         self.mapping.bytes(self.offset..self.offset + u64::from(self.header.length)).unwrap_or_default()
     }
@@ -253,15 +254,15 @@ impl Assembler {
         }
     }
 
-    /// What there is of an event, in ascending order of sources. It is forgotten here.
+    /// Returns the known fragments of an event, in ascending order of sources, and forgets the event.
     pub(crate) fn close(&mut self, event: EventId) -> Vec<Located> {
         let mut fragments = self.open.remove(&event).unwrap_or_default();
         fragments.sort_by_key(|located| located.entry.source);
         fragments
     }
 
-    /// Those of the events that a closing names which there is something of, in ascending order. A damaged count may
-    /// name four thousand million others.
+    /// Returns the events of a closing that have fragments here, in ascending order. A damaged count may name four
+    /// thousand million others.
     pub(crate) fn of(&self, closing: &Closing) -> Vec<EventId> {
         let mut events: Vec<EventId> = match closing.count as usize > self.open.len() {
             true => self.open.keys().copied().filter(|event| closing.contains(*event)).collect(),
@@ -271,7 +272,7 @@ impl Assembler {
         events
     }
 
-    /// Events that are not closed.
+    /// Returns the events that are not closed, with their fragments.
     pub(crate) fn open(&self) -> impl Iterator<Item = (EventId, &[Located])> {
         self.open.iter().map(|(event, located)| (*event, &located[..]))
     }

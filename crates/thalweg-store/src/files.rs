@@ -1,4 +1,4 @@
-//! Where a run's files are: in a directory of this machine, or elsewhere, behind whatever reads ranges of them.
+//! Access to a run's files: in a directory of this machine, or elsewhere, through range reads.
 
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader};
 use crate::info::writer_life;
@@ -14,42 +14,42 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The files of a run that are not in a directory of this machine: on a server, in an archive.
+/// Files of a run that are not in a directory of this machine: on a server, in an archive.
 ///
-/// Of a segment that is being written, [`read_at`](Self::read_at) ends behind the last whole block: whoever opens such
-/// a run believes its tables before it has seen all of its bytes. What is read is believed no further than its
-/// checksums; errors are those of [`io`], with [`NotFound`](io::ErrorKind::NotFound) for what is not there.
+/// For a segment that is being written, [`read_at`](Self::read_at) ends after the last whole block: a reader that opens
+/// such a run relies on its tables before it has seen all of its bytes. Data read is trusted no further than its
+/// checksums; errors are those of [`io`], with [`NotFound`](io::ErrorKind::NotFound) for files that do not exist.
 pub trait RunFiles: fmt::Debug + Send + Sync {
-    /// What messages call the run: its URL, for instance. The name of a file is joined to it.
+    /// Returns the name of the run in messages, for instance its URL. The name of a file is joined to it.
     fn path(&self) -> &Path;
 
-    /// What `run.json` says now.
+    /// Returns the current contents of `run.json`.
     ///
     /// # Errors
-    /// `NotFound` where there is no run; others where it cannot be read.
+    /// `NotFound` if there is no run; others if it cannot be read.
     fn info(&self) -> io::Result<Vec<u8>>;
 
-    /// The names of the files that there are now, and their lengths in bytes. A segment that is being written is read no
-    /// further than to the length it has here, however much comes meanwhile.
+    /// Returns the names of the current files, and their lengths in bytes. A segment that is being written is read only
+    /// up to the length returned here, however much is added meanwhile.
     ///
     /// # Errors
-    /// Where nobody can say which there are.
+    /// If the files cannot be listed.
     fn files(&self) -> io::Result<Vec<(String, u64)>>;
 
-    /// Whether a run that is open is still being written; unknown where that cannot be told.
+    /// Returns whether an open run is still being written; `Unknown` if that cannot be determined.
     fn writer(&self) -> WriterLife {
         WriterLife::Unknown
     }
 
-    /// Reads a file into `into`, from byte `offset` of it on, and says how many bytes that were: fewer than asked for
-    /// only where the file ends.
+    /// Reads a file into `into`, starting at byte `offset`, and returns the number of bytes read: fewer than requested
+    /// only at the end of the file.
     ///
     /// # Errors
-    /// `NotFound` where there is no such file, or not yet; others where it cannot be read.
+    /// `NotFound` if there is no such file, or not yet; others if it cannot be read.
     fn read_at(&self, file: &str, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 }
 
-/// The files of a run, wherever they are.
+/// Files of a run, wherever they are.
 #[derive(Debug, Clone)]
 pub(crate) enum Files {
     Here(Arc<Path>),
@@ -57,7 +57,7 @@ pub(crate) enum Files {
 }
 
 impl Files {
-    /// Those of the directory that `path` is, or lies in.
+    /// Returns the files of the directory `path`, or of the directory that contains the file `path`.
     pub(crate) fn here(path: &Path) -> Self {
         let inside = path.is_file().then(|| path.parent()).flatten();
         Self::Here(match inside {
@@ -74,7 +74,7 @@ impl Files {
         }
     }
 
-    /// What `run.json` says now.
+    /// Returns the current contents of `run.json`.
     pub(crate) fn info(&self) -> Result<RunInfo, StoreError> {
         match self {
             Self::Here(directory) => RunInfo::read(directory),
@@ -82,7 +82,7 @@ impl Files {
         }
     }
 
-    /// Whether a run that is open is still being written.
+    /// Returns whether an open run is still being written.
     pub(crate) fn writer(&self) -> WriterLife {
         match self {
             Self::Here(directory) => writer_life(directory),
@@ -90,7 +90,8 @@ impl Files {
         }
     }
 
-    /// The segments, in the order of their numbers, with their lengths where these are not to be had from the file.
+    /// Returns the numbers of the segments, in ascending order, with their lengths in bytes if these cannot be read
+    /// from the file.
     pub(crate) fn segments(&self) -> Result<Vec<(u32, u64)>, StoreError> {
         let mut segments = Vec::new();
         match self {
@@ -102,7 +103,7 @@ impl Files {
             }
             Self::Elsewhere(files) => {
                 let listed = files.files().map_err(StoreError::io("listing", files.path()))?;
-                // No file is longer; arithmetic with a length that is made up would overflow.
+                // No file is longer; arithmetic with an invented length would overflow.
                 let length = |length: u64| length.min(i64::MAX as u64);
                 let numbered = |(name, bytes): (String, u64)| Some((segment_number(&name)?, length(bytes)));
                 segments.extend(listed.into_iter().filter_map(numbered));
@@ -112,7 +113,7 @@ impl Files {
         Ok(segments)
     }
 
-    /// A segment, which was listed with `length`.
+    /// Opens a segment, which was listed with `length` bytes.
     pub(crate) fn segment(&self, number: u32, length: u64) -> Result<SegmentFile, StoreError> {
         let name = segment_name(number);
         let path: Arc<Path> = self.path().join(&name).into();
@@ -124,12 +125,11 @@ impl Files {
     }
 }
 
-/// Opens a file for reading, and nothing else that may have its name: a pipe would keep us waiting for somebody who
-/// writes into it.
+/// Opens a file for reading, but nothing else that may have its name: opening a pipe would wait for a writer.
 pub(crate) fn open_file(path: &Path) -> Result<File, StoreError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
-        // A socket, or a device that is not there.
+        // A socket, or a device that does not exist.
         Err(Errno::NXIO | Errno::NODEV) => return Err(StoreError::NotAFile(path.to_owned())),
         file => File::from(file.map_err(StoreError::os("opening", path))?),
     };
@@ -139,7 +139,7 @@ pub(crate) fn open_file(path: &Path) -> Result<File, StoreError> {
     }
 }
 
-/// A segment's file, wherever it is.
+/// File of a segment, wherever it is.
 #[derive(Debug)]
 pub(crate) struct SegmentFile {
     path: Arc<Path>,
@@ -157,7 +157,7 @@ impl SegmentFile {
         &self.path
     }
 
-    /// The file, where it can be mapped.
+    /// Returns the file if it can be mapped.
     pub(crate) fn here(&self) -> Option<&File> {
         match &self.bytes {
             Bytes::Here(file) => Some(file),
@@ -165,7 +165,7 @@ impl SegmentFile {
         }
     }
 
-    /// Its bytes, now or when it was listed.
+    /// Returns its current length in bytes, or that of when it was listed.
     pub(crate) fn length(&self) -> io::Result<u64> {
         match &self.bytes {
             Bytes::Here(file) => Ok(file.metadata()?.len()),
@@ -173,18 +173,18 @@ impl SegmentFile {
         }
     }
 
-    /// Whether its first block, as far as its header tells, is the one that is expected.
+    /// Returns whether its first block is the expected one, as far as the block's header shows.
     pub(crate) fn begins_with(&self, expected: Expected) -> io::Result<bool> {
         let mut head = [0; BLOCK_HEADER_LEN];
         let there = self.read_up_to(&mut head, 0)?;
         Ok(BlockHeader::decode(&head[..there]).is_ok_and(|header| expected.check(&header).is_ok()))
     }
 
-    /// Reads as much of `into` as there is from `offset` on.
+    /// Reads from `offset` on, as many bytes of `into` as the file has; returns their number.
     pub(crate) fn read_up_to(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = match &self.bytes {
             Bytes::Here(file) => file,
-            // What it says was read is used as a length.
+            // The reported number of bytes is used as a length, so it must not exceed the buffer.
             Bytes::Elsewhere { files, name, .. } => return Ok(files.read_at(name, offset, into)?.min(into.len())),
         };
         let mut there = 0;

@@ -17,53 +17,53 @@ mod part;
 
 use part::FollowPart;
 
-/// The events of a run, each as soon as the block that closes it is on disk, in the order in which they were closed. Of
-/// several builders each closes its own in order; whatever is there of any of them is given.
+/// The events of a run, each as soon as the block that closes it is on disk, in the order in which they were closed.
+/// With several builders, each closes its own events in order; available events of any of them are returned.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when something happened in the run's directories, and twice a second: that
-/// a writer died, or a server has more, nothing else tells.
+/// Its file descriptor ([`AsFd`]) is readable when something changed in the run's directories, and twice a second:
+/// nothing else shows that a writer died, or that a server has more data.
 #[derive(Debug)]
 pub struct Follow {
     path: PathBuf,
-    /// Of all parts together.
+    /// Combined contents of `run.json` of all parts.
     info: RunInfo,
     parts: Vec<FollowPart>,
-    /// How each of them ended.
+    /// Ends of the parts, as far as they have ended.
     ends: Vec<Option<End>>,
-    /// Whose turn it is.
+    /// Index of the part whose turn it is.
     turn: usize,
     wakes: Wakes,
-    /// Whether something may have come since it was last looked.
+    /// True if something may have changed since the last look.
     due: bool,
 }
 
-/// What following a run gives.
+/// Result of waiting for the next event of a run.
 #[derive(Debug)]
 pub enum Followed {
     /// A closed event.
     Event(Event),
-    /// Nothing new came in the time given.
+    /// No event came within the timeout.
     Quiet,
     /// Every event was delivered, and none will follow.
     End(End),
 }
 
-/// How a run that was followed ended.
+/// End of a run that was followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Its writer finished it.
+    /// The writer finished the run.
     Finished,
-    /// Its writer, or that of one of its parts, died, and left it open.
+    /// The writer of the run, or of one of its parts, died, and left the run open.
     WriterGone,
 }
 
 impl Follow {
-    /// Follows the run in this directory, or the one that `path` lies in, from its first event on; or what all its builders
-    /// write, where `path` names them as for [`Run::open`](crate::Run::open). A builder whose directory comes later is
-    /// followed from then on.
+    /// Follows the run in this directory, or the one that contains `path`, from its first event on; or the data of all
+    /// its builders, if `path` names them as for [`Run::open`](crate::Run::open). A builder whose directory is created
+    /// later is followed from then on.
     ///
     /// # Errors
-    /// Where there is no run, its `run.json` cannot be read, or the kernel cannot watch the directory.
+    /// If there is no run, its `run.json` cannot be read, or the kernel cannot watch the directory.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let parts: Vec<Files> = parts_of(path).iter().map(|part| Files::here(part)).collect();
@@ -91,20 +91,20 @@ impl Follow {
         Ok(Self { path: path.to_owned(), info, parts, ends, turn: 0, wakes, due: true })
     }
 
-    /// What `run.json` said when it was last read; of several builders, what theirs said together.
+    /// Returns the contents of `run.json` when it was last read; for several builders, their combined contents.
     pub fn info(&self) -> &RunInfo {
         &self.info
     }
 
-    /// The next event. Waits for it no longer than `timeout`; with none of it, looks and returns at once.
+    /// Returns the next event. Waits for it no longer than `timeout`; with a zero timeout, looks and returns at once.
     ///
     /// # Errors
-    /// Where an event cannot be read, or a block of a run that is over is damaged or missing: the next call goes on
-    /// behind it. Where a file cannot be read: the next call tries again.
+    /// If an event cannot be read, or a block of a run that has ended is damaged or missing: the next call continues
+    /// after it. If a file cannot be read: the next call tries again.
     pub fn next(&mut self, timeout: Duration) -> Result<Followed, StoreError> {
         let deadline = Instant::now().checked_add(timeout);
         loop {
-            // Before looking, so that what happens after the look wakes us.
+            // Before looking, so that a change after the look wakes us.
             self.due |= self.wakes.drain();
             if self.due {
                 self.find_parts()?;
@@ -115,7 +115,7 @@ impl Follow {
             if let Some(end) = self.end() {
                 return Ok(Followed::End(end));
             }
-            // A look at a directory costs next to nothing; a server is not asked again before it is time.
+            // Looking at a directory is cheap; a server is not asked again before it is due.
             self.due = self.parts.iter().any(|part| matches!(part.files(), Files::Here(_)));
             if !self.sleep_until(deadline)? {
                 return Ok(Followed::Quiet);
@@ -123,16 +123,16 @@ impl Follow {
         }
     }
 
-    /// Skips the events that are closed already, without reading them: [`next`](Self::next) gives those that are closed
-    /// from now on.
+    /// Skips the events that are closed already, without reading them: [`next`](Self::next) returns those that are
+    /// closed from now on.
     ///
     /// # Errors
-    /// As [`next`](Self::next), for blocks. Another call goes on.
+    /// As [`next`](Self::next), for blocks. Another call continues.
     pub fn skip_to_now(&mut self) -> Result<(), StoreError> {
         self.parts.iter_mut().try_for_each(FollowPart::skip_to_now)
     }
 
-    /// The next event of any of the parts.
+    /// Returns the next event of any of the parts.
     fn look(&mut self) -> Result<Option<Event>, StoreError> {
         for _ in 0..self.parts.len() {
             let turn = self.turn;
@@ -151,14 +151,14 @@ impl Follow {
         Ok(None)
     }
 
-    /// How the run ended, once all of its parts have.
+    /// Returns how the run ended, once all of its parts have ended.
     fn end(&self) -> Option<End> {
         let ends: Vec<End> = self.ends.iter().copied().collect::<Option<_>>()?;
         let is_gone = ends.contains(&End::WriterGone);
         Some(if is_gone { End::WriterGone } else { End::Finished })
     }
 
-    /// Takes in the directories of builders that were not there before.
+    /// Adds the directories of builders that did not exist before.
     fn find_parts(&mut self) -> Result<(), StoreError> {
         let builders = self.parts.first().map_or(1, |part| part.info().builders);
         let is_named = self.parts.first().is_some_and(|part| part.files().path() == self.path);
@@ -179,7 +179,7 @@ impl Follow {
         self.info = together(&self.path, &self.parts).unwrap_or_else(|| self.info.clone());
     }
 
-    /// Waits until something happens; false where the deadline comes first.
+    /// Waits until something happens; returns false if the deadline comes first.
     fn sleep_until(&self, deadline: Option<Instant>) -> Result<bool, StoreError> {
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -208,7 +208,7 @@ impl AsFd for Follow {
     }
 }
 
-/// What tells that it is time to look again.
+/// File descriptors that become readable when it is time to look again.
 #[derive(Debug)]
 struct Wakes {
     /// Readable when one of the others is.
@@ -231,7 +231,7 @@ impl Wakes {
         Ok(Self { any, directories, timer })
     }
 
-    /// Watches what one builder writes.
+    /// Watches the part that one builder writes.
     fn part(&self, files: Files) -> Result<FollowPart, StoreError> {
         if let Files::Here(directory) = &files {
             self.watch(directory).map_err(|error| match error {
@@ -251,7 +251,7 @@ impl Wakes {
         inotify::add_watch(&self.directories, directory, events).map(drop)
     }
 
-    /// Forgets what woke us; whether there was anything.
+    /// Clears the wake-ups; returns whether there were any.
     fn drain(&self) -> bool {
         let mut buffer = [0; 4096];
         let mut anything = false;
@@ -264,5 +264,5 @@ impl Wakes {
     }
 }
 
-/// How often it is looked whether a writer died, and what there is elsewhere.
+/// Interval at which the writer's life, and files elsewhere, are checked.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);

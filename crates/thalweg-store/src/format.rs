@@ -1,143 +1,144 @@
 //! The bytes of a segment: block headers, fragment tables, closing tables, footers (`docs/run-format.md`).
 //!
-//! Pure data: each decoder takes bytes that a stranger may have written, and compares every length with what is there
+//! Pure data: each decoder takes bytes from an untrusted writer, and compares every length with the bytes available
 //! before it uses it.
 
 use thalweg_wire::{EventId, HEADER_LEN, RunNumber, SourceId, TaiNanos, crc32c};
 use thiserror::Error;
 
-/// Bytes in a block header.
+/// Number of bytes in a block header.
 pub const BLOCK_HEADER_LEN: usize = 64;
-/// `TWBK` in a little-endian dump.
+/// Magic number at the start of a block: `TWBK` in a little-endian dump.
 pub const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"TWBK");
-/// `TWFT` in a little-endian dump: the last four bytes of a segment that was closed cleanly.
+/// Magic number in the last four bytes of a segment that was closed cleanly: `TWFT` in a little-endian dump.
 pub const TRAILER_MAGIC: u32 = u32::from_le_bytes(*b"TWFT");
-/// The version this crate writes, and the only one it reads.
+/// Version of the format that this crate writes, and the only one it reads.
 pub const FORMAT_VERSION: u16 = 1;
-/// Blocks begin and end at multiples of this many bytes, which is what O_DIRECT wants of every common disk.
+/// Alignment of blocks in bytes: blocks begin and end at multiples of it, as O_DIRECT requires on every common disk.
 pub const BLOCK_ALIGN: usize = 4096;
-/// Bytes in the longest block, so that a damaged length never makes a reader map or allocate the address space.
+/// Maximum number of bytes in a block, so that a damaged length never makes a reader map or allocate the address space.
 pub const MAX_BLOCK_LEN: usize = 1 << 30;
-/// Bytes in one entry of a fragment table.
+/// Number of bytes in one entry of a fragment table.
 pub const FRAGMENT_ENTRY_LEN: usize = 16;
-/// Bytes in one entry of a closing table.
+/// Number of bytes in one entry of a closing table.
 pub const CLOSING_LEN: usize = 32;
-/// Bytes in one entry of a footer's block table.
+/// Number of bytes in one entry of a footer's block table.
 pub const FOOTER_ENTRY_LEN: usize = 32;
-/// Bytes at the very end of a footer that lead back to its beginning.
+/// Number of bytes at the very end of a footer that lead back to its beginning.
 pub const TRAILER_LEN: usize = 16;
 
-/// What a block holds.
+/// Kind of a block, by its contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockKind {
     /// Records, and the tables that index them.
     Data,
-    /// The tables of a whole segment; its last block, and the mark of a clean close.
+    /// Tables of a whole segment; the segment's last block, and the mark of a clean close.
     Footer,
 }
 
 /// The first 64 bytes of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockHeader {
-    /// What it holds.
+    /// Kind of the block.
     pub kind: BlockKind,
-    /// The run.
+    /// Number of the run.
     pub run: RunNumber,
-    /// The builder that wrote it.
+    /// Number of the builder that wrote the block.
     pub builder: u32,
-    /// Counts data blocks 0, 1, 2, … through the run. A footer has the number that the next data block will have.
+    /// Number of the block: data blocks count 0, 1, 2, … through the run. A footer has the number of the next data
+    /// block.
     pub block: u64,
-    /// Bytes in the whole block.
+    /// Number of bytes in the whole block.
     pub length: u32,
-    /// Offset of the first byte behind the last record.
+    /// Offset of the first byte after the last record.
     pub records_end: u32,
     /// Offset of the fragment table (data) or block table (footer).
     pub index_offset: u32,
-    /// Entries in the fragment table (data) or block table (footer).
+    /// Number of entries in the fragment table (data) or block table (footer).
     pub fragments: u32,
-    /// Entries in the closing table.
+    /// Number of entries in the closing table.
     pub closings: u32,
-    /// When the block was sealed.
+    /// Time at which the block was sealed.
     pub written: TaiNanos,
-    /// CRC32C of everything behind the header.
+    /// CRC32C of everything after the header.
     pub body_crc: u32,
 }
 
-/// Why bytes are not what a segment should hold.
+/// Reason why bytes are not valid in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum FormatError {
     /// Fewer bytes than a header has.
     #[error("{0} bytes left where a 64-byte block header should be")]
     Short(usize),
-    /// Nothing but zeros: space that was set aside and not written yet.
+    /// Zeros only: space that was allocated and not written yet.
     #[error("no block was written here")]
     Blank,
-    /// The first field is something else.
+    /// Another value in the magic number field.
     #[error("block magic is {0:#010x}, expected 0x4b425754 (\"TWBK\")")]
     Magic(u32),
-    /// Written by another version of the format.
+    /// A block written by another version of the format.
     #[error("block version {0} is not known to this program, which reads version 1")]
     Version(u16),
-    /// Neither data nor footer.
+    /// A block that is neither data nor footer.
     #[error("block kind {0} is not known to this program")]
     Kind(u16),
-    /// The header's own checksum does not match.
+    /// A header whose own checksum does not match.
     #[error("block header CRC32C is {found:#010x}, computed {computed:#010x}")]
     HeaderCrc {
-        /// What the header says.
+        /// Checksum in the header.
         found: u32,
-        /// What its bytes give.
+        /// Checksum computed from the header's bytes.
         computed: u32,
     },
-    /// The body's checksum does not match.
+    /// A body whose checksum does not match.
     #[error("block body CRC32C is {found:#010x}, computed {computed:#010x}")]
     BodyCrc {
-        /// What the header says.
+        /// Checksum in the header.
         found: u32,
-        /// What the bytes give.
+        /// Checksum computed from the body's bytes.
         computed: u32,
     },
-    /// A field contradicts the others.
+    /// A field that contradicts the others.
     #[error("block field '{0}' has an impossible value")]
     Field(&'static str),
-    /// A closing that names no events, or events past the last number.
+    /// A closing that names no events, or events beyond the highest number.
     #[error("closing of {count} events from {first} in steps of {stride} is impossible")]
     Closing {
-        /// First event.
+        /// Number of the first event.
         first: u64,
-        /// Step.
+        /// Step from one event to the next.
         stride: u64,
-        /// How many.
+        /// Number of events.
         count: u32,
     },
-    /// A closing with a status this version has no name for.
+    /// A closing with a status that this version does not know.
     #[error("closing status {0} is not known to this program")]
     ClosingStatus(u32),
-    /// The footer's trailer leads somewhere else.
+    /// A trailer that does not lead to its footer.
     #[error("the segment's last 16 bytes do not lead to its footer")]
     Trailer,
-    /// The end of the file comes first.
+    /// A block that is longer than the rest of the file.
     #[error("the block has {length} bytes, but the file only {available} from here")]
     CutOff {
-        /// Bytes in the block by its header.
+        /// Number of bytes in the block according to its header.
         length: u32,
-        /// Bytes up to the end of the file.
+        /// Number of bytes up to the end of the file.
         available: u64,
     },
     /// A block of another run, of another builder, or out of sequence.
     #[error("block field '{field}' is {found}, expected {expected}")]
     Foreign {
-        /// Which field.
+        /// Name of the field.
         field: &'static str,
-        /// What it says.
+        /// Value of the field.
         found: u64,
-        /// What belongs here.
+        /// Value that belongs here.
         expected: u64,
     },
 }
 
 impl BlockHeader {
-    /// The 64 bytes of this header, its CRC filled in.
+    /// Returns the 64 bytes of this header, with its CRC filled in.
     pub fn encode(&self) -> [u8; BLOCK_HEADER_LEN] {
         let mut b = [0; BLOCK_HEADER_LEN];
         let kind: u16 = match self.kind {
@@ -162,12 +163,12 @@ impl BlockHeader {
         b
     }
 
-    /// Reads the header at the front of `bytes`. Every table it describes lies inside the length it states; that the
-    /// body is there and matches its CRC is for [`check_body`](Self::check_body).
+    /// Decodes the header at the front of `bytes`. Every table it describes lies inside the length it states;
+    /// [`check_body`](Self::check_body) checks that the body is present and matches its CRC.
     ///
     /// # Errors
-    /// Where no header of this version is there, or it is damaged or contradicts itself; [`FormatError::Blank`] where
-    /// nothing was written there.
+    /// If there is no header of this version, or it is damaged or contradicts itself; [`FormatError::Blank`] if nothing
+    /// was written there.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let Some(b) = bytes.first_chunk::<BLOCK_HEADER_LEN>() else {
             return Err(FormatError::Short(bytes.len()));
@@ -226,7 +227,7 @@ impl BlockHeader {
         Ok(())
     }
 
-    /// Bytes up to the end of the last table (and, in a footer, of the trailer).
+    /// Returns the offset of the end of the last table (and, in a footer, of the trailer).
     fn tables_end(&self) -> u64 {
         let (entry, trailer) = match self.kind {
             BlockKind::Data => (FRAGMENT_ENTRY_LEN, 0),
@@ -238,10 +239,10 @@ impl BlockHeader {
             + trailer as u64
     }
 
-    /// Compares the body's CRC. `block` is the whole block, header included.
+    /// Checks the body against its CRC. `block` is the whole block, header included.
     ///
     /// # Errors
-    /// Where the block is cut off, or its body has another CRC.
+    /// If the block is cut off, or its body has another CRC.
     pub fn check_body(&self, block: &[u8]) -> Result<(), FormatError> {
         let Some(body) = block.get(BLOCK_HEADER_LEN..self.length as usize) else {
             return Err(FormatError::CutOff { length: self.length, available: block.len() as u64 });
@@ -253,7 +254,8 @@ impl BlockHeader {
         Ok(())
     }
 
-    /// The fragment table of a data block; empty for a footer or where `block` is cut off. `block` is the whole block.
+    /// Returns the fragment table of a data block; empty for a footer or if `block` is cut off. `block` is the whole
+    /// block.
     pub fn fragment_entries<'a>(&self, block: &'a [u8]) -> impl ExactSizeIterator<Item = FragmentEntry> + use<'a> {
         let count = if self.kind == BlockKind::Data { self.fragments as usize } else { 0 };
         let start = self.index_offset as usize;
@@ -261,7 +263,7 @@ impl BlockHeader {
         table.as_chunks::<FRAGMENT_ENTRY_LEN>().0.iter().map(FragmentEntry::decode)
     }
 
-    /// The closing table. `block` is the whole block.
+    /// Returns the closing table. `block` is the whole block.
     pub fn closing_entries<'a>(
         &self,
         block: &'a [u8],
@@ -272,7 +274,7 @@ impl BlockHeader {
         table.as_chunks::<CLOSING_LEN>().0.iter().map(Closing::decode)
     }
 
-    /// The block table of a footer; empty for a data block. `block` is the whole block.
+    /// Returns the block table of a footer; empty for a data block. `block` is the whole block.
     pub fn footer_entries<'a>(&self, block: &'a [u8]) -> impl ExactSizeIterator<Item = FooterEntry> + use<'a> {
         let count = if self.kind == BlockKind::Footer { self.fragments as usize } else { 0 };
         let start = self.index_offset as usize;
@@ -281,19 +283,19 @@ impl BlockHeader {
     }
 }
 
-/// One record of a block.
+/// Index entry of one record of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct FragmentEntry {
-    /// Its event.
+    /// Event of the record.
     pub event: EventId,
-    /// Its source.
+    /// Source of the record.
     pub source: SourceId,
-    /// Where in the block its header begins, in bytes.
+    /// Offset of the record's header in the block, in bytes.
     pub offset: u32,
 }
 
 impl FragmentEntry {
-    /// The 16 bytes of this entry.
+    /// Returns the 16 bytes of this entry.
     pub fn encode(&self) -> [u8; FRAGMENT_ENTRY_LEN] {
         let mut b = [0; FRAGMENT_ENTRY_LEN];
         b[0..8].copy_from_slice(&self.event.0.to_le_bytes());
@@ -302,13 +304,13 @@ impl FragmentEntry {
         b
     }
 
-    /// Reads an entry. Whether a record is there is for the caller to check.
+    /// Decodes an entry. The caller checks that the record is there.
     pub fn decode(b: &[u8; FRAGMENT_ENTRY_LEN]) -> Self {
         Self { event: EventId(u64_at(b, 0)), source: SourceId(u32_at(b, 8)), offset: u32_at(b, 12) }
     }
 }
 
-/// How an event was closed.
+/// Completeness of an event when it was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EventStatus {
@@ -318,21 +320,21 @@ pub enum EventStatus {
     Incomplete,
 }
 
-/// Events `first`, `first + stride`, …, `count` of them, are closed: no further fragment of them will follow.
+/// Closing of `count` events, `first`, `first + stride`, …: no further fragment of them will follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Closing {
-    /// The first event.
+    /// Number of the first event.
     pub first: EventId,
-    /// From one event to the next; at least 1.
+    /// Step from one event to the next; at least 1.
     pub stride: u64,
-    /// How many events; at least 1.
+    /// Number of events; at least 1.
     pub count: u32,
-    /// How they were closed.
+    /// Status with which the events were closed.
     pub status: EventStatus,
 }
 
 impl Closing {
-    /// The 32 bytes of this entry.
+    /// Returns the 32 bytes of this entry.
     pub fn encode(&self) -> [u8; CLOSING_LEN] {
         let status: u32 = match self.status {
             EventStatus::Complete => 0,
@@ -346,7 +348,7 @@ impl Closing {
         b
     }
 
-    /// Reads an entry; the events it names exist.
+    /// Decodes an entry; fails if it names events that cannot exist.
     pub(crate) fn decode(b: &[u8; CLOSING_LEN]) -> Result<Self, FormatError> {
         let (first, stride, count) = (u64_at(b, 0), u64_at(b, 8), u32_at(b, 16));
         let steps = u64::from(count).checked_sub(1);
@@ -362,23 +364,23 @@ impl Closing {
         Ok(Self { first: EventId(first), stride, count, status })
     }
 
-    /// The last event.
+    /// Returns the last event.
     pub fn last(&self) -> EventId {
         EventId(self.first.0 + self.stride * (u64::from(self.count) - 1))
     }
 
-    /// Whether `event` is one of them.
+    /// Returns whether `event` is one of the events.
     pub fn contains(&self, event: EventId) -> bool {
         let within = self.first <= event && event <= self.last();
         within && (event.0 - self.first.0).is_multiple_of(self.stride)
     }
 
-    /// The events, in ascending order.
+    /// Returns the events, in ascending order.
     pub fn events(self) -> impl Iterator<Item = EventId> {
         (0..u64::from(self.count)).map(move |step| EventId(self.first.0 + self.stride * step))
     }
 
-    /// Takes in `next` where it continues this run of events.
+    /// Merges `next` into this closing and returns true, if `next` continues its sequence of events.
     #[inline]
     pub fn absorb(&mut self, next: &Self) -> bool {
         let expected = self.stride.checked_mul(u64::from(self.count)).and_then(|span| self.first.0.checked_add(span));
@@ -393,21 +395,21 @@ impl Closing {
     }
 }
 
-/// One data block of a segment, as its footer lists it.
+/// Entry of one data block of a segment in the segment's footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FooterEntry {
-    /// Where in the file it begins, in bytes.
+    /// Offset of the block in the file, in bytes.
     pub offset: u64,
-    /// Its number.
+    /// Number of the block.
     pub block: u64,
-    /// The lowest event in its fragment table; higher than `last` where the table is empty.
+    /// Lowest event in the block's fragment table; higher than `last` if the table is empty.
     pub first: EventId,
-    /// The highest event in its fragment table.
+    /// Highest event in the block's fragment table.
     pub last: EventId,
 }
 
 impl FooterEntry {
-    /// The entry of a block that has these fragments.
+    /// Returns the entry of a block with the given fragments.
     pub fn new(offset: u64, block: u64, fragments: impl IntoIterator<Item = FragmentEntry>) -> Self {
         let empty = (EventId(u64::MAX), EventId(0));
         let widen = |(first, last): (EventId, EventId), e: FragmentEntry| (first.min(e.event), last.max(e.event));
@@ -415,7 +417,7 @@ impl FooterEntry {
         Self { offset, block, first, last }
     }
 
-    /// The 32 bytes of this entry.
+    /// Returns the 32 bytes of this entry.
     pub fn encode(&self) -> [u8; FOOTER_ENTRY_LEN] {
         let mut b = [0; FOOTER_ENTRY_LEN];
         b[0..8].copy_from_slice(&self.offset.to_le_bytes());
@@ -425,33 +427,33 @@ impl FooterEntry {
         b
     }
 
-    /// Reads an entry.
+    /// Decodes an entry.
     pub fn decode(b: &[u8; FOOTER_ENTRY_LEN]) -> Self {
         Self { offset: u64_at(b, 0), block: u64_at(b, 8), first: EventId(u64_at(b, 16)), last: EventId(u64_at(b, 24)) }
     }
 }
 
-/// Everything a footer block says.
+/// Contents of a footer block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Footer {
-    /// The run.
+    /// Number of the run.
     pub run: RunNumber,
-    /// The builder.
+    /// Number of the builder.
     pub builder: u32,
-    /// The number that the next data block has, in the next segment.
+    /// Number of the next data block, which is in the next segment.
     pub next_block: u64,
-    /// Where in the file the footer begins, which is where the data ends.
+    /// Offset of the footer in the file, where the data ends, in bytes.
     pub offset: u64,
-    /// When the segment was closed.
+    /// Time at which the segment was closed.
     pub written: TaiNanos,
-    /// The data blocks, in the order of the file.
+    /// Entries of the data blocks, in the order of the file.
     pub blocks: Vec<FooterEntry>,
-    /// Their closings, runs that continue each other joined.
+    /// Closings of the data blocks, with those that continue each other joined.
     pub closings: Vec<Closing>,
 }
 
 impl Footer {
-    /// Bytes in the footer block, or nothing where it would be longer than a block may be.
+    /// Returns the number of bytes in the footer block; `None` if it would be longer than a block may be.
     pub fn encoded_len(&self) -> Option<usize> {
         let tables = self.blocks.len() * FOOTER_ENTRY_LEN + self.closings.len() * CLOSING_LEN;
         let length = (BLOCK_HEADER_LEN + tables + TRAILER_LEN).next_multiple_of(BLOCK_ALIGN);
@@ -488,7 +490,7 @@ impl Footer {
         into[..BLOCK_HEADER_LEN].copy_from_slice(&header.encode());
     }
 
-    /// Reads a footer block that begins at `offset` of its file: header, body CRC, tables, trailer.
+    /// Decodes a footer block that begins at `offset` of its file: header, body CRC, tables, trailer.
     pub(crate) fn decode(offset: u64, block: &[u8]) -> Result<Self, FormatError> {
         let header = BlockHeader::decode(block)?;
         if header.kind != BlockKind::Footer {
@@ -511,20 +513,20 @@ impl Footer {
     }
 }
 
-/// The last 16 bytes of a segment that was closed cleanly: where its footer is.
+/// Last 16 bytes of a segment that was closed cleanly: the position of its footer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
-    /// Where in the file the footer begins, in bytes.
+    /// Offset of the footer in the file, in bytes.
     pub offset: u64,
-    /// Bytes in the footer.
+    /// Number of bytes in the footer.
     pub length: u32,
 }
 
 impl Trailer {
-    /// Reads the trailer at the end of `bytes`.
+    /// Decodes the trailer at the end of `bytes`.
     ///
     /// # Errors
-    /// Where they do not end with one.
+    /// If `bytes` does not end with a trailer.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let b = bytes.last_chunk::<TRAILER_LEN>().ok_or(FormatError::Trailer)?;
         if u32_at(b, 12) != TRAILER_MAGIC {
@@ -534,7 +536,8 @@ impl Trailer {
     }
 }
 
-/// Bytes behind `used` that a block with these tables needs: where its index begins, and how long it is in all.
+/// Returns the offset of the index, and the total length in bytes, of a block with `used` bytes and tables of these
+/// sizes.
 pub(crate) fn layout(used: usize, fragments: usize, closings: usize) -> (usize, usize) {
     let index = used.next_multiple_of(64);
     (index, (index + fragments * FRAGMENT_ENTRY_LEN + closings * CLOSING_LEN).next_multiple_of(BLOCK_ALIGN))
@@ -645,7 +648,7 @@ mod tests {
             }
             if let Ok(decoded) = BlockHeader::decode(&header) {
                 prop_assert_eq!(BlockHeader::decode(&decoded.encode()), Ok(decoded));
-                // Tables are looked up in a block that is shorter than promised.
+                // Tables are looked up in a block that is shorter than its header states.
                 prop_assert_eq!(decoded.fragment_entries(&header).len() + decoded.closing_entries(&header).len(), 0);
             }
         }

@@ -14,171 +14,171 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{RunNumber, SourceId};
 
-/// The content of `run.json`. Numbers that are times are TAI nanoseconds since 1970.
+/// Contents of `run.json`. Numbers that are times are TAI nanoseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
-    /// `thalweg-run`.
+    /// Name of the format, `thalweg-run`.
     pub format: String,
     /// Version of the format.
     pub version: u32,
-    /// The run.
+    /// Number of the run.
     pub run: u32,
-    /// The builder that wrote this directory.
+    /// Number of the builder that wrote this directory.
     pub builder: u32,
-    /// How many builders the run has, with one directory each.
+    /// Number of builders in the run, with one directory each.
     pub builders: u32,
-    /// Which builder has which events: `modulo`, where builder *b* has those whose number leaves *b* when it is divided
-    /// by `builders`; anything else, as `by-room`, says that numbers tell nothing of that.
+    /// Assignment of events to builders. With `modulo`, builder *b* has the events whose number modulo `builders` is
+    /// *b*; with any other value, such as `by-room`, the number does not determine the builder.
     #[serde(default = "modulo", skip_serializing_if = "is_modulo")]
     pub assignment: String,
-    /// Whether it is being written, or how it ended.
+    /// State of the run: being written, or how it ended.
     pub state: RunState,
-    /// Why it is incomplete, in sentences.
+    /// Reasons why the run is incomplete, in sentences.
     #[serde(default)]
     pub reasons: Vec<String>,
-    /// When it began.
+    /// Time at which the run began.
     pub began: u64,
-    /// When it ended; nothing while it is open.
+    /// Time at which the run ended; `None` while it is open.
     pub ended: Option<u64>,
     /// TAI minus UTC when it began, in seconds.
     #[serde(default)]
     pub tai_utc_offset: i32,
-    /// Who wrote it.
+    /// Program and host that wrote the run.
     pub writer: WriterInfo,
-    /// How its blocks were written.
+    /// Method with which its blocks were written.
     pub recorder: RecorderInfo,
-    /// Its sources, in ascending order.
+    /// Sources of the run, in ascending order.
     #[serde(default)]
     pub sources: Vec<SourceInfo>,
-    /// The topology, as given.
+    /// Topology, as given.
     #[serde(default)]
     pub configuration: serde_json::Value,
-    /// How many events were closed.
+    /// Number of events that were closed.
     #[serde(default)]
     pub events: EventCounts,
-    /// What the trigger levels did with the events, where there are any: `simulated`, `level1`, …
+    /// Results of the trigger levels, if there are any: `simulated`, `level1`, …
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub trigger: serde_json::Value,
-    /// Builders that were left out while the run went on, in the run of the builder that assigned the events: `builder`,
-    /// `at_event`, `events`, …
+    /// Builders that were left out while the run continued, in the run of the builder that assigned the events:
+    /// `builder`, `at_event`, `events`, …
     #[serde(default, skip_serializing_if = "serde_json::Value::is_null")]
     pub left_out: serde_json::Value,
-    /// What became of every fragment, an array with one object per source.
+    /// Ledger of all fragments, an array with one object per source.
     #[serde(default)]
     pub ledger: serde_json::Value,
-    /// How much was written.
+    /// Amount of data that was written.
     #[serde(default)]
     pub totals: Totals,
 }
 
-/// Whether a run is being written, or how it ended.
+/// State of a run: being written, or how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum RunState {
     /// Being written, or its writer died.
     Open,
-    /// Every fragment is accounted for, and every event is complete or says why not.
+    /// Every fragment is accounted for, and every event is complete or states why not.
     Complete,
-    /// Something is missing; [`RunInfo::reasons`] says what.
+    /// Data is missing; [`RunInfo::reasons`] gives the reasons.
     Incomplete,
 }
 
-/// Who wrote a run.
+/// Program and host that wrote a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WriterInfo {
-    /// The program.
+    /// Name of the program.
     pub program: String,
-    /// Its version.
+    /// Version of the program.
     pub version: String,
-    /// The host's name.
+    /// Name of the host.
     pub host: String,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// The process.
+    /// Number of the process.
     pub pid: u32,
 }
 
-/// How blocks were written.
+/// Method with which the blocks of a run were written.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecorderInfo {
-    /// `io_uring` or `threads`.
+    /// Engine that carried out the writes: `io_uring` or `threads`.
     pub engine: String,
-    /// Past the page cache (O_DIRECT), or through it.
+    /// True if writes bypassed the page cache (O_DIRECT), false if they went through it.
     pub direct: bool,
-    /// From buffers that were registered with the kernel.
+    /// True if blocks were written from buffers registered with the kernel.
     pub registered: bool,
-    /// Into space that was set aside ahead of the writes.
+    /// True if space was allocated ahead of the writes.
     pub allocated_ahead: bool,
-    /// Bytes in the largest block.
+    /// Number of bytes in the largest block.
     pub block_size: u64,
-    /// Bytes in the largest segment, its footer not counted.
+    /// Number of bytes in the largest segment, its footer not counted.
     pub segment_size: u64,
-    /// Why a better way was not taken, in sentences.
+    /// Reasons why a better method was not used, in sentences.
     pub notes: Vec<String>,
 }
 
-/// A source as it introduced itself.
+/// A source as it described itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SourceInfo {
-    /// Its number, written `3.17` in the file.
+    /// Number of the source, written `3.17` in the file.
     #[serde(with = "source_id")]
     pub id: SourceId,
-    /// Its name in the topology.
+    /// Name of the source in the topology.
     #[serde(default)]
     pub name: String,
-    /// What it says of its device: payload type, shape, rate, simulated, replayed.
+    /// Description of its device: payload type, shape, rate, simulated, replayed.
     #[serde(default)]
     pub description: serde_json::Value,
 }
 
-/// How many events were closed, on disk or not: a disk that fails takes events with it.
+/// Numbers of closed events, on disk or not: a disk that fails loses events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventCounts {
-    /// All of them.
+    /// Number of all closed events.
     pub built: u64,
-    /// Those with at least one source missing.
+    /// Number of events with at least one source missing.
     pub incomplete: u64,
 }
 
-/// How much was written.
+/// Amount of data that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
-    /// Bytes in data blocks.
+    /// Number of bytes in data blocks.
     pub bytes: u64,
-    /// From beginning to end.
+    /// Duration of the run, in seconds.
     pub seconds: f64,
-    /// Data blocks.
+    /// Number of data blocks.
     pub blocks: u64,
-    /// Fragments in them.
+    /// Number of fragments in them.
     pub fragments: u64,
-    /// Records in them that stand for a source that has no fragment in an event.
+    /// Number of records in them that stand for a source that has no fragment in an event.
     pub missing: u64,
-    /// Events that they close.
+    /// Number of events that they close.
     pub events: u64,
-    /// Of these, events with a source missing.
+    /// Number of these events with a source missing.
     pub incomplete_events: u64,
-    /// Segment files.
+    /// Number of segment files.
     pub segments: u32,
 }
 
-/// Whether anybody still writes a run that is [`RunState::Open`].
+/// Status of the writer of a run that is [`RunState::Open`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WriterLife {
     /// A process holds the run's lock.
     Writing,
-    /// No process on this host does.
+    /// No process on this host holds the run's lock.
     Gone,
-    /// The file system cannot tell.
+    /// The file system cannot report locks.
     Unknown,
 }
 
 impl WriterLife {
-    /// Whether anybody still writes a run of several builders; nothing where all of them have ended.
+    /// Returns the status of the writers of a run of several builders; `None` if all of them have ended.
     pub(crate) fn of_several(lives: impl Iterator<Item = Self>) -> Option<Self> {
         lives.min_by_key(|life| match life {
             Self::Writing => 0,
@@ -188,7 +188,7 @@ impl WriterLife {
     }
 }
 
-/// What [`RunInfo::assignment`] says where it says nothing else.
+/// Returns the default of [`RunInfo::assignment`].
 pub(crate) fn modulo() -> String {
     "modulo".into()
 }
@@ -197,7 +197,7 @@ fn is_modulo(assignment: &str) -> bool {
     assignment == "modulo"
 }
 
-/// The name of a run's directory: `run-000042`, or `run-000042-b1` for builder 1 of several.
+/// Returns the name of a run's directory: `run-000042`, or `run-000042-b1` for builder 1 of several.
 pub fn run_directory_name(run: RunNumber, builder: u32, builders: u32) -> String {
     match builders {
         0 | 1 => format!("run-{:06}", run.0),
@@ -206,22 +206,22 @@ pub fn run_directory_name(run: RunNumber, builder: u32, builders: u32) -> String
 }
 
 impl RunInfo {
-    /// The value of [`format`](Self::format).
+    /// Value of [`format`](Self::format).
     pub const FORMAT: &'static str = "thalweg-run";
-    /// The value of [`version`](Self::version).
+    /// Value of [`version`](Self::version).
     pub const VERSION: u32 = 1;
 
-    /// What tells it from every other run: its number, its builder, and when it began.
+    /// Returns what distinguishes the run from every other run: its number, its builder, and when it began.
     pub fn identity(&self) -> (u32, u32, u64) {
         (self.run, self.builder, self.began)
     }
 
-    /// From one event of this builder to its next one; 1 where their numbers do not tell.
+    /// Returns the step from one event of this builder to its next one; 1 if the numbers do not determine it.
     pub(crate) fn stride(&self) -> u32 {
         if is_modulo(&self.assignment) { self.builders } else { 1 }
     }
 
-    /// The sources that each event has one record of, in ascending order.
+    /// Returns the sources of which each event has one record, in ascending order.
     pub(crate) fn source_ids(&self) -> Vec<SourceId> {
         let mut ids: Vec<SourceId> = self.sources.iter().map(|source| source.id).collect();
         ids.sort_unstable();
@@ -232,8 +232,7 @@ impl RunInfo {
     /// Reads `run.json` in a run's directory.
     ///
     /// # Errors
-    /// [`StoreError::NotARun`] where there is none; others where it cannot be read, or is not of this version of the
-    /// format.
+    /// [`StoreError::NotARun`] if there is none; others if it cannot be read, or is not of this version of the format.
     pub fn read(directory: &Path) -> Result<Self, StoreError> {
         let text = match open_file(&directory.join(FILE_NAME)) {
             Ok(mut file) => {
@@ -246,7 +245,8 @@ impl RunInfo {
         Self::decode(directory, text)
     }
 
-    /// What in it cannot be, whatever is in the segments, in sentences (`docs/run-format.md`, "`run.json`").
+    /// Returns the contradictions in it, independent of the segments, in sentences (`docs/run-format.md`,
+    /// "`run.json`").
     pub fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
         match (self.builder, self.builders) {
@@ -301,7 +301,7 @@ impl RunInfo {
         found
     }
 
-    /// What was read as the `run.json` of the run at `directory`.
+    /// Decodes `text`, read from the `run.json` of the run at `directory`.
     pub(crate) fn decode(directory: &Path, text: io::Result<Vec<u8>>) -> Result<Self, StoreError> {
         let path = directory.join(FILE_NAME);
         let text = text.map_err(|error| match error.kind() {
@@ -329,8 +329,8 @@ impl RunInfo {
     }
 }
 
-/// Whether somebody still writes the run in `directory`: its writer holds a lock (`flock`) on the directory. Of a
-/// directory that other machines have too, that nobody has locked it here says nothing.
+/// Returns whether a process still writes the run in `directory`: its writer holds a lock (`flock`) on the directory.
+/// If other machines share the directory, a missing lock on this machine proves nothing.
 pub fn writer_life(directory: &Path) -> WriterLife {
     let Ok(file) = File::open(directory) else { return WriterLife::Unknown };
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -341,15 +341,15 @@ pub fn writer_life(directory: &Path) -> WriterLife {
     }
 }
 
-/// Whether the file system is one that other machines may write to, or a program such as `thalweg mount`.
+/// Returns whether the file system is one that other machines may write to, or a program such as `thalweg mount`.
 fn is_shared(file: &File) -> bool {
     rustix::fs::fstatfs(file).is_ok_and(|about| SHARED.contains(&(about.f_type as u32)))
 }
 
-/// FUSE, NFS, SMB (two of them), 9P, Ceph, AFS (`include/uapi/linux/magic.h`).
+/// Magic numbers of shared file systems: FUSE, NFS, SMB (two of them), 9P, Ceph, AFS (`include/uapi/linux/magic.h`).
 const SHARED: [u32; 7] = [0x6573_5546, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
 
-/// The next `run.json`: a file beside it whose space is set aside, and that takes its place in one step.
+/// The next `run.json`: a separate file with preallocated space that replaces the current one in one step.
 #[derive(Debug)]
 pub(crate) struct RunFile {
     directory: PathBuf,
@@ -359,7 +359,7 @@ pub(crate) struct RunFile {
 }
 
 impl RunFile {
-    /// Sets space aside for the last `run.json` of a run with `sources` sources and a configuration whose text has
+    /// Allocates space for the final `run.json` of a run with `sources` sources and a configuration whose text has
     /// `configuration` bytes.
     pub(crate) fn set_aside(
         disk: &Disk,
@@ -368,7 +368,7 @@ impl RunFile {
         configuration: usize,
     ) -> Result<Self, StoreError> {
         let described: usize = sources.iter().map(|source| source.description.to_string().len()).sum();
-        // Indentation may double it. What the end adds: a line of the ledger per source, and reasons.
+        // Indentation may double it. The end of the run adds a line of the ledger per source, and reasons.
         let reserve = 2 * (configuration + described) + sources.len() * (4 << 10) + (64 << 10);
         Self::create(disk, directory, LAST_NAME, reserve as u64)
     }
@@ -387,8 +387,8 @@ impl RunFile {
         Ok(Self { directory: directory.to_owned(), next, file, disk: disk.clone() })
     }
 
-    /// Makes `info` the content of `run.json`, on the disk itself. It works on a full disk too: where the text is
-    /// longer than the space set aside, the reasons are cut.
+    /// Makes `info` the content of `run.json`, synced to disk. This also works on a full disk: if the text is longer
+    /// than the allocated space, the reasons are cut.
     pub(crate) fn replace(&mut self, info: &RunInfo) -> Result<(), StoreError> {
         match self.write(info) {
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && info.reasons.len() > FEW_REASONS => {
@@ -412,13 +412,13 @@ impl RunFile {
     }
 }
 
-/// The file that makes a directory a run.
+/// Name of the file that makes a directory a run.
 pub(crate) const FILE_NAME: &str = "run.json";
-/// Where space for the last one is set aside, as long as the run is open.
+/// Name of the file whose space is reserved for the final `run.json` while the run is open.
 pub(crate) const LAST_NAME: &str = ".run.json";
-/// Where the first one is written before it takes its name.
+/// Name of the file to which the first `run.json` is written before it is renamed.
 pub(crate) const FIRST_NAME: &str = ".run.json.first";
-/// Reasons that are kept when there is no room for all.
+/// Number of reasons that are kept if there is no space for all.
 const FEW_REASONS: usize = 16;
 
 mod source_id {
@@ -435,8 +435,8 @@ mod source_id {
     }
 }
 
-/// Whether a payload's axes can have these lengths: 1 to 8 of them (`docs/wire.md`). What is no array is a source's own
-/// word for something else.
+/// Returns whether a payload's axes can have these lengths: 1 to 8 of them (`docs/wire.md`). A value that is not an
+/// array has a meaning of the source's own.
 pub(crate) fn is_possible_shape(shape: &serde_json::Value) -> bool {
     shape.as_array().is_none_or(|axes| {
         (1..=8).contains(&axes.len()) && axes.iter().all(|length| length.as_u64().is_some_and(|length| length > 0))

@@ -1,37 +1,38 @@
-//! Runs on disk: a builder's blocks go in, events come out, and a third party can check that both agree.
+//! Reads, writes and checks runs on disk: a builder's blocks go in, events come out, and a third party can check that
+//! both agree.
 //!
 //! Writing: fill a [`BlockWriter`], [`Recorder::submit`] it, take it back from [`Recorder::reap`]. Reading:
-//! [`Run::open`], then [`Run::events`], [`Run::event`] or, while it is being written, [`Run::follow`];
-//! [`Run::open_at`], where its files are not in a directory of this machine. [`verify`] reads everything and says what
-//! does not agree; [`salvage`] writes what is whole of a damaged run into a new one. The bytes are described for other
-//! languages in `docs/run-format.md`, and for this one in [`mod@format`].
+//! [`Run::open`], then [`Run::events`], [`Run::event`] or, while the run is being written, [`Run::follow`];
+//! [`Run::open_at`] if its files are not in a directory of this machine. [`verify`] reads everything and reports every
+//! disagreement; [`salvage`] writes the intact parts of a damaged run into a new one. The byte format is described for
+//! other languages in `docs/run-format.md`, and for Rust in [`mod@format`].
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order in which the data passes them
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `block` | A block while it is being filled: records in its arena memory, the index beside it until it is sealed |
-//! | `recorder` | Writes a run: sealed blocks go to segment files, several writes under way at once, while the caller fills the next block |
-//! | `disk` | What a recorder asks of the file system: the kernel's, or one that a test makes up |
-//! | `engine` | How bytes get to the disk without the hot thread waiting for them: io_uring where the kernel allows it, or else a few threads that wait in its place |
+//! | `block` | A block being filled: records in its arena memory, the index kept separately until the block is sealed |
+//! | `recorder` | Writes a run: sealed blocks go to segment files while the caller fills the next block |
+//! | `disk` | The file system interface of a recorder: the kernel's file system, or a simulated one for tests |
+//! | `engine` | Asynchronous disk operations: io_uring where the kernel allows it, otherwise a few threads |
 //! | `segment` | One segment file while it is being written |
 //! | `format` | The bytes of a segment: block headers, fragment tables, closing tables, footers (`docs/run-format.md`) |
 //! | `info` | `run.json`: what a run is, who wrote it, and how it ended |
-//! | `digest` | How much of a segment is written, and the checksum of all of it, without reading it |
-//! | `list` | What runs there are |
+//! | `digest` | Length of the written part of a segment, and its checksum, computed from the block headers |
+//! | `list` | Lists the runs of a directory |
 //! | `part` | Reads what one builder wrote of a run: finds its blocks, and the events in them |
 //! | `run` | Reads a run: the events of all its builders, in order |
-//! | `stored` | A data block of a run, until it is used and then: mapped, or fetched |
-//! | `files` | Where a run's files are: in a directory of this machine, or elsewhere, behind whatever reads ranges of them |
+//! | `stored` | A data block of a run, read on demand: mapped, or fetched |
+//! | `files` | Access to a run's files: in a directory of this machine, or elsewhere, through range reads |
 //! | `mapping` | A segment file in memory, for reading without copying |
 //! | `event` | Events as a reader gets them |
-//! | `places` | Which event stands at which place in a run's order |
+//! | `places` | Lookup of events by their position in a run's order, and of positions by event |
 //! | `walk` | Walks a segment's blocks without its footer |
 //! | `follow` | Reads a run while it is being written |
-//! | `verify` | Reads a whole run and says what in it does not agree |
+//! | `verify` | Reads a whole run and reports every disagreement in it |
 //! | `shifts` | Looks in a recorded run for sources whose event numbers are shifted against each other |
-//! | `salvage` | Takes what is whole of a damaged run into a new one |
-//! | `error` | What can go wrong with a run on disk |
+//! | `salvage` | Copies the intact parts of a damaged run into a new one |
+//! | `error` | Errors of runs on disk |
 
 mod block;
 mod digest;

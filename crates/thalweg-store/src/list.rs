@@ -1,4 +1,4 @@
-//! What runs there are.
+//! Lists the runs of a directory.
 
 use crate::info::{FILE_NAME, writer_life};
 use crate::segment::segment_number;
@@ -8,29 +8,29 @@ use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use thalweg_wire::RunNumber;
 
-/// A run, as a list of runs shows it. Only `run.json` is read, no segment.
+/// Entry of a list of runs. Only `run.json` is read, no segment.
 #[derive(Debug, Clone, Serialize)]
 pub struct Listed {
-    /// Its directory.
+    /// Directory of the run.
     pub path: PathBuf,
-    /// Its number.
+    /// Number of the run.
     pub run: u32,
-    /// Which builder's directory it is, of a run with several.
+    /// Number of the builder whose directory it is, in a run with several.
     pub builder: u32,
-    /// Bytes in its segment files.
+    /// Number of bytes in its segment files.
     pub bytes: u64,
-    /// Whether it is being written; nothing for a run that has ended.
+    /// Status of the writer of an open run; `None` for a run that has ended.
     pub writer: Option<WriterLife>,
-    /// The content of `run.json`; nothing where it cannot be read.
+    /// Contents of `run.json`; `None` if it cannot be read.
     pub info: Option<RunInfo>,
-    /// Why `run.json` cannot be read.
+    /// Reason why `run.json` cannot be read.
     pub error: Option<String>,
-    /// What is wrong with it, as far as that shows without reading a segment.
+    /// Description of the damage, as far as it shows without reading a segment.
     pub damage: Option<String>,
 }
 
 impl Listed {
-    /// Its state in a word or two, as people are told: `COMPLETE`, `OPEN, live`, `BROKEN`.
+    /// Returns the run's state in a word or two for display: `COMPLETE`, `OPEN, live`, `BROKEN`.
     pub fn state(&self) -> &'static str {
         match &self.info {
             None => "BROKEN",
@@ -40,7 +40,7 @@ impl Listed {
     }
 }
 
-/// The state of a run whose `run.json` can be read, in a word or two.
+/// Returns the state of a run whose `run.json` can be read, in a word or two.
 pub fn state_word(state: RunState, writer: Option<WriterLife>) -> &'static str {
     match (state, writer) {
         (RunState::Open, Some(WriterLife::Writing)) => "OPEN, live",
@@ -51,10 +51,10 @@ pub fn state_word(state: RunState, writer: Option<WriterLife>) -> &'static str {
     }
 }
 
-/// The runs in `directory`, in the order of their numbers.
+/// Returns the runs in `directory`, in ascending order of their numbers.
 ///
 /// # Errors
-/// Where the directory itself cannot be read. A run that cannot be read is listed, with the reason.
+/// If the directory itself cannot be read. A run that cannot be read is listed, with the reason.
 pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
     let entries = std::fs::read_dir(directory).map_err(StoreError::io("reading", directory))?;
     let mut runs = Vec::new();
@@ -64,7 +64,7 @@ pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
         let path = entry.path();
         let (info, error) = match RunInfo::read(&path) {
             Ok(info) => (Some(info), None),
-            // Made this instant, or something else by that name.
+            // Created just now, or something else of that name.
             Err(StoreError::NotARun(_)) => continue,
             Err(error) => (None, Some(error.to_string())),
         };
@@ -78,8 +78,8 @@ pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
     Ok(runs)
 }
 
-/// The same runs, with one entry for all directories of a run of several builders. One of them whose `run.json` cannot be
-/// read keeps an entry of its own.
+/// Returns the same runs, with one entry for all directories of a run of several builders. A directory among them whose
+/// `run.json` cannot be read keeps an entry of its own.
 pub fn whole_runs(listed: Vec<Listed>) -> Vec<Listed> {
     let mut runs: Vec<Vec<Listed>> = Vec::new();
     for one in listed {
@@ -94,7 +94,7 @@ pub fn whole_runs(listed: Vec<Listed>) -> Vec<Listed> {
     runs.into_iter().filter_map(together).collect()
 }
 
-/// One entry for what several builders wrote of a run.
+/// Returns one entry for the parts of a run that several builders wrote.
 fn together(parts: Vec<Listed>) -> Option<Listed> {
     let infos: Vec<&RunInfo> = parts.iter().filter_map(|part| part.info.as_ref()).collect();
     let several = infos.first().is_some_and(|info| info.builders > 1);
@@ -108,7 +108,7 @@ fn together(parts: Vec<Listed>) -> Option<Listed> {
     Some(Listed { path, bytes, writer, info, damage, ..first })
 }
 
-/// The run and builder in the name of a run's directory, `run-000042` or `run-000042-b1`.
+/// Returns the run and builder in the name of a run's directory, `run-000042` or `run-000042-b1`.
 pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
     let rest = name.strip_prefix("run-")?;
     let (run, builder) = match rest.split_once("-b") {
@@ -119,8 +119,8 @@ pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
     digits.then(|| run.parse().ok()).flatten().map(|run| (RunNumber(run), builder))
 }
 
-/// The directories of all builders of the run `run-000042`, in ascending order of builders; none where this path is there
-/// itself.
+/// Returns the directories of all builders of the run `run-000042`, in ascending order of builders; none if this path
+/// itself exists.
 pub fn parts_of(run: &Path) -> Vec<PathBuf> {
     let name = run.file_name().and_then(|name| name.to_str());
     let is_run = |name: &&str| !name.contains("-b") && parse_directory_name(name).is_some();
@@ -133,7 +133,7 @@ pub fn parts_of(run: &Path) -> Vec<PathBuf> {
         else {
             continue;
         };
-        // As it was named, not as it was searched for.
+        // The path as the caller wrote it, not as it was searched for.
         let path = run.with_file_name(part);
         let builder = parse_directory_name(part).map(|(_, builder)| builder);
         parts.extend(builder.filter(|_| path.join(FILE_NAME).exists()).map(|builder| (builder, path)));
@@ -142,7 +142,7 @@ pub fn parts_of(run: &Path) -> Vec<PathBuf> {
     parts.into_iter().map(|(_, path)| path).collect()
 }
 
-/// How many segment files there are, and how many bytes in them.
+/// Returns the number of segment files, and the number of bytes in them.
 fn segments(path: &Path) -> (u32, u64) {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let segments = entries.filter(|entry| entry.file_name().to_str().and_then(segment_number).is_some());

@@ -9,18 +9,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A segment file, mapped for reading; or a part of one that is elsewhere, fetched. It is shared by everything that was
-/// read from it, and goes with the last.
+/// A segment file, mapped for reading; or a fetched part of one that is elsewhere. It is shared by everything that was
+/// read from it, and released with the last user.
 ///
-/// Bytes are handed out only up to where the file was seen to hold whole blocks. A file that
-/// somebody cuts off afterwards ends a process that reads it with SIGBUS: runs are append-only, and Thalweg itself
-/// never shortens a file below the end of its last block.
+/// Only bytes up to the end of the whole blocks seen in the file are handed out. If the file is cut off afterwards, a
+/// process that reads it dies of SIGBUS: runs are append-only, and Thalweg itself never shortens a file below the end
+/// of its last block.
 pub struct Mapping {
     memory: Memory,
-    /// Where in the file the memory begins.
+    /// Offset in the file at which the memory begins.
     start: u64,
     path: Arc<Path>,
-    /// Up to where in the file there are bytes to read; a mapping may be longer than the file.
+    /// Offset in the file up to which there are bytes to read; a mapping may be longer than the file.
     confirmed: AtomicU64,
 }
 
@@ -30,28 +30,29 @@ enum Memory {
 }
 
 impl Mapping {
-    /// Maps a file of which `confirmed` bytes are known to be there, and room for it to grow to `reserve` bytes.
+    /// Maps a file of which `confirmed` bytes are known to exist, with room for it to grow to `reserve` bytes.
     pub(crate) fn new(file: &File, path: Arc<Path>, confirmed: u64, reserve: u64) -> io::Result<Arc<Self>> {
         let length = usize::try_from(confirmed.max(reserve).max(1)).map_err(|_| io::ErrorKind::FileTooLarge)?;
         // SAFETY: the mapping is read-only. Only bytes below `confirmed` are read, which the file has; the type's
-        // documentation says what becomes of a reader whose file is cut off. Whoever writes to the file meanwhile can
-        // change what is read, never where: every length is checked in the copy that is then used.
+        // documentation describes what happens to a reader whose file is cut off. A process that writes to the file
+        // meanwhile can change the bytes that are read, never their position: every length is checked in the copy that
+        // is then used.
         let map = unsafe { MmapOptions::new().len(length).map(file) }?;
         Ok(Arc::new(Self { memory: Memory::Mapped(map), start: 0, path, confirmed: AtomicU64::new(confirmed) }))
     }
 
-    /// Bytes of a file that is elsewhere, fetched from `start` of it on.
+    /// Wraps bytes of a file that is elsewhere, fetched from offset `start` on.
     pub(crate) fn fetched(path: Arc<Path>, start: u64, bytes: Vec<u8>) -> Arc<Self> {
         let confirmed = AtomicU64::new(start.saturating_add(bytes.len() as u64));
         Arc::new(Self { memory: Memory::Fetched(bytes), start, path, confirmed })
     }
 
-    /// The file.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// These bytes of the file, or nothing where it does not have them.
+    /// Returns these bytes of the file; `None` if it does not have them.
     #[inline]
     pub fn bytes(&self, range: Range<u64>) -> Option<&[u8]> {
         if range.end > self.confirmed.load(Ordering::Acquire) {
@@ -65,24 +66,24 @@ impl Mapping {
         }
     }
 
-    /// Has the disk begin to read these bytes, all at once instead of page by page as they are touched.
+    /// Lets the disk begin to read these bytes, all at once instead of page by page as they are accessed.
     pub(crate) fn prefetch(&self, range: Range<u64>) {
         let Memory::Mapped(map) = &self.memory else { return };
         let end = range.end.min(self.end());
         if let (Ok(start), Ok(length)) =
             (usize::try_from(range.start), usize::try_from(end.saturating_sub(range.start)))
         {
-            // Only advice: reading works without it.
+            // Advice only: reading works without it.
             let _ = map.advise_range(Advice::WillNeed, start, length);
         }
     }
 
-    /// Up to where in the file there are bytes to read.
+    /// Returns the offset in the file up to which there are bytes to read.
     pub(crate) fn end(&self) -> u64 {
         self.confirmed.load(Ordering::Acquire)
     }
 
-    /// Bytes of memory that it takes for itself: a mapping has none but the page cache's.
+    /// Returns the number of bytes of memory of its own: a mapping uses only the page cache.
     pub(crate) fn own_bytes(&self) -> usize {
         match &self.memory {
             Memory::Mapped(_) => 0,
@@ -90,7 +91,7 @@ impl Mapping {
         }
     }
 
-    /// Notes that the file has grown to `size` bytes; false where the mapping does not reach as far.
+    /// Records that the file has grown to `size` bytes; returns false if the mapping does not reach that far.
     pub(crate) fn confirm(&self, size: u64) -> bool {
         let fits = matches!(&self.memory, Memory::Mapped(map) if size <= map.len() as u64);
         if fits {

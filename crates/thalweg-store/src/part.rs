@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use thalweg_wire::{EventId, SourceId};
 
-/// What one builder wrote of a run, open for reading: all of it where there is one builder. It shows what was there when
-/// it was opened.
+/// The part of a run that one builder wrote, open for reading: the whole run if there is one builder. It shows the
+/// state of the run when it was opened.
 #[derive(Debug)]
 pub struct Part {
     files: Files,
@@ -38,7 +38,7 @@ pub struct Part {
     lost_blocks: u64,
 }
 
-/// A run's blocks, shared with the threads that read ahead.
+/// Blocks of a run, shared with the threads that read ahead.
 #[derive(Debug)]
 struct Opened {
     info: RunInfo,
@@ -46,36 +46,36 @@ struct Opened {
     tables: Mutex<Tables>,
 }
 
-/// Where reading had to stop, in a run that was not ended.
+/// Position at which reading had to stop, in a run that was not ended.
 #[derive(Debug, Clone, Serialize)]
 pub struct Recovery {
-    /// Data blocks in front of that place; all of them can be read.
+    /// Number of data blocks before that position; all of them can be read.
     pub blocks: u64,
-    /// The segment, by its file name.
+    /// File name of the segment.
     pub segment: String,
-    /// Bytes of it that can be read.
+    /// Number of bytes of the segment that can be read.
     pub offset: u64,
-    /// What is there instead of a block.
+    /// Description of what was found instead of a block.
     pub found: String,
-    /// Whether there is simply no more, as after a writer that died: not a trace of damage.
+    /// True if the data simply ends there, as after a writer that died, without any trace of damage.
     pub is_end: bool,
 }
 
 impl Part {
-    /// Opens it by its directory, or by any path inside it. Each segment that was closed is opened by its footer;
-    /// one that was not is read and checked block by block. Of a run that was ended, what is damaged or missing costs
-    /// itself only, and [`problems`](Self::problems) names it; one that is open counts up to the first block that is
-    /// not whole.
+    /// Opens the part by its directory, or by any path inside it. Each segment that was closed is opened by its footer;
+    /// one that was not is read and checked block by block. In a run that was ended, damaged or missing data affects
+    /// nothing else, and [`problems`](Self::problems) lists it; an open run counts up to the first block that is not
+    /// whole.
     ///
     /// # Errors
-    /// Where there is no run, or its `run.json` or a segment cannot be read. Damage in a segment is no error.
+    /// If there is no run, or its `run.json` or a segment cannot be read. Damage in a segment is not an error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         Self::read(Files::here(path.as_ref()))
     }
 
-    /// Opens one whose files are elsewhere. Of a segment that was closed only the footer is fetched, of one that was
-    /// not the blocks' headers and tables; a block is fetched, and checked, when it is used, and the one behind it
-    /// meanwhile where events are read in order. The last 128 MiB of blocks are kept.
+    /// Opens a part whose files are elsewhere. From a segment that was closed, only the footer is fetched, from one
+    /// that was not, the blocks' headers and tables. A block is fetched, and checked, when it is used; while events are
+    /// read in order, the next block is fetched ahead. The last 128 MiB of blocks are kept.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -83,8 +83,8 @@ impl Part {
         Self::read(Files::Elsewhere(files))
     }
 
-    /// Opens it with all that is whole of it, also of one that was not ended: what lies behind a place where no
-    /// block is, which nobody else may count on.
+    /// Opens the part with everything intact in it, also if the run was not ended: including the data after a position
+    /// without a valid block, on which no other reader may rely.
     pub(crate) fn open_in_pieces(path: &Path) -> Result<Self, StoreError> {
         Self::read_as(Files::here(path), RunState::Incomplete)
     }
@@ -93,9 +93,9 @@ impl Part {
         Self::read_as(files, RunState::Open)
     }
 
-    /// Reads a run; one that is open as if it was in state `open`.
+    /// Reads a run; an open run is read as if it were in state `open`.
     fn read_as(files: Files, open: RunState) -> Result<Self, StoreError> {
-        // The state first: a run that ends while its segments are read is read as one that is open.
+        // The state is read first: a run that ends while its segments are read is read as an open one.
         let info = files.info()?;
         let writer = (info.state == RunState::Open).then(|| files.writer());
         let state = if info.state == RunState::Open { open } else { info.state };
@@ -138,96 +138,98 @@ impl Part {
         })
     }
 
-    /// The run's directory; what messages call it, where that is elsewhere.
+    /// Returns the run's directory; for a run that is elsewhere, its name in messages.
     pub fn path(&self) -> &Path {
         self.files.path()
     }
 
-    /// The name of its directory, in which messages of a whole run name its files.
+    /// Returns the name of the run's directory, which messages about a whole run put before its file names.
     pub(crate) fn name(&self) -> String {
         self.path().file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// What its `run.json` says.
+    /// Returns the contents of its `run.json`.
     pub fn info(&self) -> &RunInfo {
         &self.opened.info
     }
 
-    /// Whether it was being written when it was opened; nothing for a run that had ended.
+    /// Returns whether the run was being written when it was opened; `None` for a run that had ended.
     pub fn writer(&self) -> Option<WriterLife> {
         self.writer
     }
 
-    /// Of a run that was not ended, where reading had to stop; nothing where the last segment ends with its footer.
+    /// Returns where reading had to stop in a run that was not ended; `None` if the last segment ends with its footer.
     pub fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
     }
 
-    /// What is wrong with it as far as opening it tells: blocks and segments that are missing, footers that are, and
-    /// what its `run.json` cannot say. What is wrong inside a block, reading it tells, and [`verify`](crate::verify).
+    /// Returns the problems found on opening the run: missing blocks, segments and footers, and contradictions in its
+    /// `run.json`. Problems inside a block are found by reading it, and by [`verify`](crate::verify).
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// How many blocks are known to be missing.
+    /// Returns the number of blocks known to be missing.
     pub fn lost_blocks(&self) -> u64 {
         self.lost_blocks
     }
 
-    /// The sources that each event has a record of, in ascending order.
+    /// Returns the sources of which each event has a record, in ascending order.
     pub(crate) fn sources(&self) -> &[SourceId] {
         &self.sources
     }
 
-    /// How many events it has, complete or not.
+    /// Returns the number of events, complete or not.
     pub fn len(&self) -> u64 {
         self.closings.iter().fold(0, |sum, closing| sum.saturating_add(closing.count.into()))
     }
 
-    /// Whether the events and blocks are here that `run.json` says were written, where it says so: of a run that has
-    /// ended.
+    /// Returns whether all events and blocks are present that `run.json` declares as written. It declares them for a
+    /// run that has ended.
     pub fn is_whole(&self) -> bool {
         let RunInfo { state, totals, .. } = self.info();
         let is_here = totals.events <= self.len() && totals.blocks <= self.blocks().len() as u64;
         *state == RunState::Open || is_here
     }
 
-    /// Whether it has no event.
+    /// Returns whether the run has no event.
     pub fn is_empty(&self) -> bool {
         self.closings.is_empty()
     }
 
-    /// How many segment files it has.
+    /// Returns the number of its segment files.
     pub fn segments(&self) -> u32 {
         self.segments
     }
 
-    /// Bytes in its data blocks.
+    /// Returns the number of bytes in its data blocks.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Its data blocks, in the order of the files.
+    /// Returns its data blocks, in the order of the files.
     pub fn blocks(&self) -> &[StoredBlock] {
         &self.opened.blocks
     }
 
-    /// Its closings, in ascending order of their first events.
+    /// Returns its closings, in ascending order of their first events.
     pub fn closings(&self) -> &[Closing] {
         &self.closings
     }
 
-    /// The numbers of its events, in ascending order, from event `first` on, whether there is one of this number or not.
+    /// Returns the numbers of its events, in ascending order, from event `first` on, whether or not an event of this
+    /// number exists.
     pub(crate) fn event_ids_from(&self, first: EventId) -> PartIds {
         PartIds::new(Arc::clone(&self.closings), first)
     }
 
-    /// The number of the event that has so many in front of it, in ascending order; nothing where there are no more.
+    /// Returns the number of the event at position `place`, counted from 0 in ascending order; `None` if there are
+    /// fewer events.
     pub fn nth_event(&self, place: u64) -> Option<EventId> {
         self.places().nth(&self.closings, place)
     }
 
-    /// How many of its events come before number `id`, whether there is an event of this number or not.
+    /// Returns the number of events whose numbers are below `id`, whether or not an event of this number exists.
     pub fn events_before(&self, id: EventId) -> u64 {
         id.0.checked_sub(1).map_or(0, |last| self.places().through(&self.closings, EventId(last)))
     }
@@ -236,17 +238,17 @@ impl Part {
         self.places.get_or_init(|| Places::new(&self.closings))
     }
 
-    /// How an event was closed; nothing where it was not.
+    /// Returns the status with which an event was closed; `None` if it was not closed.
     pub fn status(&self, id: EventId) -> Option<EventStatus> {
         let mut candidates = self.by_closing.around(id).map(|place| &self.closings[place]);
         candidates.find(|closing| closing.contains(id)).map(|closing| closing.status)
     }
 
-    /// The fragments of an event that is known to be closed. The first time that a block is touched, its CRC is
+    /// Returns the fragments of an event that is known to be closed. When a block is first accessed, its CRC is
     /// checked.
     ///
     /// # Errors
-    /// Where it has not exactly one record of each source in the blocks that can be read.
+    /// If the event does not have exactly one record of each source in the readable blocks.
     pub fn read_event(&self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
         let mut fragments = Vec::with_capacity(self.info().sources.len());
         let mut damaged = None;
@@ -256,7 +258,7 @@ impl Part {
             }
             let Table { block, entries } = match self.opened.table(place) {
                 Ok(table) => table,
-                // It may have nothing of the event: that its range reaches the event says no more.
+                // The block may contain nothing of the event: that the event is in its range does not prove more.
                 Err(error @ StoreError::Format { .. }) => {
                     damaged = Some(error);
                     continue;
@@ -273,20 +275,20 @@ impl Part {
         Ok(Event { id, status, fragments })
     }
 
-    /// Its files, wherever they are.
+    /// Returns its files, wherever they are.
     pub(crate) fn files(&self) -> &Files {
         &self.files
     }
 
-    /// Has the disk begin to read a block that was not read yet, and those behind it where the whole run is gone
-    /// through.
+    /// Lets the disk begin to read a block that was not read yet, and the following blocks as well if the whole run is
+    /// read in order.
     pub(crate) fn prefetch(&self, place: usize, in_order: bool) {
         self.opened.prefetch(place, in_order);
     }
 }
 
-/// An error where an event has not exactly one record of each source. `fragments` are in ascending order of sources,
-/// and so are `sources`.
+/// Returns an error if an event does not have exactly one record of each source. `fragments` are in ascending order of
+/// sources, and so are `sources`.
 pub(crate) fn one_of_each(
     fragments: &[Fragment],
     sources: &[SourceId],
@@ -301,7 +303,7 @@ pub(crate) fn one_of_each(
 }
 
 impl Opened {
-    /// A block, and its fragment table in ascending order of events.
+    /// Returns a block, and its fragment table in ascending order of events.
     fn table(self: &Arc<Self>, place: usize) -> Result<Table, StoreError> {
         let mut tables = self.tables();
         let is_first_touch = tables.last.replace(place) != Some(place);
@@ -331,7 +333,7 @@ impl Opened {
         Ok(table)
     }
 
-    /// Has the disk begin to read a block that is here.
+    /// Lets the disk begin to read a block of a local file, and the next ones if `in_order` is set.
     fn prefetch(&self, place: usize, in_order: bool) {
         let ahead = if in_order { PREFETCH } else { 0 };
         let end = (place + ahead).min(self.blocks.len() - 1);
@@ -340,12 +342,13 @@ impl Opened {
         }
     }
 
-    /// Begins to fetch a block that is elsewhere. When it is asked for meanwhile, that waits for what is under way.
+    /// Begins to fetch a block that is elsewhere. A request for the block in the meantime waits for the fetch under
+    /// way.
     fn fetch_ahead(self: &Arc<Self>, place: usize) {
         if self.blocks.get(place).is_some_and(StoredBlock::to_fetch_ahead) {
             let opened = Arc::clone(self);
             let fetch = move || {
-                // Where it fails it is fetched again when it is asked for: that tells the error.
+                // If this fails, the block is fetched again on request, which reports the error.
                 let _ = opened.read_table(place);
                 opened.blocks[place].fetched_ahead();
             };
@@ -358,15 +361,15 @@ impl Opened {
     }
 }
 
-/// What was found in the segments so far.
+/// Findings in the segments read so far.
 #[derive(Debug)]
 struct Found<'a> {
     info: &'a RunInfo,
-    /// Of a run that was ended, what is behind a place without a block counts.
+    /// State that the run is read in: if it is not open, the data after a position without a block counts.
     state: RunState,
-    /// The number of the block that comes next.
+    /// Number of the next expected block.
     due: u64,
-    /// The segment that comes next.
+    /// Number of the next expected segment.
     next_segment: u32,
     blocks: Vec<StoredBlock>,
     closings: Vec<Closing>,
@@ -374,18 +377,19 @@ struct Found<'a> {
     recovery: Option<Recovery>,
     problems: Vec<Problem>,
     lost_blocks: u64,
-    /// What was met since the last block; the number of the next tells what is missing there.
+    /// Anything found since the last block that was not a block; the number of the next block shows which are missing
+    /// there.
     trouble: Option<Trouble>,
 }
 
-/// Something else than the block that was due.
+/// Data found in place of the expected block.
 #[derive(Debug)]
 struct Trouble {
     file: String,
-    /// Where in the file; nothing where the file itself cannot be read.
+    /// Offset in the file, in bytes; `None` if the file itself cannot be read.
     offset: Option<u64>,
     found: String,
-    /// Whether there is simply no more.
+    /// True if the data simply ends there.
     is_end: bool,
 }
 
@@ -414,7 +418,7 @@ impl<'a> Found<'a> {
         Expected { run: self.info.run, builder: self.info.builder, block: self.due }
     }
 
-    /// Adds a segment; false where those behind it do not count.
+    /// Adds a segment; returns false if later segments do not count.
     fn read_segment(
         &mut self,
         file: &Arc<SegmentFile>,
@@ -423,14 +427,14 @@ impl<'a> Found<'a> {
     ) -> Result<bool, StoreError> {
         let info = self.info;
         self.begin(number);
-        // Of a file elsewhere that is being written, only reading tells where it ends; and it has no footer yet.
+        // The end of a remote file that is being written is only found by reading it; and it has no footer yet.
         let is_growing = next.is_none() && info.state == RunState::Open && file.here().is_none();
         if !is_growing && self.read_by_footer(file).map_err(StoreError::io("reading", file.path()))? {
             return Ok(true);
         }
         let (first, first_closing) = (self.blocks.len(), self.closings.len());
         let mut walk = Walk::open(Arc::clone(file), info, Depth::Tables)?;
-        // A writer may be faster than whoever reads: what it adds meanwhile is not waited for.
+        // A writer may be faster than the reader: data added meanwhile is not waited for.
         let length = file.length().map_err(StoreError::io("reading", file.path()))?;
         let end = if self.state == RunState::Open { length } else { u64::MAX };
         loop {
@@ -439,7 +443,7 @@ impl<'a> Found<'a> {
             match step {
                 Step::Block(place) => {
                     self.arrived(self.due);
-                    // A closing that makes no sense passed the block's CRC: the writer's fault, which `verify` reports.
+                    // An invalid closing in a block whose CRC is right is the writer's fault, which `verify` reports.
                     self.closings.extend(place.closings().flatten());
                     let entry = FooterEntry::new(place.offset, self.due, place.header.fragment_entries(place.bytes()));
                     self.blocks.push(match file.here() {
@@ -451,7 +455,7 @@ impl<'a> Found<'a> {
                 }
                 Step::Footer(footer) => {
                     self.arrived(self.due);
-                    // What the blocks said that are missing, it knows.
+                    // The footer also has the closings of missing blocks.
                     if footer.blocks.len() > self.blocks.len() - first {
                         self.closings.truncate(first_closing);
                         self.closings.extend_from_slice(&footer.closings);
@@ -470,8 +474,8 @@ impl<'a> Found<'a> {
                     let name = segment_name(number);
                     if self.state == RunState::Open {
                         let begins = |next: &SegmentFile| next.begins_with(self.expected());
-                        // A writer that began the next segment before it could close this one left no gap: the numbers
-                        // go on there, whatever is here.
+                        // A writer that began the next segment before it could close this one left no gap: the block
+                        // numbers continue there, whatever is found here.
                         let reading = StoreError::io("reading", file.path());
                         let goes_on = is_end && next.is_some() || next.map_or(Ok(false), begins).map_err(reading)?;
                         if !goes_on {
@@ -489,7 +493,8 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// That the name of a segment belongs to something else; false where those behind it do not count.
+    /// Records that something other than a file has the name of a segment; returns false if later segments do not
+    /// count.
     fn no_file(&mut self, number: u32, found: &str) -> bool {
         self.begin(number);
         if self.state == RunState::Open {
@@ -500,7 +505,7 @@ impl<'a> Found<'a> {
         true
     }
 
-    /// Begins a segment: those in front of it that were not there are missing.
+    /// Begins a segment: segments before it that were not found are missing.
     fn begin(&mut self, number: u32) {
         if number > self.next_segment {
             self.absent(number);
@@ -508,7 +513,7 @@ impl<'a> Found<'a> {
         self.next_segment = number.saturating_add(1);
     }
 
-    /// That the segments that should come next, up to `end`, are not there.
+    /// Records that the next expected segments, up to `end`, do not exist.
     fn absent(&mut self, end: u32) {
         if self.state == RunState::Open {
             return;
@@ -521,24 +526,24 @@ impl<'a> Found<'a> {
         self.in_trouble(segment_name(first), None, found, false);
     }
 
-    /// Notes where an open run ends.
+    /// Records where an open run ends.
     fn stopped(&mut self, segment: String, offset: u64, found: String, is_end: bool) {
         self.recovery = Some(Recovery { blocks: self.blocks.len() as u64, segment, offset, found, is_end });
     }
 
-    /// Notes something that is not the block that was due.
+    /// Records data that is not the expected block.
     fn in_trouble(&mut self, file: String, offset: Option<u64>, found: String, is_end: bool) {
         self.arrived(self.due);
         self.trouble = Some(Trouble { file, offset, found, is_end });
     }
 
-    /// Notes that block `number` comes next: those that were due before it are missing, where something else was met.
+    /// Records that block `number` comes next: expected blocks before it are missing, if anything else was found.
     fn arrived(&mut self, number: u64) {
         let (first, blocks) = (self.due, number.saturating_sub(self.due));
         self.due = number.max(self.due);
         let Some(Trouble { file, offset, found, is_end }) = self.trouble.take() else { return };
         let kind = match (blocks, offset) {
-            // Nothing is lost with it. A footer is not there where its writer died, or could not write it.
+            // No block is lost with it. A footer is missing if its writer died, or could not write it.
             (0, Some(_)) if self.state == RunState::Open || is_end && self.state != RunState::Complete => return,
             (0, Some(_)) => ProblemKind::Segment { found },
             (0, None) => ProblemKind::File { found },
@@ -553,7 +558,7 @@ impl<'a> Found<'a> {
         self.problems.push(Problem::new(FILE_NAME.to_owned(), None, kind));
     }
 
-    /// What is still missing at the end.
+    /// Records what is still missing at the end.
     fn end(mut self) -> Self {
         let RunInfo { state, totals, builder, builders, .. } = self.info;
         if *state != RunState::Open {
@@ -581,13 +586,13 @@ impl<'a> Found<'a> {
         self
     }
 
-    /// Whether a footer names the blocks that were found behind the first so many.
+    /// Returns whether a footer names the blocks that were found, starting with block `first` of this list.
     fn agrees(&self, footer: &Footer, first: usize) -> bool {
         let found = self.blocks[first..].iter().map(|block| (block.number(), block.offset(), block.range()));
         footer.blocks.iter().map(|entry| (entry.block, entry.offset, (entry.first, entry.last))).eq(found)
     }
 
-    /// Adds a segment by its footer; false where it has none that can be trusted.
+    /// Adds a segment by its footer; returns false if it has no valid one.
     fn read_by_footer(&mut self, file: &Arc<SegmentFile>) -> io::Result<bool> {
         let Some((first, footer)) = trusted_footer(file, self.info)? else { return Ok(false) };
         let is_due = first == self.due || first > self.due && self.state != RunState::Open;
@@ -619,11 +624,11 @@ impl<'a> Found<'a> {
     }
 }
 
-/// The footer that a segment of this run ends with, and the number of the segment's first block; nothing where it has
-/// none that can be trusted.
+/// Returns the footer at the end of a segment of this run, and the number of the segment's first block; `None` if it
+/// has no valid footer.
 pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<Option<(u64, Footer)>> {
     let size = file.length()?;
-    // As a rule the footer is in it: one request where the file is elsewhere.
+    // Usually the tail contains the footer: one request if the file is elsewhere.
     let tail_begins = size.saturating_sub(TAIL);
     let mut tail = vec![0; usize::try_from(size - tail_begins).unwrap_or(0)];
     let there = file.read_up_to(&mut tail, tail_begins)?;
@@ -652,22 +657,23 @@ pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<O
     Ok((ours && in_sequence && apart && inside).then_some((first, footer)))
 }
 
-/// An event that another builder builds: event `e` belongs to number `e` modulo their count, unless they were assigned.
+/// Returns an event that another builder builds: event `e` belongs to builder `e` modulo their number, unless events
+/// were assigned.
 pub(crate) fn others_event(closings: &[Closing], info: &RunInfo) -> Option<u64> {
     let RunInfo { builder, builders, .. } = *info;
     let is_ours = |event: &u64| event % u64::from(builders) == u64::from(builder);
-    // What makes no sense by itself says nothing about the events. Where they were assigned, any may be ours.
+    // Invalid builder numbers prove nothing about the events. If the events were assigned, any may be ours.
     let closings = closings.iter().filter(|_| builder < builders && info.stride() == builders);
     let two = |closing: &Closing| closing.events().take(2).map(|event| event.0).find(|event| !is_ours(event));
     closings.filter_map(two).next()
 }
 
-/// Finds those of many ranges of events that may hold one event.
+/// Index that finds, among many ranges of events, those that may contain a given event.
 #[derive(Debug)]
 pub(crate) struct Reach {
-    /// First event and place of each range, in ascending order.
+    /// First event and index of each range, in ascending order.
     first: Vec<(EventId, u32)>,
-    /// The highest last event of all ranges up to here.
+    /// Highest last event of all ranges up to this one.
     highest: Vec<EventId>,
 }
 
@@ -684,34 +690,34 @@ impl Reach {
         Self { first: sorted.into_iter().map(|(first, _, place)| (first, place)).collect(), highest }
     }
 
-    /// Places of the ranges that begin at or before `id` and may reach it.
+    /// Returns the indices of the ranges that begin at or before `id` and may reach it.
     pub(crate) fn around(&self, id: EventId) -> impl Iterator<Item = usize> + '_ {
         let end = self.first.partition_point(|(first, _)| *first <= id);
         (0..end).rev().take_while(move |at| self.highest[*at] >= id).map(|at| self.first[at].1 as usize)
     }
 }
 
-/// A block that was touched, and its fragment table in ascending order of events.
+/// A block that was accessed, and its fragment table in ascending order of events.
 #[derive(Debug, Clone)]
 struct Table {
     block: Arc<ReadBlock>,
     entries: Arc<[FragmentEntry]>,
 }
 
-/// Blocks that were touched lately: their tables, and those of their bytes that were fetched.
+/// Recently accessed blocks: their tables, and their bytes if these were fetched.
 #[derive(Debug, Default)]
 struct Tables {
     known: HashMap<usize, Table>,
     order: VecDeque<usize>,
     entries: usize,
     fetched: usize,
-    /// The block that was touched last.
+    /// Index of the block that was accessed last.
     last: Option<usize>,
 }
 
 impl Tables {
     fn insert(&mut self, place: usize, table: &Table) {
-        // Somebody else may have read it at the same time.
+        // Another thread may have read it at the same time.
         if self.known.contains_key(&place) {
             return;
         }
@@ -728,11 +734,11 @@ impl Tables {
     }
 }
 
-/// Blocks that are read ahead of the one in use when a run is gone through in order.
+/// Number of blocks that are read ahead of the one in use when a run is read in order.
 const PREFETCH: usize = 8;
-/// Entries of fragment tables kept in memory: 64 MiB of them.
+/// Maximum number of fragment table entries kept in memory: 64 MiB of them.
 const MAX_TABLE_ENTRIES: usize = 4 << 20;
-/// Bytes of fetched blocks kept in memory.
+/// Maximum number of bytes of fetched blocks kept in memory.
 const MAX_FETCHED: usize = 128 << 20;
-/// Bytes at the end of a segment that are read at once: the footer of 2000 blocks, 8 GB of them.
+/// Number of bytes read at once at the end of a segment: the footer of 2000 blocks, which are 8 GB.
 const TAIL: u64 = 64 << 10;

@@ -1,25 +1,26 @@
-//! Which event stands at which place in a run's order.
+//! Lookup of events by their position in a run's order, and of positions by event.
 
 use crate::format::Closing;
 use thalweg_wire::EventId;
 
-/// Finds events by their place among all of a run, and places by events. It knows of closings only, so it takes no
-/// memory for single events. An event that was closed twice, which only a damaged run has, has two places.
+/// Index that finds events by their position among all events of a run, and positions by event. It stores closings
+/// only, so it takes no memory for single events. An event that was closed twice, which occurs only in a damaged run,
+/// has two positions.
 #[derive(Debug)]
 pub(crate) struct Places(Vec<Group>);
 
-/// Closings whose ranges of events overlap; as a rule one alone.
+/// Closings whose ranges of events overlap; usually a single one.
 #[derive(Debug)]
 struct Group {
     first: EventId,
-    /// Events of all groups in front of this one.
+    /// Number of events in all earlier groups.
     before: u64,
-    /// Where its closings begin.
+    /// Index of the group's first closing.
     begin: usize,
 }
 
 impl Places {
-    /// `closings` are in ascending order of their first events.
+    /// Builds the index from `closings` in ascending order of their first events.
     pub(crate) fn new(closings: &[Closing]) -> Self {
         let mut groups = Vec::new();
         let (mut before, mut highest) = (0_u64, None);
@@ -33,18 +34,18 @@ impl Places {
         Self(groups)
     }
 
-    /// How many events there are up to `id`, itself included.
+    /// Returns the number of events up to and including `id`.
     pub(crate) fn through(&self, closings: &[Closing], id: EventId) -> u64 {
         let Some(at) = self.0.partition_point(|group| group.first <= id).checked_sub(1) else { return 0 };
         self.0[at].before.saturating_add(through(self.members(closings, at), id))
     }
 
-    /// The event with so many in front of it.
+    /// Returns the event at position `place`, counted from 0.
     pub(crate) fn nth(&self, closings: &[Closing], place: u64) -> Option<EventId> {
         let at = self.0.partition_point(|group| group.before <= place).checked_sub(1)?;
         let members = self.members(closings, at);
         let place = place - self.0[at].before;
-        // The lowest event that more than `place` of the group reach up to.
+        // Search for the lowest number up to which there are more than `place` events of the group.
         let (mut low, mut high) = (self.0[at].first.0, members.iter().map(|closing| closing.last().0).max()?);
         if through(members, EventId(high)) <= place {
             return None;
@@ -68,7 +69,7 @@ impl Places {
     }
 }
 
-/// How many events of these closings there are up to `id`.
+/// Returns the number of events of these closings up to and including `id`.
 fn through(closings: &[Closing], id: EventId) -> u64 {
     let of = |closing: &Closing| {
         let steps = id.0.checked_sub(closing.first.0).map(|ahead| ahead / closing.stride);

@@ -1,5 +1,6 @@
-//! Writes a run: sealed blocks go to segment files, several writes under way at once, while the caller fills the next
-//! block.
+//! Writes a run: sealed blocks go to segment files while the caller fills the next block.
+//!
+//! Several writes are under way at once.
 
 mod begin;
 mod config;
@@ -23,22 +24,22 @@ use thalweg_arena::Registration;
 use thalweg_uring::{File, Operation};
 use thalweg_wire::{RunNumber, TaiNanos};
 
-/// A block that is not needed by the recorder any more. Blocks come back in the order in which they were submitted.
+/// A block that the recorder no longer needs. Blocks come back in the order in which they were submitted.
 #[derive(Debug)]
 pub struct Finished {
-    /// The block; it still knows its fragments and closings.
+    /// Block, with its fragments and closings.
     pub block: BlockWriter,
-    /// Whether all of it is in the file. Where it is not, none of its fragments can be read back: they are lost, and so
-    /// are those of all blocks behind it.
+    /// Result of the write: `Ok` if the whole block is in the file. Otherwise none of its fragments can be read back:
+    /// they are lost, and so are those of all later blocks.
     pub result: Result<(), WriteError>,
 }
 
 /// A run that is on disk.
 #[derive(Debug)]
 pub struct FinishedRun {
-    /// Where.
+    /// Directory of the run.
     pub path: PathBuf,
-    /// What its `run.json` says.
+    /// Contents of its `run.json`.
     pub info: RunInfo,
     /// Blocks that were still under way when the run was finished, in order.
     pub blocks: Vec<Finished>,
@@ -46,39 +47,39 @@ pub struct FinishedRun {
 
 /// Writes one run.
 ///
-/// Its file descriptor ([`AsFd`]) is readable when [`reap`](Self::reap) has something to do, except where io_uring has
-/// begun to refuse operations in the middle of a run: reap now and then besides. With io_uring, waits of the thread
-/// that submits may be interrupted (`EINTR`) by a completion: wait again. A recorder that is dropped instead of
-/// [finished](Self::finish) leaves a run that is open, as if its writer had died.
+/// Its file descriptor ([`AsFd`]) is readable when [`reap`](Self::reap) has something to do, except if io_uring has
+/// begun to refuse operations in the middle of a run: call `reap` now and then as well. With io_uring, waits of the
+/// submitting thread may be interrupted (`EINTR`) by a completion: wait again. A recorder that is dropped without being
+/// [finished](Self::finish) leaves an open run, as if its writer had died.
 #[derive(Debug)]
 pub struct Recorder {
     engine: Engine,
     disk: Disk,
-    /// The engine knows the blocks.
+    /// Registration of the blocks with the engine.
     _registration: Option<Registration>,
     method: RecorderMethod,
     path: PathBuf,
     info: RunInfo,
     next_info: RunFile,
     segment_bytes: u64,
-    /// How much space is set aside for each segment: room for its footer is part of it, so that a disk that is full
-    /// later does not keep it from being closed.
+    /// Number of bytes allocated for each segment, space for its footer included, so that a disk that becomes full
+    /// later does not prevent the segment from being closed.
     segment_space: u64,
-    /// The segment being filled is the last; those before it are being closed.
+    /// Segment being filled, last, after the segments that are being closed.
     segments: VecDeque<Segment>,
-    /// Set once no more blocks come.
+    /// Set once no more blocks will be submitted.
     ending: bool,
     in_flight: VecDeque<InFlight>,
-    /// Blocks submitted so far, hence the number of the next.
+    /// Number of blocks submitted so far, which is the number of the next block.
     submitted: u64,
     failure: Option<Failure>,
-    /// What went wrong beside blocks that could not be written.
+    /// Errors other than blocks that could not be written.
     complaints: Vec<StoreError>,
-    /// Bytes of the segment that is being filled that are written, and may be lost with the power.
+    /// Number of bytes of the segment being filled that are written but may be lost in a power failure.
     unsynced: u64,
-    /// How many operations bring something to the disk itself, beside those that close a segment.
+    /// Number of sync operations under way, other than those that close a segment.
     syncing: u32,
-    /// The run's directory. It is locked (`flock`) as long as the run is being written.
+    /// Directory of the run. It is locked (`flock`) as long as the run is being written.
     directory: Arc<OwnedFd>,
 }
 
@@ -89,7 +90,7 @@ struct InFlight {
     segment: u32,
     offset: u64,
     length: u32,
-    /// Bytes of it known to be in the file.
+    /// Number of bytes of the block known to be in the file.
     done: u32,
     sealed: TaiNanos,
     state: WriteState,
@@ -97,7 +98,7 @@ struct InFlight {
 
 #[derive(Debug)]
 enum WriteState {
-    /// Its segment is being made.
+    /// Block that waits for its segment to be created.
     Waiting(BlockWriter),
     /// The engine has the block.
     UnderWay,
@@ -113,16 +114,16 @@ struct Failure {
     error: WriteError,
 }
 
-/// Segments that are open at a time: the one that is filled, and those that are being closed. Blocks of others wait: a disk
-/// that closes files more slowly than they are filled is a slow disk.
+/// Maximum number of segments open at a time: the segment being filled, and those being closed. Blocks of other
+/// segments wait: a disk that closes files more slowly than they are filled is a slow disk.
 const MOST_SEGMENTS: usize = 8;
 
 impl Recorder {
-    /// Seals `block` and begins to write it; returns at once. It comes back from [`reap`](Self::reap), written or not.
-    /// An empty block comes back without being written.
+    /// Seals `block` and begins to write it; returns at once. The block comes back from [`reap`](Self::reap), written
+    /// or not. An empty block comes back without being written.
     ///
     /// # Panics
-    /// Where reserved spans of it are out.
+    /// If reserved spans of the block are in use.
     pub fn submit(&mut self, mut block: BlockWriter, now: TaiNanos) {
         if self.failure.is_some() || block.is_empty() {
             self.hand_back(block, now);
@@ -140,8 +141,8 @@ impl Recorder {
         }
     }
 
-    /// Takes note of what the disk has finished, and returns the next block that is, in the order of submission. Does
-    /// not wait. Call it until it returns nothing whenever the file descriptor is readable.
+    /// Processes the operations that the disk has completed, and returns the next finished block, in the order of
+    /// submission. Does not wait. Call it until it returns `None` whenever the file descriptor is readable.
     pub fn reap(&mut self) -> Option<Finished> {
         if let Some(finished) = self.take_finished() {
             return Some(finished);
@@ -154,10 +155,10 @@ impl Recorder {
         finished
     }
 
-    /// As [`reap`](Self::reap), but waits until a block is finished; nothing is returned where none is under way.
+    /// As [`reap`](Self::reap), but waits until a block is finished; returns `None` if no block is under way.
     ///
     /// # Errors
-    /// Where the kernel cannot be waited for. That a block was not written, [`Finished`] says.
+    /// If waiting for the kernel fails. A failed write is reported in [`Finished`] instead.
     pub fn wait(&mut self) -> Result<Option<Finished>, StoreError> {
         loop {
             if let Some(finished) = self.reap() {
@@ -170,24 +171,26 @@ impl Recorder {
         }
     }
 
-    /// No more blocks come: the last segment is closed, once all are written. [`reap`](Self::reap) goes on with that.
+    /// Declares that no more blocks will be submitted: the last segment is closed once all blocks are written, in later
+    /// calls of [`reap`](Self::reap).
     pub fn end(&mut self) {
         self.ending = true;
         self.close_segments();
     }
 
-    /// Whether nothing is under way any more, so that [`finish`](Self::finish) will not wait: behind [`end`](Self::end).
+    /// Returns whether [`end`](Self::end) was called and nothing is under way any more, so that
+    /// [`finish`](Self::finish) will not wait.
     pub fn is_ended(&self) -> bool {
         self.ending && self.in_flight.is_empty() && self.segments.is_empty() && self.syncing == 0
     }
 
-    /// Bytes of the segment that is being filled that are written, and would be lost if the power failed. 0 while they
-    /// are being brought to the disk itself.
+    /// Returns the number of bytes of the segment being filled that are written but would be lost in a power failure; 0
+    /// while they are being synced.
     pub fn unsynced(&self) -> u64 {
         if self.syncing > 0 { 0 } else { self.unsynced }
     }
 
-    /// Begins to bring what is written to the disk itself; returns at once. The file descriptor is readable when that is
+    /// Begins to sync to disk what is written; returns at once. The file descriptor becomes readable when the sync is
     /// done. Each segment is also synced when it is closed.
     pub fn sync(&mut self) {
         if self.unsynced() == 0 {
@@ -202,8 +205,8 @@ impl Recorder {
     /// reaped before come back with the result, so a caller whose ledger depends on them reaps first.
     ///
     /// # Errors
-    /// Where the kernel cannot be waited for, or the last `run.json` cannot be written: readers then see a run whose
-    /// writer died. Blocks that could not be written are no error here, but a reason in `run.json`.
+    /// If waiting for the kernel fails, or the final `run.json` cannot be written: readers then see a run whose writer
+    /// died. Blocks that could not be written are not an error here, but a reason in `run.json`.
     pub fn finish(mut self, end: RunEnd) -> Result<FinishedRun, StoreError> {
         let mut blocks = Vec::new();
         while let Some(finished) = self.wait()? {
@@ -229,7 +232,7 @@ impl Recorder {
                 info.reasons.push(sentence);
             }
         }
-        // A footer that had no room on a disk that was full anyway is not another reason.
+        // A footer that had no space on a disk that was full anyway is not another reason.
         let full = self.failure().is_some_and(WriteError::is_full);
         let complaints = self.complaints.iter().filter(|complaint| !(full && complaint.is_full()));
         info.reasons.extend(complaints.map(ToString::to_string));
@@ -247,38 +250,38 @@ impl Recorder {
         Ok(FinishedRun { path: self.path.clone(), info, blocks })
     }
 
-    /// The run's number.
+    /// Returns the run's number.
     pub fn run(&self) -> RunNumber {
         RunNumber(self.info.run)
     }
 
-    /// The run's directory.
+    /// Returns the run's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What `run.json` says so far, totals up to date.
+    /// Returns the contents of `run.json` so far, with up-to-date totals.
     pub fn info(&self) -> &RunInfo {
         &self.info
     }
 
-    /// Which method it uses.
+    /// Returns the method of writing in use.
     pub fn method(&self) -> &RecorderMethod {
         &self.method
     }
 
-    /// Blocks submitted and not handed back yet.
+    /// Returns the number of blocks submitted and not handed back yet.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// The write that failed first; after it nothing more is written.
+    /// Returns the error of the first write that failed; nothing is written after it.
     pub fn failure(&self) -> Option<&WriteError> {
         self.failure.as_ref().map(|failure| &failure.error)
     }
 
-    /// Sees to it that the last segment can take `length` more bytes: where it is another, its file is begun to be made,
-    /// and its blocks wait for that.
+    /// Makes sure that the last segment can take `length` more bytes: if a new segment is needed, its file begins to be
+    /// created, and its blocks wait for that.
     fn make_room(&mut self, length: u32) {
         let Some(last) = self.segments.back() else { return };
         if last.end == 0 || last.end + u64::from(length) <= self.segment_bytes {
@@ -286,12 +289,12 @@ impl Recorder {
         }
         let segment = last.number + 1;
         self.segments.push_back(Segment::announced(&self.disk, &self.path, segment, self.submitted));
-        // What is behind is synced when its segment is closed.
+        // The previous segment is synced when it is closed.
         self.unsynced = 0;
         self.make_files();
     }
 
-    /// Begins to make the files of segments that have none yet, as far as not too many are open.
+    /// Begins to create the files of segments that have none yet, up to the maximum number of open segments.
     fn make_files(&mut self) {
         for place in 0..self.segments.len().min(MOST_SEGMENTS) {
             let segment = &mut self.segments[place];
@@ -304,7 +307,7 @@ impl Recorder {
         }
     }
 
-    /// The file of a segment was made, or not.
+    /// Handles the result of creating a segment's file.
     fn note_made(&mut self, number: u32, made: Result<Option<OwnedFd>, Errno>) -> Result<(), StoreError> {
         let space = self.method.allocated_ahead.then_some(self.segment_space);
         let Some(segment) = self.segments.iter_mut().find(|segment| segment.number == number) else { return Ok(()) };
@@ -317,7 +320,7 @@ impl Recorder {
         outcome
     }
 
-    /// Begins the writes that have waited for a segment; where it could not be made, they have failed.
+    /// Begins the writes that have waited for a segment; if the segment could not be created, they fail.
     fn begin_waiting(&mut self, number: u32) {
         for place in 0..self.in_flight.len() {
             let entry = &mut self.in_flight[place];
@@ -344,7 +347,7 @@ impl Recorder {
         self.submitted += 1;
     }
 
-    /// Queues a block that is not written, behind those that are.
+    /// Queues a block that is not written, after those that are.
     fn hand_back(&mut self, block: BlockWriter, now: TaiNanos) {
         let state = match &self.failure {
             Some(failure) => WriteState::Failed(block, Errno::from_raw_os_error(failure.error.errno)),
@@ -361,7 +364,7 @@ impl Recorder {
         self.engine.start(Operation::nothing(Job::Wake));
     }
 
-    /// Begins to write what is not written yet of the block at `place` in the queue, or has it wait for its segment.
+    /// Begins to write the unwritten part of the block at `place` in the queue, or makes it wait for its segment.
     fn start_write(&mut self, place: usize, block: BlockWriter) {
         let entry = &mut self.in_flight[place];
         let Some(segment) = self.segments.iter().find(|segment| segment.number == entry.segment) else { return };
@@ -377,7 +380,7 @@ impl Recorder {
         self.engine.start(Operation::write(segment.file(), job, range, offset));
     }
 
-    /// Takes note of an operation that is over, or that could not be begun.
+    /// Processes a completed operation, also one that could not be begun.
     fn note(&mut self, done: Done) {
         let (limit, result) = (self.segment_space, done.result);
         let outcome = match done.job {
@@ -411,7 +414,7 @@ impl Recorder {
             Job::Remove { segment } => {
                 self.syncing -= 1;
                 if result == Err(Errno::INVAL) {
-                    // A kernel that does not remove files by io_uring.
+                    // A kernel that cannot remove files through io_uring.
                     let _ = self.disk.remove_file(&self.path.join(segment_name(segment)));
                 }
                 Ok(())
@@ -436,7 +439,7 @@ impl Recorder {
         }
     }
 
-    /// Notes that a segment could not be closed; all its blocks can be read nevertheless.
+    /// Records that a segment could not be closed; all its blocks can be read nevertheless.
     fn complain(&mut self, error: StoreError) {
         tracing::error!(%error, "closing a segment");
         self.complaints.push(error);
@@ -452,7 +455,7 @@ impl Recorder {
         let remaining = entry.length - entry.done;
         match result {
             Ok(written) if written >= remaining => entry.state = WriteState::Written(block),
-            // A short write. O_DIRECT goes on at a multiple of its alignment; nothing gained means nothing fits.
+            // A short write. O_DIRECT continues at a multiple of its alignment; no progress means that nothing fits.
             Ok(written) => {
                 let gained = written - written % BLOCK_ALIGN as u32;
                 if gained == 0 {
@@ -467,7 +470,7 @@ impl Recorder {
         }
     }
 
-    /// Hands back the oldest block where it is finished.
+    /// Hands back the oldest block if it is finished.
     fn take_finished(&mut self) -> Option<Finished> {
         let is_over = |entry: &&InFlight| matches!(entry.state, WriteState::Written(_) | WriteState::Failed(..));
         self.in_flight.front().filter(is_over)?;
@@ -478,7 +481,7 @@ impl Recorder {
             WriteState::Failed(block, errno) => (block, Some(errno)),
         };
         let Some(at) = self.segments.iter().position(|segment| segment.number == entry.segment) else {
-            // It was never given to a segment: empty, or submitted after a failure.
+            // The block was never assigned to a segment: empty, or submitted after a failure.
             let result = match &self.failure {
                 Some(failure) if !block.is_empty() => Err(failure.error.clone()),
                 _ => Ok(()),
@@ -494,7 +497,7 @@ impl Recorder {
             self.failure = Some(Failure { segment: entry.segment, offset, error });
         }
         if let Some(failure) = &self.failure {
-            // Even a block that was written: a reader stops at the gap in front of it.
+            // Also a block that was written: a reader stops at the gap before it.
             return Some(Finished { block, result: Err(failure.error.clone()) });
         }
         segment.add(entry.offset, entry.number, entry.sealed, block.fragments(), block.closings());
@@ -515,7 +518,7 @@ impl Recorder {
         Some(Finished { block, result: Ok(()) })
     }
 
-    /// Moves segments that get no more blocks towards being closed, and lets go of those that are.
+    /// Advances the closing of segments that get no more blocks, and drops closed segments.
     fn close_segments(&mut self) {
         loop {
             let is_current = self.segments.len() == 1 && !self.ending && self.failure.is_none();
@@ -526,7 +529,7 @@ impl Recorder {
             }
             if let Some(failure) = &self.failure {
                 if front.number > failure.segment || front.failure().is_some() {
-                    // Nothing in it can be reached by a reader.
+                    // A reader can reach nothing in it.
                     let segment = front.number;
                     if front.failure().is_none() {
                         let job = Job::Remove { segment };
@@ -553,7 +556,7 @@ impl Recorder {
     }
 }
 
-/// The name of a segment's file, for the kernel.
+/// Returns the name of a segment's file, for the kernel.
 fn name_of(segment: u32) -> CString {
     CString::new(segment_name(segment)).unwrap_or_else(|_| unreachable!("digits and letters"))
 }

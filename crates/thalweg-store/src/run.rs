@@ -13,27 +13,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_wire::EventId;
 
-/// A run, open for reading. It shows what was there when it was opened; [`follow`](Self::follow) shows what comes.
+/// A run, open for reading. It shows the state of the run when it was opened; [`follow`](Self::follow) shows later
+/// events.
 ///
-/// Where several builders wrote it, each of them wrote a [`Part`], and this is all of them: their events in order, and one
-/// `run.json` that adds theirs up.
+/// A run written by several builders consists of one [`Part`] for each of them; this type presents them together: their
+/// events in order, and one `run.json` with their sums.
 #[derive(Debug)]
 pub struct Run {
     path: PathBuf,
     info: RunInfo,
-    /// In ascending order of builders; at least one.
+    /// Parts in ascending order of builders; at least one.
     parts: Vec<Arc<Part>>,
     problems: Vec<Problem>,
 }
 
 impl Run {
-    /// Opens a run by its directory, or by any path inside it. Where there is no directory `runs/run-000042`, this path
+    /// Opens a run by its directory, or by any path inside it. If there is no directory `runs/run-000042`, this path
     /// names the run that lies in `runs/run-000042-b0`, `runs/run-000042-b1`, …; one of these, named itself, is opened
-    /// alone. A builder whose directory is not there is among the [`problems`](Self::problems), and the run is not
-    /// COMPLETE then.
+    /// alone. A missing builder directory is among the [`problems`](Self::problems), and the run is then not COMPLETE.
     ///
     /// # Errors
-    /// Where there is no run, or its `run.json` or a segment cannot be read. Damage in a segment is no error.
+    /// If there is no run, or its `run.json` or a segment cannot be read. Damage in a segment is not an error.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, StoreError> {
         let path = path.as_ref();
         let parts = parts_of(path);
@@ -44,7 +44,7 @@ impl Run {
         Self::of(path.to_owned(), parts)
     }
 
-    /// Opens a run of one builder, or what one builder wrote of it, whose files are elsewhere: see [`Part::open_at`].
+    /// Opens a run of one builder, or one builder's part of a run, whose files are elsewhere: see [`Part::open_at`].
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -52,10 +52,10 @@ impl Run {
         Ok(Self::alone(Part::open_at(files)?))
     }
 
-    /// The run that several builders wrote these parts of. `path` is what messages call it.
+    /// Returns the run that consists of the given parts of several builders. `path` is the name of the run in messages.
     ///
     /// # Errors
-    /// [`StoreError::NotARun`] where there are no parts, [`StoreError::Parts`] where they are of different runs.
+    /// [`StoreError::NotARun`] if there are no parts, [`StoreError::Parts`] if they belong to different runs.
     pub fn of(path: PathBuf, mut parts: Vec<Arc<Part>>) -> Result<Self, StoreError> {
         parts.sort_by_key(|part| part.info().builder);
         let infos: Vec<&RunInfo> = parts.iter().map(|part| part.info()).collect();
@@ -78,89 +78,91 @@ impl Run {
         Self { path, info, parts: vec![Arc::new(part)], problems }
     }
 
-    /// Its directory, or what names those of all its builders; what messages call it, where that is elsewhere.
+    /// Returns the run's directory, or the path that names the directories of all its builders; for a run that is
+    /// elsewhere, its name in messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What its `run.json` says; of several builders, what all of theirs say together.
+    /// Returns the contents of its `run.json`; for several builders, their combined contents.
     pub fn info(&self) -> &RunInfo {
         &self.info
     }
 
-    /// What each builder wrote, in ascending order of builders.
+    /// Returns the part that each builder wrote, in ascending order of builders.
     pub fn parts(&self) -> &[Arc<Part>] {
         &self.parts
     }
 
-    /// Whether it was being written when it was opened; nothing for a run that had ended.
+    /// Returns whether the run was being written when it was opened; `None` for a run that had ended.
     pub fn writer(&self) -> Option<WriterLife> {
         WriterLife::of_several(self.parts.iter().filter_map(|part| part.writer()))
     }
 
-    /// Of a run that was not ended, where reading had to stop; nothing where the last segment ends with its footer.
+    /// Returns where reading had to stop in a run that was not ended; `None` if the last segment ends with its footer.
     pub fn recovery(&self) -> Option<&Recovery> {
         self.parts.iter().find_map(|part| part.recovery())
     }
 
-    /// What is wrong with it as far as opening it tells: see [`Part::problems`]. Also, that a builder's part is not here.
+    /// Returns the problems found on opening the run: see [`Part::problems`], and builders' parts that are missing.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// How many events it has, complete or not.
+    /// Returns the number of events, complete or not.
     pub fn len(&self) -> u64 {
         self.parts.iter().map(|part| part.len()).fold(0, u64::saturating_add)
     }
 
-    /// Whether the events and blocks are here that `run.json` says were written, where it says so: of a run that has
-    /// ended.
+    /// Returns whether all events and blocks are present that `run.json` declares as written. It declares them for a
+    /// run that has ended.
     pub fn is_whole(&self) -> bool {
         self.parts.iter().all(|part| part.is_whole())
     }
 
-    /// Whether it has no event.
+    /// Returns whether the run has no event.
     pub fn is_empty(&self) -> bool {
         self.parts.iter().all(|part| part.is_empty())
     }
 
-    /// Bytes in its data blocks.
+    /// Returns the number of bytes in its data blocks.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes()).sum()
     }
 
-    /// How many segment files it has.
+    /// Returns the number of its segment files.
     pub fn segments(&self) -> u32 {
         self.parts.iter().map(|part| part.segments()).sum()
     }
 
-    /// Its data blocks: those of each builder, in the order of the files.
+    /// Returns its data blocks, by builder, in the order of the files.
     pub fn blocks(&self) -> Vec<&StoredBlock> {
         self.parts.iter().flat_map(|part| part.blocks()).collect()
     }
 
-    /// Its events, in ascending order.
+    /// Returns its events, in ascending order.
     pub fn events(&self) -> Events<'_> {
         Events::new(self)
     }
 
-    /// The numbers of its events, in ascending order; for going through a run that is shared, with
+    /// Returns the numbers of its events, in ascending order; for iterating over a shared run with
     /// [`read_event`](Self::read_event).
     pub fn event_ids(&self) -> EventIds {
         self.event_ids_from(EventId(0))
     }
 
-    /// The same from event `first` on, whether there is one of this number or not.
+    /// As [`event_ids`](Self::event_ids), from event `first` on, whether or not an event of this number exists.
     pub fn event_ids_from(&self, first: EventId) -> EventIds {
         EventIds::new(self.parts.iter().map(|part| part.event_ids_from(first)).collect())
     }
 
-    /// The highest number of an event; nothing where there is none.
+    /// Returns the highest event number; `None` if there is no event.
     pub fn last_event(&self) -> Option<EventId> {
         self.parts.iter().flat_map(|part| part.closings()).map(|closing| closing.last()).max()
     }
 
-    /// The number of the event that has so many in front of it, in ascending order; nothing where there are no more.
+    /// Returns the number of the event at position `place`, counted from 0 in ascending order; `None` if there are
+    /// fewer events.
     pub fn nth_event(&self, place: u64) -> Option<EventId> {
         if let [part] = &self.parts[..] {
             return part.nth_event(place);
@@ -168,7 +170,7 @@ impl Run {
         if place >= self.len() {
             return None;
         }
-        // The lowest event that more than `place` of the events reach up to.
+        // Search for the lowest number up to which there are more than `place` events.
         let (mut low, mut high) = (0, self.last_event()?.0);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -180,12 +182,12 @@ impl Run {
         Some(EventId(low))
     }
 
-    /// How many of its events come before number `id`, whether there is an event of this number or not.
+    /// Returns the number of events whose numbers are below `id`, whether or not an event of this number exists.
     pub fn events_before(&self, id: EventId) -> u64 {
         self.parts.iter().map(|part| part.events_before(id)).fold(0, u64::saturating_add)
     }
 
-    /// One event; nothing where the run has no closed event of this number.
+    /// Returns one event; `None` if the run has no closed event of this number.
     ///
     /// # Errors
     /// As [`read_event`](Self::read_event).
@@ -196,23 +198,23 @@ impl Run {
         }
     }
 
-    /// How an event was closed; nothing where it was not.
+    /// Returns the status with which an event was closed; `None` if it was not closed.
     pub fn status(&self, id: EventId) -> Option<EventStatus> {
         self.parts.iter().find_map(|part| part.status(id))
     }
 
-    /// The fragments of an event that is known to be closed. The first time that a block is touched, its CRC is
+    /// Returns the fragments of an event that is known to be closed. When a block is first accessed, its CRC is
     /// checked.
     ///
     /// # Errors
-    /// Where it has not exactly one record of each source in the blocks that can be read.
+    /// If the event does not have exactly one record of each source in the readable blocks.
     pub fn read_event(&self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
         let (last, others) = self.parts.split_last().ok_or_else(|| StoreError::NotARun(self.path.clone()))?;
         let part = others.iter().find(|part| part.status(id).is_some()).unwrap_or(last);
         part.read_event(id, status)
     }
 
-    /// Follows the run from its first event on, while it is being written and to its end.
+    /// Follows the run from its first event on, while it is being written and until it ends.
     ///
     /// # Errors
     /// As [`Follow::open`].
@@ -221,7 +223,8 @@ impl Run {
     }
 }
 
-/// What tells that the parts of two builders are of different runs.
+/// Returns a description of the difference that shows that the parts of two builders belong to different runs; `None`
+/// if there is none.
 fn difference(one: &RunInfo, other: &RunInfo) -> Option<String> {
     let [(a, here), (b, there)] = [one, other].map(|info| (info.builder, info));
     if here.run != there.run {
@@ -239,7 +242,7 @@ fn difference(one: &RunInfo, other: &RunInfo) -> Option<String> {
 }
 
 impl RunInfo {
-    /// What several builders' `run.json` say together, in ascending order of builders; nothing where there are none. Counts
+    /// Returns the combined `run.json` of several builders, given in ascending order; `None` if there are none. Counts
     /// are added up, the state is the worst of them, and a reason names its builder.
     pub fn whole(parts: &[&Self]) -> Option<Self> {
         let (first, others) = parts.split_first()?;
@@ -260,7 +263,7 @@ impl RunInfo {
         Some(sum)
     }
 
-    /// That the parts of some builders are not here; nothing where all are.
+    /// Returns a sentence about the builders whose parts are missing; `None` if all are present.
     fn absent_builders(&self, parts: &[&Self]) -> Option<String> {
         let is_here = |builder: &u32| parts.iter().any(|part| part.builder == *builder);
         let count = u64::from(self.builders).saturating_sub(parts.len() as u64);
@@ -277,8 +280,9 @@ impl RunInfo {
     }
 }
 
-/// Why a run is incomplete, as its builders report, each with its number. Of several builders a reason begins with the one
-/// that has it, or with `each builder`: a count in it is that of one builder.
+/// Returns the reasons why a run is incomplete, from pairs of a builder's number and its reasons. With several
+/// builders, a reason begins with the builder that has it, or with `each builder`: a count in it is that of one
+/// builder.
 pub fn reasons_together<'a>(parts: impl Iterator<Item = (u32, &'a [String])> + Clone) -> Vec<String> {
     let named: Vec<HashSet<&String>> = parts.clone().map(|(_, reasons)| reasons.iter().collect()).collect();
     let is_of_all = |reason: &String| named.iter().all(|reasons| reasons.contains(reason));
@@ -333,8 +337,8 @@ fn add_ledger(ours: &mut Value, theirs: &Value) {
     }
 }
 
-/// Adds numbers to those of the same names, at any depth; of what is true or false, both have to be true. A surplus does
-/// not make up for a lack: what has another sign counts as if it had the same.
+/// Adds numbers to those of the same names, at any depth; a boolean stays true only if both are true. A surplus does
+/// not compensate a deficit: a number of the opposite sign is added as if it had the same sign.
 fn add(ours: &mut Value, theirs: &Value) {
     match (&mut *ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {
@@ -362,7 +366,7 @@ fn add(ours: &mut Value, theirs: &Value) {
     }
 }
 
-/// A run of several builders is in the state of the worst of them.
+/// Returns the rank of a state: a run of several builders is in the worst state of its parts.
 fn rank(state: RunState) -> u8 {
     match state {
         RunState::Complete => 0,
@@ -371,5 +375,5 @@ fn rank(state: RunState) -> u8 {
     }
 }
 
-/// Builders that are named one by one.
+/// Maximum number of builders that are listed by number.
 const FEW: usize = 8;

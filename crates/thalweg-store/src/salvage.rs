@@ -1,4 +1,4 @@
-//! Takes what is whole of a damaged run into a new one.
+//! Copies the intact parts of a damaged run into a new one.
 
 use crate::event::{Assembler, Located};
 use crate::format::{Closing, MAX_BLOCK_LEN};
@@ -20,65 +20,66 @@ use thalweg_arena::BlockPool;
 use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RunNumber, SourceId, Status, TaiNanos, record_len};
 use thiserror::Error;
 
-/// What [`salvage`] wrote, and what it left behind.
+/// Result of [`salvage`]: what was written, and what was left behind.
 #[derive(Debug, Clone, Serialize)]
 pub struct Salvaged {
-    /// The new run's directory.
+    /// Directory of the new run.
     pub path: PathBuf,
-    /// Events that are in it.
+    /// Number of events in the new run.
     pub events: u64,
-    /// Of these, events without some of the fragments that they had: records with status `missing` stand for them.
+    /// Number of these events without some of the fragments that they had: records with status `missing` stand for
+    /// them.
     pub torn_events: u64,
-    /// Of these, events with all their fragments whose closing is lost, or was never written: nobody who reads the
-    /// damaged run is given them.
+    /// Number of these events with all their fragments whose closing is lost, or was never written: readers of the
+    /// damaged run do not get them.
     pub unclosed_events: u64,
-    /// Events of the damaged run that are not in it, as far as is known that there were such.
+    /// Number of events of the damaged run that are not in the new one, as far as they are known to have existed.
     pub lost_events: u64,
-    /// Fragments that are in it, those with status `missing` not counted.
+    /// Number of fragments in the new run, those with status `missing` not counted.
     pub fragments: u64,
-    /// Fragments of the damaged run that are not in it; nothing for a run that was not ended, which says nowhere how
-    /// many there were.
+    /// Number of fragments of the damaged run that are not in the new one; `None` for a run that was not ended, which
+    /// does not record how many there were.
     pub lost_fragments: Option<u64>,
-    /// Blocks of the damaged run that are missing or cannot be read.
+    /// Number of blocks of the damaged run that are missing or cannot be read.
     pub lost_blocks: u64,
-    /// What is wrong with the damaged run, the first thousand of it.
+    /// Problems of the damaged run, the first thousand of them.
     pub left_behind: Vec<Problem>,
-    /// How much of that there is in all.
+    /// Number of its problems in all.
     pub problem_count: u64,
 }
 
-/// Why a run could not be salvaged.
+/// Error of salvaging a run.
 #[derive(Debug, Error)]
 pub enum SalvageError {
-    /// There is something where the new run should be.
+    /// A path for the new run that exists already.
     #[error("{} exists already, and nothing is overwritten: name another directory with --to", .0.display())]
     Exists(PathBuf),
-    /// The run is not damaged: it goes on.
+    /// A run that is not damaged but still being written.
     #[error("{} is being written: wait until it has ended", .0.display())]
     BeingWritten(PathBuf),
-    /// What was written does not agree with itself.
+    /// A new run that contradicts itself.
     #[error("what is left of {} contradicts itself, so that nothing was kept of it: {problem}", .path.display())]
     Unsound {
-        /// The damaged run.
+        /// Path of the damaged run.
         path: PathBuf,
-        /// What does not agree.
+        /// Description of the contradiction.
         problem: String,
     },
-    /// A run could not be read or written.
+    /// A run that could not be read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Writes what is whole of the run in `from` into a new run in the directory `to`, and leaves `from` as it is; nothing
-/// where that run has ended and is intact.
+/// Writes the intact parts of the run in `from` into a new run in the directory `to`, and leaves `from` unchanged;
+/// returns `None`, and writes nothing, if that run has ended and is intact.
 ///
-/// Every record that is whole is kept. Where an event lacks records of some sources, records with status `missing`
-/// stand for them; an event of which no record is whole is left behind. The new run is INCOMPLETE, says in its reasons
-/// what was left behind, and has been [verified](crate::verify()) before it gets its name.
+/// Every whole record is kept. If an event lacks records of some sources, records with status `missing` stand for them;
+/// an event without any whole record is left behind. The new run is INCOMPLETE, lists in its reasons what was left
+/// behind, and is [verified](crate::verify()) before it gets its name.
 ///
 /// # Errors
-/// Where something is at `to` already, `from` is being written or cannot be read, the new run cannot be written, or
-/// what is left of the run contradicts itself. No new run is there then.
+/// If `to` already exists, `from` is being written or cannot be read, the new run cannot be written, or the remains of
+/// the run contradict themselves. In these cases there is no new run.
 pub fn salvage(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError> {
     if to.symlink_metadata().is_ok() {
         return Err(SalvageError::Exists(to.to_owned()));
@@ -105,10 +106,10 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError>
     Ok(Some(salvaged))
 }
 
-/// Gives the new run its name, if nobody has it.
+/// Gives the new run its name, if the name is free.
 fn publish(path: &Path, to: &Path) -> Result<(), SalvageError> {
     let renamed = match rustix::fs::renameat_with(CWD, path, CWD, to, RenameFlags::NOREPLACE) {
-        // A file system that cannot be told to replace nothing. Of directories only an empty one would be.
+        // A file system that does not support `NOREPLACE`. It would replace only an empty directory.
         Err(Errno::INVAL | Errno::NOSYS) => rustix::fs::rename(path, to),
         renamed => renamed,
     };
@@ -118,7 +119,7 @@ fn publish(path: &Path, to: &Path) -> Result<(), SalvageError> {
     })
 }
 
-/// A hidden directory beside the new run, where it is written; removed at the end.
+/// A hidden directory beside the new run, in which the run is written; removed at the end.
 struct Place(PathBuf);
 
 impl Place {
@@ -145,9 +146,9 @@ struct NewRun<'a> {
     pool: BlockPool,
     block: Option<BlockWriter>,
     assembler: Assembler,
-    /// What the blocks that can be read closed.
+    /// Closings of the readable blocks.
     closings: Vec<Closing>,
-    /// When the block was sealed that is copied from.
+    /// Time at which the block being copied was sealed.
     written: TaiNanos,
     recorded: BTreeMap<SourceId, u64>,
     events: EventCounts,
@@ -158,7 +159,7 @@ struct NewRun<'a> {
 impl<'a> NewRun<'a> {
     fn begin(run: &'a Part, directory: &Path) -> Result<Self, StoreError> {
         let info = mended(run);
-        // Whatever a block held fits one that is as long, with room for the tables.
+        // The contents of any block fit a block of the same length, with space for the tables.
         let longest = run.blocks().iter().filter_map(|block| block.read(run.info()).ok());
         let longest = longest.map(|block| block.header().length as usize).max().unwrap_or(0);
         let block_bytes = (longest + TABLES).clamp(SMALLEST, MAX_BLOCK_LEN);
@@ -198,11 +199,11 @@ impl<'a> NewRun<'a> {
         })
     }
 
-    /// Copies the events that blocks close which can be read.
+    /// Copies the events that are closed by readable blocks.
     fn blocks(&mut self) -> Result<(), StoreError> {
         for (place, block) in self.run.blocks().iter().enumerate() {
             self.run.prefetch(place, true);
-            // What is wrong with a block that cannot be read, the report says.
+            // The report describes what is wrong with a block that cannot be read.
             let Ok(block) = block.read(self.run.info()) else { continue };
             let block = Arc::new(block);
             self.written = self.written.max(block.header.written);
@@ -225,7 +226,7 @@ impl<'a> NewRun<'a> {
         let mut open: Vec<EventId> = self.assembler.open().map(|(event, _)| event).collect();
         open.sort_unstable();
         for event in open {
-            // What came behind its event's closing does not belong to it.
+            // Records after the closing of their event do not belong to it.
             if !closed.around(event).any(|place| self.closings[place].contains(event)) {
                 self.event(event)?;
             }
@@ -233,7 +234,7 @@ impl<'a> NewRun<'a> {
         Ok(())
     }
 
-    /// Copies what is whole of an event.
+    /// Copies the whole records of an event.
     fn event(&mut self, event: EventId) -> Result<(), StoreError> {
         let located = self.assembler.close(event);
         let kept: Vec<Option<Fragment>> = self.run.sources().iter().map(|source| whole(&located, *source)).collect();
@@ -291,7 +292,7 @@ impl<'a> NewRun<'a> {
         Ok(())
     }
 
-    /// The block that is being filled.
+    /// Returns the block that is being filled.
     fn block(&mut self) -> Result<&mut BlockWriter, StoreError> {
         while self.block.is_none() {
             match self.pool.take() {
@@ -316,7 +317,7 @@ impl<'a> NewRun<'a> {
         Ok(())
     }
 
-    /// Ends the new run: where it is, and what was kept.
+    /// Ends the new run; returns its path, and what was kept.
     fn end(mut self, report: VerifyReport) -> Result<(PathBuf, Salvaged), StoreError> {
         self.flush();
         while self.recorder.in_flight() > 0 {
@@ -364,7 +365,7 @@ impl<'a> NewRun<'a> {
     }
 }
 
-/// The only record of a source that an event has, if it is whole.
+/// Returns the only record of a source in an event, if it is whole.
 fn whole(located: &[Located], source: SourceId) -> Option<Fragment> {
     let mut of_source = located.iter().filter(|located| located.entry.source == source);
     let (only, None) = (of_source.next()?, of_source.next()) else { return None };
@@ -372,7 +373,7 @@ fn whole(located: &[Located], source: SourceId) -> Option<Fragment> {
     (fragment.header.is_whole() && fragment.is_intact()).then_some(fragment)
 }
 
-/// What `run.json` says, without that which cannot be.
+/// Returns the contents of `run.json`, with impossible values corrected.
 fn mended(run: &Part) -> RunInfo {
     let mut info = run.info().clone();
     info.builders = info.builders.max(info.builder.saturating_add(1));
@@ -397,8 +398,9 @@ fn mended(run: &Part) -> RunInfo {
     info
 }
 
-/// A source's line of the new ledger: what was recorded and is not here is lost. A run that was not ended has no lines,
-/// and one that does not add up says nothing: then what is here is all that is known.
+/// Returns a source's line of the new ledger: fragments that were recorded and are not in the new run are lost. A run
+/// that was not ended has no lines, and a line that does not add up is not trusted: in these cases only the fragments
+/// in the new run are known.
 fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value {
     let known = info.ledger.as_array().into_iter().flatten().find(|line| line["source"] == source);
     let number = |line: &Value, key: &str| line[key].as_i64().unwrap_or(0);
@@ -421,7 +423,7 @@ fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value
     })
 }
 
-/// Why the new run is incomplete.
+/// Returns the reasons why the new run is incomplete.
 fn reasons(info: &RunInfo, path: &Path, salvaged: &Salvaged) -> Vec<String> {
     let mut reasons = info.reasons.clone();
     reasons.push(match info.state {
@@ -446,11 +448,11 @@ fn reasons(info: &RunInfo, path: &Path, salvaged: &Salvaged) -> Vec<String> {
     reasons
 }
 
-/// Blocks to write from: one is filled while others are on their way.
+/// Number of blocks to write from: one is filled while others are under way.
 const BLOCKS: u32 = 4;
-/// Bytes in the smallest block: larger than the longest record of a run without long ones.
+/// Minimum number of bytes in a block: larger than the longest record of a run without long ones.
 const SMALLEST: usize = 1 << 20;
-/// Bytes for tables that a block needs beside what it was copied from.
+/// Number of bytes for tables that a block needs in addition to those of the block it is copied from.
 const TABLES: usize = 64 << 10;
-/// Problems that the new run's reasons tell one by one.
+/// Maximum number of problems listed in the new run's reasons.
 const TOLD: usize = 16;

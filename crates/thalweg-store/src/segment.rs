@@ -12,81 +12,82 @@ use thalweg_arena::BlockPool;
 use thalweg_uring::{File, Operation};
 use thalweg_wire::{RunNumber, TaiNanos};
 
-/// The name of segment `number`: `00000.seg`.
+/// Returns the file name of segment `number`: `00000.seg`.
 pub(crate) fn segment_name(number: u32) -> String {
     format!("{number:05}.seg")
 }
 
-/// The number in a name that [`segment_name`] gives.
+/// Returns the number in a name that [`segment_name`] returns.
 pub(crate) fn segment_number(name: &str) -> Option<u32> {
     let number = name.strip_suffix(".seg")?.parse().ok()?;
     (name == segment_name(number)).then_some(number)
 }
 
-/// A segment file, and what its footer will say.
+/// A segment file, and the contents of its future footer.
 ///
-/// Space is set aside ahead of the writes, and the file grows over it at once: O_DIRECT writes that do not change a
+/// Space is allocated ahead of the writes, and the file grows over it at once: O_DIRECT writes that do not change a
 /// file's size go to the disk several at a time, those that do one after the other (`ext4_dio_write_checks` in Linux
-/// `fs/ext4/file.c` takes the inode's lock alone for them).
+/// `fs/ext4/file.c` takes the inode's lock exclusively for them).
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) number: u32,
-    /// The number of its first block.
+    /// Number of the segment's first block.
     first_block: u64,
     pub(crate) path: Arc<Path>,
-    /// Nothing before it is made, and where that failed.
+    /// File of the segment; `None` before it is created, and if that failed.
     file: Option<Arc<OwnedFd>>,
     disk: Disk,
-    /// Its file is made, or is being made.
+    /// Set once the file is created, or being created.
     pub(crate) is_begun: bool,
     stage: Stage,
-    /// Where the next block goes.
+    /// Offset at which the next block goes, in bytes.
     pub(crate) end: u64,
-    /// How far space is set aside.
+    /// Offset up to which space is allocated, in bytes.
     allocated: u64,
-    /// Nothing more is set aside: the limit is reached, the disk is full, or the file system cannot.
+    /// Set once no more space is to be allocated: the limit is reached, the disk is full, or the file system cannot
+    /// allocate ahead.
     allocated_enough: bool,
     allocating: bool,
-    /// Blocks given to the engine and not known to be written yet.
+    /// Number of blocks given to the engine and not known to be written yet.
     pub(crate) outstanding: u32,
-    /// Blocks known to be written.
+    /// Footer entries of the blocks known to be written.
     blocks: Vec<FooterEntry>,
     closings: Vec<Closing>,
     last_written: TaiNanos,
     closing: Close,
 }
 
-/// How far a segment is on its way to taking blocks.
+/// Progress of a segment towards taking blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Its file is being made, or the first space set aside.
+    /// The file is being created, or its first space allocated.
     Preparing,
     /// Blocks can be written.
     Ready,
-    /// There is no file, and why.
+    /// The file could not be created, for the given reason.
     Failed(Errno),
 }
 
-/// How far a segment is on its way to being closed.
+/// Progress of a segment towards being closed.
 #[derive(Debug)]
 enum Close {
     /// Blocks may still come, or be under way.
     NotYet,
-    /// The space behind the last block is being given back; the footer comes next.
+    /// The space after the last block is being given back; the footer comes next.
     Cut { footer: Footer },
-    /// What there is of a footer that could not be written is being given back.
+    /// The partial footer that could not be completed is being cut off.
     CutAgain,
     /// The footer is being written.
     Footer { length: u32 },
-    /// The file is being brought to the disk itself.
+    /// The file is being synced to disk.
     Sync,
-    /// Done.
+    /// The segment is closed.
     Closed,
 }
 
 impl Segment {
-    /// Makes the file of a segment, and sets the first space aside where `space` is given, while waiting for both.
-    /// Returns beside it why space could not be set aside; that the disk is full is no such reason.
+    /// Creates the file of a segment and allocates its first space, and blocks until both are done. Also returns the
+    /// error if space could not be allocated; a full disk does not count as one.
     pub(crate) fn create(
         disk: &Disk,
         directory: &Path,
@@ -106,7 +107,7 @@ impl Segment {
         Ok((segment, error.filter(|error| *error != Errno::NOSPC)))
     }
 
-    /// A segment whose file is still to be made: [`made`](Self::made) goes on from there.
+    /// Returns a segment whose file is still to be created: [`made`](Self::made) continues from there.
     pub(crate) fn announced(disk: &Disk, directory: &Path, number: u32, first_block: u64) -> Self {
         Self {
             number,
@@ -128,10 +129,10 @@ impl Segment {
         }
     }
 
-    /// Makes the file, while waiting for it.
+    /// Creates the file, and blocks until it is done.
     fn make(&mut self, direct: bool) -> Result<(), Errno> {
         let made = self.disk.create(&self.path, direct).inspect_err(|error| {
-            // A file system that refuses O_DIRECT may have made the file before it said so.
+            // A file system that refuses O_DIRECT may have created the file before it refused.
             if direct && *error == Errno::INVAL {
                 let _ = self.disk.remove_file(&self.path);
             }
@@ -140,7 +141,8 @@ impl Segment {
         Ok(())
     }
 
-    /// The file was made, or not. Then the first space is set aside, of a whole of `space`, where that is wanted.
+    /// Handles the result of creating the file. Then begins to allocate the first space, if `space` gives the total to
+    /// allocate.
     pub(crate) fn made(
         &mut self,
         made: Result<Option<OwnedFd>, Errno>,
@@ -153,7 +155,7 @@ impl Segment {
                 self.file = file.map(Arc::new);
                 Ok(())
             }
-            // A kernel that does not make files by io_uring.
+            // A kernel that cannot create files through io_uring.
             Err(Errno::INVAL) => self.make(direct),
             Err(error) => Err(error),
         };
@@ -175,12 +177,12 @@ impl Segment {
         self.file.as_ref().map_or(File::None, |file| File::Open(Arc::clone(file)))
     }
 
-    /// Whether blocks can be written; not where their time is still to come, or will never come.
+    /// Returns whether blocks can be written now: false before the file is ready, and if it could not be created.
     pub(crate) fn is_ready(&self) -> bool {
         self.stage == Stage::Ready
     }
 
-    /// Why its file could not be made, where that is so.
+    /// Returns the error if the file could not be created.
     pub(crate) fn failure(&self) -> Option<Errno> {
         match self.stage {
             Stage::Failed(error) => Some(error),
@@ -188,7 +190,7 @@ impl Segment {
         }
     }
 
-    /// The operation that sets more space aside, when it is time.
+    /// Returns the operation that allocates more space, if it is due.
     pub(crate) fn allocate_next(&mut self, limit: u64) -> Option<Operation<Job>> {
         let due = self.end + ALLOCATE_AHEAD / 2 > self.allocated;
         if !due || !self.is_ready() || self.allocating || self.allocated_enough || self.allocated >= limit {
@@ -203,19 +205,19 @@ impl Segment {
         (limit - self.allocated).min(ALLOCATE_AHEAD)
     }
 
-    /// Takes note of space that was set aside, or could not be.
+    /// Processes the result of allocating space.
     pub(crate) fn allocated(&mut self, result: Result<u32, Errno>, limit: u64) {
         self.allocating = false;
         if result.is_err() {
-            // Writes extend the file from here on; if the disk is full, they will say so.
+            // From here on writes extend the file; if the disk is full, they fail.
             self.allocated_enough = true;
         } else {
             self.allocated += self.next_allocation(limit);
         }
     }
 
-    /// The first space was set aside, or could not be: then what ext4 could allocate of it before the disk was full is
-    /// given back. It stays with the file otherwise, and nothing is left for anybody.
+    /// Handles the result of allocating the first space. If it failed, the space that ext4 allocated before the disk
+    /// was full is given back; otherwise it would stay with the file, and leave none for other files.
     pub(crate) fn prepared(&mut self, engine: &mut Engine) {
         if self.stage != Stage::Preparing {
             return;
@@ -227,7 +229,7 @@ impl Segment {
         }
     }
 
-    /// Notes a block that is written.
+    /// Adds a written block to the future footer.
     pub(crate) fn add(
         &mut self,
         offset: u64,
@@ -245,7 +247,7 @@ impl Segment {
         self.last_written = written;
     }
 
-    /// Whether nothing refers to the file any more.
+    /// Returns whether no operation uses the file any more.
     pub(crate) fn is_idle(&self) -> bool {
         let closes = !matches!(self.closing, Close::NotYet | Close::Closed);
         self.outstanding == 0 && self.stage != Stage::Preparing && !self.allocating && !closes
@@ -255,7 +257,7 @@ impl Segment {
         matches!(self.closing, Close::Closed)
     }
 
-    /// Begins to give back the space behind the last block; the footer comes next. The segment is idle.
+    /// Begins to give back the space after the last block; the footer comes next. The segment is idle.
     pub(crate) fn begin_close(&mut self, run: RunNumber, builder: u32, engine: &mut Engine) {
         debug_assert!(self.is_idle());
         let footer = Footer {
@@ -271,10 +273,10 @@ impl Segment {
         engine.start(Operation::truncate(self.file(), Job::Truncate { segment: self.number }, self.end));
     }
 
-    /// The file was cut behind its last block, or not.
+    /// Handles the result of truncating the file after its last block.
     pub(crate) fn truncated(&mut self, result: Result<u32, Errno>, engine: &mut Engine) -> Result<(), StoreError> {
         let result = match result {
-            // A kernel that does not cut files by io_uring.
+            // A kernel that cannot truncate files through io_uring.
             Err(Errno::INVAL) => self.truncate_now(),
             other => other.map(drop),
         };
@@ -295,13 +297,13 @@ impl Segment {
         Ok(())
     }
 
-    /// Cuts the file behind its last block, while waiting for it.
+    /// Truncates the file after its last block, and blocks until it is done.
     fn truncate_now(&self) -> Result<(), Errno> {
         self.file.as_ref().map_or(Ok(()), |file| self.disk.truncate(file, self.end))
     }
 
     fn write_footer(&mut self, footer: &Footer, engine: &mut Engine) -> Result<(), StoreError> {
-        // A footer past the longest block there can be is left out: its segment is read by walking the headers.
+        // A footer longer than the longest block is left out: readers of its segment walk the headers.
         let Some(length) = footer.encoded_len() else {
             self.begin_sync(engine);
             return Ok(());
@@ -320,7 +322,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Goes on once the footer is written, or is not: then the file ends behind its last block.
+    /// Continues once the footer is written or has failed; on failure the file is to end after its last block.
     pub(crate) fn footer_written(&mut self, result: Result<u32, Errno>, engine: &mut Engine) -> Result<(), StoreError> {
         let Close::Footer { length } = self.closing else { return Ok(()) };
         if result == Ok(length) {
@@ -328,7 +330,7 @@ impl Segment {
             self.begin_sync(engine);
             return Ok(());
         }
-        // Its blocks are to be on the disk itself all the same.
+        // The blocks must be synced to disk all the same.
         self.closing = Close::CutAgain;
         engine.start(Operation::truncate(self.file(), Job::Truncate { segment: self.number }, self.end));
         let errno = result.err().unwrap_or(Errno::NOSPC);
@@ -345,11 +347,11 @@ impl Segment {
         result.map(drop).map_err(StoreError::os("bringing to the disk", &self.path))
     }
 
-    /// Gives up closing it; it stays readable by walking its headers.
+    /// Gives up closing the segment; readers can still walk its headers.
     pub(crate) fn abandon(&mut self) {
         self.closing = Close::Closed;
     }
 }
 
-/// Bytes of space set aside at once; a crash leaves at most twice as many behind the last block.
+/// Number of bytes allocated at a time; a crash leaves at most twice as many after the last block.
 const ALLOCATE_AHEAD: u64 = 256 << 20;

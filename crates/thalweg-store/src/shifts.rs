@@ -4,13 +4,13 @@ use crate::verify::SourceCount;
 use std::collections::BTreeMap;
 use thalweg_wire::{EventTimes, FragmentHeader, SHIFT_WINDOW, Shift, SourceId, trigger_time};
 
-/// The times of some events of a run: of the first thousand, and of a window at every quarter of each power of two.
-/// Those of a run's parts can be put together.
+/// Times of some events of a run: of the first thousand, and of a window at every quarter of each power of two. The
+/// times of a run's parts can be merged.
 #[derive(Debug, Clone, Default)]
 pub struct RunTimes(BTreeMap<(u64, SourceId), EventTimes>);
 
 impl RunTimes {
-    /// Takes note of a record.
+    /// Adds the time of a record.
     pub(crate) fn note(&mut self, header: &FragmentHeader) {
         let event = header.event.0;
         let distance = match event.checked_ilog2() {
@@ -25,7 +25,7 @@ impl RunTimes {
         }
     }
 
-    /// Adds those of another part.
+    /// Adds the times of another part.
     pub fn merge(&mut self, other: Self) {
         for (key, times) in other.0 {
             self.0.entry(key).and_modify(|ours| ours.merge(&times)).or_insert(times);

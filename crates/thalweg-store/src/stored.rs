@@ -1,4 +1,4 @@
-//! A data block of a run, until it is used and then: mapped, or fetched.
+//! A data block of a run, read on demand: mapped, or fetched.
 
 use crate::event::ReadBlock;
 use crate::files::SegmentFile;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use thalweg_wire::EventId;
 
-/// A data block of a run.
+/// A data block of a run. Its bytes are mapped or fetched when they are used.
 #[derive(Debug)]
 pub struct StoredBlock {
     number: u64,
@@ -18,9 +18,9 @@ pub struct StoredBlock {
     offset: u64,
     first: EventId,
     last: EventId,
-    /// Whether its body was compared with its CRC.
+    /// True once its body was compared with its CRC.
     checked: AtomicBool,
-    /// Whether the disk was told to read it; of a block elsewhere, whether it is being fetched ahead.
+    /// True once the disk was asked to read it ahead; for a block elsewhere, while it is being fetched ahead.
     prefetched: AtomicBool,
 }
 
@@ -29,25 +29,25 @@ enum Bytes {
     Here(Arc<Mapping>),
     Elsewhere {
         file: Arc<SegmentFile>,
-        /// Where in the file the next block begins.
+        /// Offset of the next block in the file, in bytes.
         end: u64,
-        /// What was fetched of it, for as long as anybody uses it. Locked while it is fetched.
+        /// Bytes that were fetched of the block, as long as they are in use. Locked during the fetch.
         fetched: Mutex<Weak<Mapping>>,
     },
 }
 
 impl StoredBlock {
-    /// A block of a file that is mapped, as its footer lists it.
+    /// Returns a block of a mapped file, as its footer lists it.
     pub(crate) fn new(mapping: Arc<Mapping>, entry: &FooterEntry) -> Self {
         Self::of(Bytes::Here(mapping), entry, false)
     }
 
-    /// The same, where it was read and checked already.
+    /// As [`new`](Self::new), for a block that was read and checked already.
     pub(crate) fn checked(mapping: Arc<Mapping>, entry: &FooterEntry) -> Self {
         Self::of(Bytes::Here(mapping), entry, true)
     }
 
-    /// A block of a file that is elsewhere, which ends at byte `end`.
+    /// Returns a block of a file that is elsewhere; the block ends at byte `end`.
     pub(crate) fn elsewhere(file: &Arc<SegmentFile>, entry: &FooterEntry, end: u64) -> Self {
         Self::of(Bytes::Elsewhere { file: Arc::clone(file), end, fetched: Mutex::default() }, entry, false)
     }
@@ -64,12 +64,12 @@ impl StoredBlock {
         }
     }
 
-    /// Its number.
+    /// Returns the number of the block.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// The file it is in.
+    /// Returns the path of the file that contains the block.
     pub fn path(&self) -> &Path {
         match &self.bytes {
             Bytes::Here(mapping) => mapping.path(),
@@ -77,18 +77,18 @@ impl StoredBlock {
         }
     }
 
-    /// Where in the file it begins, in bytes.
+    /// Returns the offset of the block in the file, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The lowest and highest event that the segment's footer says it has.
+    /// Returns the lowest and highest event of the block according to the segment's footer.
     pub(crate) fn range(&self) -> (EventId, EventId) {
         (self.first, self.last)
     }
 
-    /// Whether somebody should begin to fetch it ahead of its use; then [`fetched_ahead`](Self::fetched_ahead) is
-    /// called afterwards.
+    /// Returns whether the caller should begin to fetch the block ahead of its use; if so, the caller calls
+    /// [`fetched_ahead`](Self::fetched_ahead) afterwards.
     pub(crate) fn to_fetch_ahead(&self) -> bool {
         matches!(self.bytes, Bytes::Elsewhere { .. }) && !self.prefetched.swap(true, Ordering::Relaxed)
     }
@@ -97,10 +97,11 @@ impl StoredBlock {
         self.prefetched.store(false, Ordering::Relaxed);
     }
 
-    /// The block, header and body checked against their CRCs; the body only the first time, or whenever it was fetched.
+    /// Returns the block after checking header and body against their CRCs; the body only the first time, or whenever
+    /// it was fetched.
     ///
     /// # Errors
-    /// [`StoreError::Format`] where it is damaged, or is another block than it should be; others where it cannot be
+    /// [`StoreError::Format`] if the block is damaged, or is another block than expected; others if it cannot be
     /// fetched.
     pub fn read(&self, info: &RunInfo) -> Result<ReadBlock, StoreError> {
         let mapping = self.mapping()?;
@@ -124,7 +125,7 @@ impl StoredBlock {
         let there = file.read_up_to(&mut bytes, self.offset).map_err(StoreError::io("reading", file.path()))?;
         bytes.truncate(there);
         let mapping = Mapping::fetched(Arc::clone(file.path()), self.offset, bytes);
-        // Nobody holds what was fetched before: other bytes came now.
+        // No user of the bytes fetched earlier is left: the new bytes may differ.
         self.forget_check();
         *fetched = Arc::downgrade(&mapping);
         Ok(mapping)
@@ -147,14 +148,14 @@ impl StoredBlock {
         Ok(header)
     }
 
-    /// Has the disk begin to read it, where it is here and was not read yet.
+    /// Lets the disk begin to read the block, if it is local and was not read yet.
     pub(crate) fn prefetch(&self, length: u64) {
         if let (Bytes::Here(mapping), false) = (&self.bytes, self.prefetched.swap(true, Ordering::Relaxed)) {
             mapping.prefetch(self.offset..self.offset.saturating_add(length));
         }
     }
 
-    /// Has the body compared with its CRC again at the next [`read`](Self::read).
+    /// Makes the next [`read`](Self::read) compare the body with its CRC again.
     pub(crate) fn forget_check(&self) {
         self.checked.store(false, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Reads a whole run and says what in it does not agree.
+//! Reads a whole run and reports every disagreement in it.
 
 use crate::event::ReadBlock;
 use crate::event::{Assembler, Fragment, Located, is_whole};
@@ -14,89 +14,89 @@ use std::sync::Arc;
 use thalweg_wire::{EventId, EventRange, FragmentHeader, HEADER_LEN, RECORD_ALIGN, SourceId, Status, record_len};
 use thiserror::Error;
 
-/// What [`verify`] found.
+/// Result of [`verify`].
 #[derive(Debug, Clone, Serialize)]
 pub struct VerifyReport {
-    /// The run.
+    /// Number of the run.
     pub run: u32,
-    /// The builder whose directory it is; of several, the first.
+    /// Number of the builder whose directory it is; with several, the first.
     pub builder: u32,
-    /// What state the run is in.
+    /// State of the run.
     pub verdict: Verdict,
-    /// Whether nothing at all disagrees: no problem was found. A run that is incomplete and says why agrees with
-    /// itself.
+    /// True if no problem was found. An incomplete run that states why it is incomplete is consistent.
     pub consistent: bool,
-    /// Segment files.
+    /// Number of segment files.
     pub segments: u32,
-    /// Data blocks.
+    /// Number of data blocks.
     pub blocks: u64,
-    /// Bytes in them.
+    /// Number of bytes in the data blocks.
     pub bytes: u64,
-    /// Fragments.
+    /// Number of fragments.
     pub fragments: u64,
-    /// Records that stand for a source that has no fragment in an event.
+    /// Number of records that stand for a source that has no fragment in an event.
     pub missing: u64,
-    /// Closed events, without those that are lost.
+    /// Number of closed events, without those that are lost.
     pub events: u64,
-    /// Closed events with a source missing.
+    /// Number of closed events with a source missing.
     pub incomplete_events: u64,
-    /// Events with records that were never closed. No reader presents them, and they count for no source.
+    /// Number of events with records that were never closed. No reader presents them, and they count for no source.
     pub unfinished_events: u64,
-    /// Blocks that are missing or cannot be read.
+    /// Number of blocks that are missing or cannot be read.
     pub lost_blocks: u64,
-    /// Closed events that are lost with them, in whole or in part.
+    /// Number of closed events that are lost with these blocks, in whole or in part.
     pub lost_events: u64,
-    /// Which events these are, as far as that is known: ranges `A..B` of what had records or closings in lost blocks.
+    /// Ranges of these events, as far as they are known: ranges `A..B` of events with records or closings in lost
+    /// blocks.
     pub lost_ranges: Vec<String>,
-    /// Fragments that are lost with them; nothing where the run does not say how many it had.
+    /// Number of fragments that are lost with these blocks; `None` if the run does not record how many it had.
     pub lost_fragments: Option<u64>,
-    /// What was counted for each source, in ascending order.
+    /// Counts of each source, in ascending order.
     pub sources: Vec<SourceCount>,
-    /// Sources whose event numbers are shifted against the others', a sentence for each.
+    /// Sources whose event numbers are shifted against those of the others, with one sentence for each shift.
     pub shifts: Vec<String>,
-    /// The times by which shifts are found.
+    /// Times by which shifts are found.
     #[serde(skip)]
     pub times: RunTimes,
-    /// Where reading had to stop, in a run that was not ended.
+    /// Position at which reading had to stop, in a run that was not ended.
     pub recovery: Option<Recovery>,
-    /// What disagrees: the first thousand of it.
+    /// Problems found: the first thousand of them.
     pub problems: Vec<Problem>,
-    /// How many problems there are in all.
+    /// Number of problems in all.
     pub problem_count: u64,
 }
 
-/// What state a run is in.
+/// State of a run, as verified.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "UPPERCASE")]
 pub enum Verdict {
-    /// As its writer says.
+    /// Complete, according to its writer.
     Complete,
-    /// As its writer says.
+    /// Incomplete, according to its writer.
     Incomplete {
-        /// Why, in its writer's sentences.
+        /// Reasons, in the writer's sentences.
         reasons: Vec<String>,
     },
-    /// It is being written, or nobody can tell.
+    /// Being written, or of unknown state.
     Open {
-        /// Whether its writer lives.
+        /// Status of the writer.
         writer: WriterLife,
     },
-    /// Its writer died; everything up to the last whole block can be read.
+    /// Open, and its writer died; everything up to the last whole block can be read.
     Recovered,
 }
 
-/// What was counted for one source.
+/// Counts of one source.
 #[derive(Debug, Clone, Serialize)]
 pub struct SourceCount {
-    /// The source, written `3.17`.
+    /// Number of the source, written `3.17`.
     pub source: String,
-    /// Its name in the topology.
+    /// Name of the source in the topology.
     pub name: String,
-    /// Records that came from it, of closed events.
+    /// Number of records that came from it, in closed events.
     pub recorded: u64,
-    /// Records that stand for what did not come.
+    /// Number of records that stand for missing fragments.
     pub missing: u64,
-    /// Payload bytes of what is recorded.
+    /// Number of payload bytes in the recorded fragments.
     pub bytes: u64,
 }
 
@@ -106,134 +106,134 @@ impl SourceCount {
     }
 }
 
-/// Something that disagrees.
+/// A disagreement found in a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Problem {
-    /// In which file of the run.
+    /// Name of the file in the run.
     pub file: String,
-    /// At which byte of it, where there is one.
+    /// Offset in the file, in bytes, if there is one.
     pub offset: Option<u64>,
-    /// What.
+    /// Kind of problem.
     #[serde(flatten)]
     pub kind: ProblemKind,
-    /// The same, for a person.
+    /// Description of the problem for display.
     pub text: String,
 }
 
-/// What disagrees.
+/// Kind of a disagreement in a run.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Serialize)]
 #[serde(tag = "problem", rename_all = "snake_case")]
 pub enum ProblemKind {
     /// A block that cannot be read.
     #[error("block {block}: {found}")]
     Block {
-        /// Its number.
+        /// Number of the block.
         block: u64,
-        /// What is wrong with it.
+        /// Description of the error.
         found: String,
     },
-    /// A segment that ends, is cut or goes on where a run that was finished has a footer, and that lacks no block.
+    /// A segment that ends, is cut or continues where a finished run has a footer, and that lacks no block.
     #[error("the segment does not end with its footer: {found}")]
     Segment {
-        /// What is there instead.
+        /// Description of what was found instead.
         found: String,
     },
-    /// A segment without a file, none of whose blocks are missing.
+    /// A segment without a readable file, none of whose blocks are missing.
     #[error("the segment cannot be read: {found}")]
     File {
-        /// What is there instead.
+        /// Description of what was found instead.
         found: String,
     },
-    /// Blocks that are not there, or not whole.
+    /// Blocks that are absent, or not whole.
     #[error("{}: {found}", missing(*.first, *.blocks))]
     Missing {
-        /// The number of the first.
+        /// Number of the first missing block.
         first: u64,
-        /// How many.
+        /// Number of missing blocks.
         blocks: u64,
-        /// What is there instead of the first.
+        /// Description of what was found instead of the first.
         found: String,
     },
     /// A `run.json` that contradicts itself, or the segments.
     #[error("{found}")]
     RunJson {
-        /// What in it.
+        /// Description of the contradiction.
         found: String,
     },
-    /// A footer that says something else of a block than the block.
+    /// A footer that describes a block otherwise than the block itself.
     #[error("block {block}: the footer names other events than the block has")]
     Footer {
-        /// The block's number.
+        /// Number of the block.
         block: u64,
     },
     /// An index entry without its record.
     #[error("event {event}, source {source_id}: the index leads to no such record")]
     Record {
-        /// The event.
+        /// Number of the event.
         event: u64,
-        /// The source.
+        /// Number of the source.
         source_id: String,
     },
-    /// A payload that its CRC does not match.
+    /// A payload that does not match its CRC.
     #[error("event {event}, source {source_id}: the payload does not match its CRC32C")]
     Payload {
-        /// The event.
+        /// Number of the event.
         event: u64,
-        /// The source.
+        /// Number of the source.
         source_id: String,
     },
-    /// Records that lie on one another.
+    /// Overlapping records.
     #[error("event {event}, source {source_id}: the record overlaps the one in front of it")]
     Overlap {
-        /// The event.
+        /// Number of the event.
         event: u64,
-        /// The source.
+        /// Number of the source.
         source_id: String,
     },
     /// A closed event without exactly one record for each source.
     #[error("event {event}: closed with {found} records for {expected} sources")]
     Event {
-        /// The event.
+        /// Number of the event.
         event: u64,
-        /// Records.
+        /// Number of records found.
         found: usize,
-        /// Sources.
+        /// Number of sources.
         expected: usize,
     },
-    /// An event that is complete and lacks a source, or the other way round.
+    /// An event closed as complete that lacks a source, or the other way round.
     #[error("event {event}: closed as {status}, but {missing} of its sources are missing")]
     EventStatus {
-        /// The event.
+        /// Number of the event.
         event: u64,
-        /// What its closing says.
+        /// Status in its closing.
         status: String,
-        /// Records that stand for a missing source.
+        /// Number of records that stand for a missing source.
         missing: usize,
     },
-    /// A record behind the block that closed its event.
+    /// Records after the block that closed their event.
     #[error("event {event}: {records} records behind the block that closed it")]
     AfterClosing {
-        /// The event.
+        /// Number of the event.
         event: u64,
-        /// How many.
+        /// Number of records.
         records: usize,
     },
-    /// A number in `run.json` that is not what the files hold.
+    /// A number in `run.json` that does not match the files.
     #[error("'{what}' is {stated}, but the files hold {counted}")]
     Total {
-        /// Which number.
+        /// Name of the number.
         what: String,
-        /// What `run.json` says.
+        /// Value in `run.json`.
         stated: u64,
-        /// What was counted.
+        /// Value counted in the files.
         counted: u64,
     },
-    /// Fragments that nobody can account for in a run that says it is complete.
+    /// Fragments that are unaccounted for in a run that is declared complete.
     #[error("source {source_id}: {fragments} fragments are unaccounted for in a run that says it is complete")]
     Unaccounted {
-        /// The source.
+        /// Number of the source.
         source_id: String,
-        /// How many; less than none where more became of them than were accepted.
+        /// Number of fragments; negative if the ledger explains more than were accepted.
         fragments: i64,
     },
     /// A line of the ledger whose buckets do not add up.
@@ -241,11 +241,11 @@ pub enum ProblemKind {
         "source {source_id}: the ledger's buckets and 'unaccounted' add up to {explained}, not to the {accepted} accepted"
     )]
     Balance {
-        /// The source.
+        /// Number of the source.
         source_id: String,
-        /// What the source accepted.
+        /// Number of fragments that the source accepted.
         accepted: i64,
-        /// What the line explains.
+        /// Number of fragments that the line explains.
         explained: i64,
     },
 }
@@ -258,12 +258,12 @@ fn missing(first: u64, blocks: u64) -> String {
 }
 
 impl Problem {
-    /// Whether it is that a whole file cannot be read.
+    /// Returns whether the problem is that a whole file cannot be read.
     fn is_of_a_file(&self) -> bool {
         matches!(self.kind, ProblemKind::File { .. })
     }
 
-    /// The same, where its file is named from outside of the directory `name`.
+    /// Returns the same problem with its file named from outside the directory `name`.
     pub(crate) fn beneath(&self, name: &str) -> Self {
         Self { file: format!("{name}/{}", self.file), ..self.clone() }
     }
@@ -279,9 +279,9 @@ pub fn verify(run: &Run) -> VerifyReport {
     verify_watched(run, |_| {})
 }
 
-/// As [`verify`]; `watch` is told of each block that was read, in bytes.
+/// As [`verify`]; calls `watch` after each block, with the number of bytes read.
 pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
-    // A run has one part at least.
+    // A run has at least one part.
     let mut sum = verify_part(&run.parts()[0], &mut watch);
     if run.path() == run.parts()[0].path() {
         return sum;
@@ -292,7 +292,7 @@ pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
         report.problems = report.problems.iter().map(|problem| problem.beneath(&part.name())).collect();
         sum.add(report);
     }
-    // What no part knows of: that another is not here.
+    // Problems that no part knows of: that another part is missing.
     let of_run = run.problems().iter().filter(|problem| problem.file == FILE_NAME);
     sum.problem_count += of_run.clone().count() as u64;
     sum.problems.extend(of_run.cloned());
@@ -306,7 +306,7 @@ pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
     sum
 }
 
-/// As [`verify`], of what one builder wrote.
+/// As [`verify`], for the part that one builder wrote.
 pub(crate) fn verify_part(part: &Part, watch: &mut impl FnMut(u64)) -> VerifyReport {
     let mut check = Check::new(part);
     for (place, block) in part.blocks().iter().enumerate() {
@@ -319,7 +319,7 @@ pub(crate) fn verify_part(part: &Part, watch: &mut impl FnMut(u64)) -> VerifyRep
 }
 
 impl VerifyReport {
-    /// Adds what was found in another builder's part.
+    /// Adds the findings in another builder's part.
     fn add(&mut self, part: Self) {
         self.problems.extend(part.problems);
         self.problems.truncate(usize::try_from(ENOUGH).unwrap_or(usize::MAX));
@@ -378,7 +378,7 @@ impl VerifyReport {
         self.verdict = Verdict::Incomplete { reasons };
     }
 
-    /// The state in one sentence.
+    /// Returns the state in one sentence.
     pub fn summary(&self) -> String {
         self.to_string().lines().next().unwrap_or_default().to_owned()
     }
@@ -433,12 +433,12 @@ struct Check<'a> {
     report: VerifyReport,
     counts: BTreeMap<SourceId, SourceCount>,
     expected: Vec<SourceId>,
-    /// The run's configuration does not say that times are not to be compared.
+    /// True unless the run's configuration disables the comparison of times.
     looks_for_shifts: bool,
     assembler: Assembler,
-    /// Records that stand for a missing source, by event, until it is closed.
+    /// Number of records that stand for a missing source, by event, until the event is closed.
     missing: BTreeMap<EventId, usize>,
-    /// Events that had something in lost blocks.
+    /// Events that had records or closings in lost blocks.
     lost: Vec<EventRange>,
 }
 
@@ -514,7 +514,7 @@ impl<'a> Check<'a> {
         self.closings(block, &place);
     }
 
-    /// Compares the records of a block, in the order they lie in, with its index.
+    /// Compares the records of a block, in the order of their offsets, with its index.
     fn records(&mut self, block: &StoredBlock, header: &BlockHeader, bytes: &[u8], entries: &[FragmentEntry]) {
         let mut free = BLOCK_HEADER_LEN;
         for entry in entries {
@@ -555,11 +555,11 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// The events of a closing that there is nothing of: a damaged count may name four thousand million.
+    /// Closes the events of a closing that have no records: a damaged count may name four thousand million of them.
     fn close_absent(&mut self, block: &StoredBlock, closing: &Closing, there: &[EventId]) {
         let absent = u64::from(closing.count) - there.len() as u64;
         let expected = self.expected.len();
-        // They may have been in a block that is lost: that was said of the block.
+        // The records may have been in a lost block, which is reported already.
         if absent == 0 || self.report.lost_blocks > 0 && expected > 0 {
             return;
         }
@@ -607,10 +607,10 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A record that was counted is of an event that was never closed.
+    /// Subtracts a counted record that belongs to an event that was never closed.
     fn uncount(&mut self, located: &Located) {
         let Some(count) = self.counts.get_mut(&located.entry.source) else { return };
-        // One that cannot be read was not counted.
+        // A record that cannot be read was not counted.
         let Ok(Fragment { header, .. }) = Fragment::find(&located.block, &located.entry) else { return };
         if !header.is_whole() {
             return;
@@ -645,7 +645,7 @@ impl<'a> Check<'a> {
         is_whole(fragments.iter().map(|located| located.entry.source), &self.expected)
     }
 
-    /// Whether an event lacks records that may have been in a block that is lost: that was said of the block.
+    /// Returns whether an event lacks records that may have been in a lost block, which is reported already.
     fn is_torn(&self, fragments: &[Located]) -> bool {
         let once = fragments.windows(2).all(|pair| pair[0].entry.source < pair[1].entry.source);
         let known = fragments.iter().all(|located| self.expected.binary_search(&located.entry.source).is_ok());
@@ -666,7 +666,7 @@ impl<'a> Check<'a> {
             let fragments = self.assembler.close(id);
             let Some(place) = fragments.first().map(|located| Arc::clone(&located.block)) else { continue };
             if self.report.lost_blocks > 0 && self.one_of_each(&fragments) {
-                // The footer knows what the block said that closed it.
+                // The footer has the closing of the block that closed it.
                 self.report.events += 1;
                 self.report.incomplete_events += u64::from(status == EventStatus::Incomplete);
             } else if !self.is_torn(&fragments) {
@@ -728,7 +728,7 @@ impl<'a> Check<'a> {
             }
         }
         let path = self.run.path().join(crate::info::FILE_NAME);
-        // What was lost was said where it is lost.
+        // Lost data is reported where it is lost.
         let is_less = self.report.lost_blocks > 0 || self.run.problems().iter().any(Problem::is_of_a_file);
         for (what, stated, counted) in numbers {
             if counted > stated || counted < stated && !is_less {
@@ -740,7 +740,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Notes which events had something in a block that is lost.
+    /// Records which events had something in a lost block.
     fn lost(&mut self, (first, last): (EventId, EventId)) {
         let there_is_room = (self.lost.len() as u64) < ENOUGH;
         match self.lost.last_mut() {
@@ -772,7 +772,7 @@ fn verdict(run: &Part) -> Verdict {
     }
 }
 
-/// The record whose header begins at `offset` of a block's records.
+/// Returns the record whose header begins at `offset` of a block's records.
 fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
     if offset < BLOCK_HEADER_LEN || !offset.is_multiple_of(RECORD_ALIGN) {
         return None;
@@ -782,7 +782,7 @@ fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
     Some((header, payload))
 }
 
-/// What can become of a fragment that a source accepted (`docs/architecture.md`, "The ledger").
+/// Names of the buckets for the fragments that a source accepted (`docs/architecture.md`, "The ledger").
 pub(crate) const BUCKETS: [&str; 10] = [
     "recorded",
     "discarded",
@@ -795,5 +795,5 @@ pub(crate) const BUCKETS: [&str; 10] = [
     "lost",
     "beyond_end",
 ];
-/// Problems that are listed one by one.
+/// Maximum number of problems that are listed one by one.
 const ENOUGH: u64 = 1000;

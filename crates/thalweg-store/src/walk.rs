@@ -7,7 +7,7 @@ use crate::{Mapping, RunInfo, StoreError};
 use std::io;
 use std::sync::Arc;
 
-/// What the next block has to say of itself.
+/// Run, builder and number that the header of the next block must have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     pub(crate) run: u32,
@@ -29,14 +29,15 @@ impl Expected {
     }
 }
 
-/// Walks a segment's blocks without its footer, from the front, while it may still grow.
+/// Walks a segment's blocks without its footer, from the front, while the segment may still grow.
 ///
-/// Blocks are read with `pread` and only then reached through the mapping: space that a writer set aside, and gives
-/// back when it closes the segment, is never touched in the mapping. Of a file that is elsewhere each block is fetched.
+/// Blocks are read with `pread` and only then accessed through the mapping: space that a writer allocated, and gives
+/// back when it closes the segment, is never accessed through the mapping. For a file that is elsewhere, each block is
+/// fetched.
 #[derive(Debug)]
 pub(crate) struct Walk {
     file: Arc<SegmentFile>,
-    /// The mapping, of a file that is here.
+    /// Mapping of a local file.
     mapping: Option<Arc<Mapping>>,
     at: u64,
     reserve: u64,
@@ -44,29 +45,29 @@ pub(crate) struct Walk {
     depth: Depth,
 }
 
-/// How much of a block is looked at.
+/// Extent to which a block is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// All of it, against its checksum.
+    /// The whole block, against its checksum.
     Whole,
-    /// Of a file that is elsewhere, its header and its tables: what they say is believed until the block is used.
+    /// Header and tables only, for a file that is elsewhere: they are trusted until the block is used.
     Tables,
 }
 
-/// What a walk found.
+/// Result of one step of a walk.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// A data block, whole as far as was looked.
+    /// A data block, whole as far as it was checked.
     Block(ReadBlock),
-    /// The footer: the segment is closed. It ends where the walk is.
+    /// The footer: the segment is closed. It ends at the position of the walk.
     Footer(Footer),
-    /// Nothing yet, or nothing whole.
+    /// No whole block at this position, or none yet.
     Stop(FormatError),
 }
 
 impl Walk {
     pub(crate) fn open(file: Arc<SegmentFile>, info: &RunInfo, depth: Depth) -> Result<Self, StoreError> {
-        // A hostile run.json must not make us map the address space.
+        // A malicious `run.json` must not make us map the address space.
         let reserve = info.recorder.segment_size.min(MAX_RESERVE);
         let map = |here| Mapping::new(here, Arc::clone(file.path()), 0, reserve);
         let mapping = file.here().map(map).transpose().map_err(StoreError::io("mapping", file.path()))?;
@@ -74,7 +75,7 @@ impl Walk {
         Ok(Self { file, mapping, at: 0, reserve, buffer: Vec::new(), depth })
     }
 
-    /// Where the next block begins.
+    /// Returns the offset at which the next block begins.
     pub(crate) fn at(&self) -> u64 {
         self.at
     }
@@ -83,8 +84,8 @@ impl Walk {
         self.try_step(expected).map_err(StoreError::io("reading", self.file.path()))
     }
 
-    /// Where no block is, looks for the next whole one of the run behind that place, and says its number: one that is
-    /// due or comes later. The walk goes on there. Nothing, where there is none in the file.
+    /// Searches for the next whole block of the run after a position without a block, and returns its number, which is
+    /// `due` or later. The walk continues there. Returns `None` if there is none in the file.
     pub(crate) fn skip(&mut self, due: Expected) -> Result<Option<u64>, StoreError> {
         let begin = self.at;
         let found = self.try_skip(due);
@@ -115,7 +116,7 @@ impl Walk {
                     self.at = at;
                     return Ok(Some(header.block));
                 }
-                // How long a damaged block is, its header still says: nothing in it is taken for a block.
+                // The header of a damaged block still gives its length: nothing inside it is taken for a block.
                 length = header.length.into();
             }
             at += length;
@@ -133,7 +134,7 @@ impl Walk {
             return Ok(Step::Stop(error));
         }
         let length = header.length;
-        // How long a file is that is elsewhere, reading it says.
+        // The length of a file that is elsewhere is only found by reading it.
         if self.file.here().is_some() {
             let available = self.file.length()?.saturating_sub(self.at);
             if u64::from(length) > available {
@@ -143,7 +144,7 @@ impl Walk {
         let only_tables = self.depth == Depth::Tables && header.kind == BlockKind::Data;
         let from = if only_tables { header.index_offset as usize } else { 0 };
         match self.buffer.is_empty() {
-            // From the system, which has zeros without writing them.
+            // Allocated by the system, which provides zeros without writing them.
             true => self.buffer = vec![0; length as usize],
             false => self.buffer.resize(length as usize, 0),
         }
@@ -152,7 +153,7 @@ impl Walk {
         if only_tables {
             block[..BLOCK_HEADER_LEN].copy_from_slice(&head);
         }
-        // The header again, from the same read as the body.
+        // The header is compared again, from the same read as the body.
         if there < length as usize || block[..BLOCK_HEADER_LEN] != head {
             return Ok(Step::Stop(FormatError::CutOff { length, available: there as u64 }));
         }
@@ -183,7 +184,7 @@ impl Walk {
     }
 }
 
-/// Address space set aside for a segment to grow into.
+/// Maximum number of bytes of address space reserved for a segment to grow into.
 const MAX_RESERVE: u64 = 64 << 30;
-/// Bytes that are read at a time in search of a block.
+/// Number of bytes read at a time in search of a block.
 const SEARCHED: usize = 1 << 20;

@@ -1,8 +1,9 @@
-//! A disk with its own time, for tests: operations take as long as it says, fail when it says, and what was not synced
-//! may be gone when the power fails. The same seed gives the same course.
+//! A simulated disk with its own time, for tests: operations take as long as configured, fail on demand, and data that
+//! was not synced may be lost in a power failure. The same seed gives the same course.
 //!
-//! Bytes lie in files of the directory that the recorder is given, as ever (on tmpfs, best). Beside them is a record of
-//! every change, from which [`SimulatedDisk::after_power_failure`] makes what a real disk could have kept.
+//! Bytes are stored in files of the directory that the recorder is given, as usual (preferably on tmpfs). In addition,
+//! every change is recorded, and from that record [`SimulatedDisk::after_power_failure`] produces what a real disk
+//! could have kept.
 
 use crate::engine::{Done, Job};
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,32 +20,32 @@ use std::time::Duration;
 use thalweg_uring::{Effect, File, Operation};
 use thalweg_wire::{GAMMA, mix};
 
-/// Bytes that a disk writes as one, whatever happens.
+/// Number of bytes that a disk writes atomically, whatever happens.
 const SECTOR: usize = 512;
 
-/// How long operations take.
+/// Durations of operations.
 #[derive(Debug, Clone, Copy)]
 pub struct Access {
-    /// Each.
+    /// Duration of each operation.
     pub latency: Duration,
-    /// Beside that, at most, each for itself: those that take longer are overtaken.
+    /// Maximum additional duration, drawn for each operation: slower operations are overtaken.
     pub jitter: Duration,
-    /// For each MiB.
+    /// Additional duration for each MiB written.
     pub per_mebibyte: Duration,
 }
 
-/// What a disk does wrong.
+/// Fault of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
     /// Every operation fails with this error number.
     Fails(i32),
-    /// Writes and reservations fail: there is no space.
+    /// Writes and allocations fail: there is no space.
     Full,
-    /// Nothing is finished before that time.
+    /// No operation completes before this time.
     Stuck(Duration),
 }
 
-/// A disk with its own time. Clones are the same disk.
+/// A simulated disk with its own time. Clones are the same disk.
 #[derive(Debug, Clone)]
 pub struct SimulatedDisk(Arc<Mutex<Inner>>);
 
@@ -55,33 +56,33 @@ struct Inner {
     random: u64,
     fault: Option<DiskFault>,
     stuck_until: Duration,
-    /// Every change, in the order in which it was made.
+    /// All changes, in the order in which they were made.
     changes: Vec<Change>,
-    /// By descriptor: the file that it is open for.
+    /// Path of the open file or directory of each descriptor.
     open: BTreeMap<RawFd, PathBuf>,
-    /// When operations are over.
+    /// Number of operations that complete at each time.
     due: BTreeMap<Duration, usize>,
     unsynced: Unsynced,
 }
 
-/// What of the segments the power could take.
+/// Data of segments that a power failure could lose.
 #[derive(Debug, Default)]
 struct Unsynced {
-    /// Since when a file has bytes that are not synced, and since when a name is not.
+    /// Time since which a file has unsynced bytes; in `names`, since which a name is unsynced.
     bytes: BTreeMap<PathBuf, Duration>,
     names: BTreeMap<PathBuf, Duration>,
-    /// The longest that any have been so, and are not any more.
+    /// Longest time that any were unsynced before they were synced.
     longest: Exposure,
 }
 
-/// What a power failure can take, at worst, of segments.
+/// Data of segments that a power failure can lose, at worst.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Exposure {
-    /// For how long bytes were written and not synced.
+    /// Longest time that bytes were written and not synced.
     pub bytes: Duration,
-    /// For how long the name of a file was not.
+    /// Longest time that the name of a file was not synced.
     pub name: Duration,
-    /// Whether some are neither yet.
+    /// True if some bytes or names are unsynced now.
     pub now: bool,
 }
 
@@ -120,7 +121,7 @@ impl Unsynced {
     }
 }
 
-/// A change of what is on a disk. Files are named by a descriptor until they are entered into the record.
+/// A change of the contents of a disk. Files are named by a descriptor until they are entered into the record.
 #[derive(Debug, Clone)]
 pub(super) enum Change {
     Directory(PathBuf),
@@ -145,12 +146,12 @@ pub(super) enum Change {
     SyncDirectory(PathBuf),
     Rename(PathBuf, PathBuf),
     Remove(PathBuf),
-    /// As those above, of a file by its path when it was changed.
+    /// One of the changes above, of a file named by its path at the time of the change.
     At(PathBuf, Box<Change>),
 }
 
 impl SimulatedDisk {
-    /// A disk at time zero.
+    /// Returns a disk at time zero.
     pub fn new(access: Access, seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Inner {
             access,
@@ -165,18 +166,19 @@ impl SimulatedDisk {
         })))
     }
 
-    /// Lets time pass until then.
+    /// Advances the time to `at`.
     pub fn advance_to(&self, at: Duration) {
         let mut inner = self.lock();
         inner.now = inner.now.max(at);
     }
 
-    /// When the next operation is over.
+    /// Returns the time at which the next operation completes.
     pub fn next_time(&self) -> Option<Duration> {
         self.lock().due.first_key_value().map(|(at, _)| *at)
     }
 
-    /// From now on it does this wrong; or, with nothing, no more.
+    /// Sets the fault of the disk from now on; `None` ends it, except for [`DiskFault::Stuck`], which ends at its own
+    /// time.
     pub fn fault(&self, fault: Option<DiskFault>) {
         let mut inner = self.lock();
         if let Some(DiskFault::Stuck(until)) = fault {
@@ -186,16 +188,16 @@ impl SimulatedDisk {
         }
     }
 
-    /// Makes `to`, a new directory, what would be found of the directory `of` if the power had failed just now: all
+    /// Creates the directory `to` with what would be found of the directory `of` after a power failure now: everything
     /// that was synced, and any part of the rest, drawn by `seed`.
     ///
     /// # Errors
-    /// The files cannot be written.
+    /// If the files cannot be written.
     pub fn after_power_failure(&self, of: &Path, to: &Path, seed: u64) -> io::Result<()> {
         Kept::draw(&self.lock().changes, seed).write(of, to)
     }
 
-    /// Returns for how long, at most, what was written to segments was not synced.
+    /// Returns how long, at most, data written to segments was not synced.
     pub fn exposure(&self) -> Exposure {
         let inner = self.lock();
         let Unsynced { bytes, names, .. } = &inner.unsynced;
@@ -238,7 +240,7 @@ impl Inner {
         mix(self.random)
     }
 
-    /// Fails where the disk does.
+    /// Returns the error with which the disk refuses the change, if it does.
     fn refusal(&self, change: &Change) -> Result<(), Errno> {
         match self.fault {
             Some(DiskFault::Fails(error)) => Err(Errno::from_raw_os_error(error)),
@@ -249,7 +251,7 @@ impl Inner {
         }
     }
 
-    /// An operation that was to be over then is.
+    /// Removes an operation from the count of those that complete at `due`.
     fn forget(&mut self, due: Duration) {
         if let Some(count) = self.due.get_mut(&due) {
             *count -= 1;
@@ -277,8 +279,8 @@ impl Inner {
     }
 }
 
-/// Carries out operations as late as its disk says. Its descriptor is never readable: a node on such a disk is woken by
-/// [`SimulatedDisk::next_time`].
+/// Carries out operations after the delays of its disk. Its descriptor is never readable: a node on such a disk is
+/// woken by [`SimulatedDisk::next_time`].
 #[derive(Debug)]
 pub(crate) struct SimulatedEngine {
     disk: SimulatedDisk,
@@ -343,7 +345,7 @@ impl SimulatedEngine {
         Some(Done { job, result })
     }
 
-    /// A disk whose time does not pass by itself cannot be waited for.
+    /// Fails: the time of a simulated disk does not pass by itself, so it cannot be waited for.
     pub(crate) fn wait(&self) -> io::Result<()> {
         Err(io::Error::other("the time of a simulated disk does not pass by itself"))
     }
@@ -362,7 +364,7 @@ impl Drop for SimulatedEngine {
     }
 }
 
-/// What a disk kept: names, each of a file or a directory, and the files' bytes.
+/// Data that a disk kept: names, each of a file or a directory, and the files' bytes.
 #[derive(Debug, Default)]
 struct Kept {
     directories: BTreeSet<PathBuf>,
@@ -371,7 +373,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Goes through all changes twice: first to see which are behind a sync, then to make those, and some of the others.
+    /// Determines for each change whether a later sync covers it; applies those changes, and a random part of the
+    /// others.
     fn draw(changes: &[Change], seed: u64) -> Self {
         let mut random = seed;
         let mut keeps = move || {
@@ -379,7 +382,7 @@ impl Kept {
             mix(random).is_multiple_of(2)
         };
         let mut kept = Self::default();
-        // Who has a name now, in memory: it is the file that is written to, whatever the disk has as its name.
+        // Current names in memory: writes go to the file of this name, whatever name it has on the disk.
         let mut now: BTreeMap<PathBuf, usize> = BTreeMap::new();
         for (at, change) in changes.iter().enumerate() {
             let later = &changes[at + 1..];
@@ -444,7 +447,7 @@ impl Kept {
             let out = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
             let bytes = &self.files[*file];
             out.set_len(bytes.len() as u64)?;
-            // Space that was set aside stays a hole.
+            // Allocated space stays a hole.
             for (at, page) in bytes.chunks(4096).enumerate().filter(|(_, page)| page.iter().any(|byte| *byte != 0)) {
                 out.write_all_at(page, at as u64 * 4096)?;
             }
@@ -453,7 +456,7 @@ impl Kept {
     }
 }
 
-/// Writes those sectors that are kept.
+/// Writes the sectors that are kept.
 fn write(file: &mut Vec<u8>, offset: u64, bytes: &[u8], mut keeps: impl FnMut() -> bool) {
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
     for (at, sector) in bytes.chunks(SECTOR).enumerate().filter(|_| keeps()) {
@@ -463,12 +466,12 @@ fn write(file: &mut Vec<u8>, offset: u64, bytes: &[u8], mut keeps: impl FnMut() 
     }
 }
 
-/// Whether the names in the directory of `path` were synced later.
+/// Returns whether the names in the directory of `path` were synced later.
 fn is_named(path: &Path, later: &[Change]) -> bool {
     later.iter().any(|change| matches!(change, Change::SyncDirectory(directory) if Some(&**directory) == path.parent()))
 }
 
-/// Whether the bytes of the file at `path` were synced later.
+/// Returns whether the bytes of the file at `path` were synced later.
 fn is_synced(path: &Path, later: &[Change]) -> bool {
     later
         .iter()
@@ -482,7 +485,7 @@ mod tests {
 
     const QUICK: Access = Access { latency: Duration::ZERO, jitter: Duration::ZERO, per_mebibyte: Duration::ZERO };
 
-    /// What is left of a file of two pages, the first of them synced, whose directory was not.
+    /// Returns what is left of a file of two pages, the first of them synced, whose directory was not synced.
     fn left(seed: u64, synced: bool) -> Option<Vec<u8>> {
         let folder = tempfile::tempdir().unwrap();
         let (here, there) = (folder.path().join("here"), folder.path().join("there"));

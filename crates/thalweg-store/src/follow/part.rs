@@ -1,4 +1,4 @@
-//! Reads what one builder writes of a run, while it is being written.
+//! Reads the part of a run that one builder writes, while it is being written.
 
 use super::{End, Followed};
 use crate::event::{Assembler, Event, Fragment, Located};
@@ -13,20 +13,20 @@ use std::io;
 use std::sync::Arc;
 use thalweg_wire::EventId;
 
-/// The events that one builder closes, in that order.
+/// The events that one builder closes, in the order in which it closes them.
 #[derive(Debug)]
 pub(super) struct FollowPart {
     files: Files,
     info: RunInfo,
     segment: u32,
     walk: Option<Walk>,
-    /// The next block's number.
+    /// Number of the next block.
     block: u64,
     assembler: Assembler,
     closed: VecDeque<Closing>,
-    /// Set once nobody writes any more: what is there is all there will be.
+    /// Set once no writer is left: no more data will be added.
     over: Option<End>,
-    /// Set once the end was told, or an error that nothing can follow.
+    /// Set once the end was returned, or an error after which nothing can follow.
     done: bool,
 }
 
@@ -46,12 +46,12 @@ impl FollowPart {
         })
     }
 
-    /// What `run.json` said when it was last read.
+    /// Returns the contents of `run.json` when it was last read.
     pub(super) fn info(&self) -> &RunInfo {
         &self.info
     }
 
-    /// The next event, if there is one by now.
+    /// Returns the next event, if there is one by now.
     ///
     /// # Errors
     /// As [`Follow::next`](super::Follow::next).
@@ -74,7 +74,7 @@ impl FollowPart {
                 }
                 return Ok(Followed::End(end));
             }
-            // Once it is over, what came meanwhile is read; then there is nothing more.
+            // Once the run has ended, data added in the meantime is read; after that there is nothing more.
             self.over = self.look_for_end()?;
             if self.over.is_none() {
                 return Ok(Followed::Quiet);
@@ -82,19 +82,19 @@ impl FollowPart {
         }
     }
 
-    /// Whether it has the next event without looking at the files.
+    /// Returns whether the next event is available without looking at the files.
     pub(super) fn has_closed(&self) -> bool {
         !self.closed.is_empty()
     }
 
-    /// Its files, wherever they are.
+    /// Returns its files, wherever they are.
     pub(super) fn files(&self) -> &Files {
         &self.files
     }
 
     /// Skips the events that are closed already, without reading them.
     pub(super) fn skip_to_now(&mut self) -> Result<(), StoreError> {
-        // A writer may be faster than whoever reads: what it adds meanwhile is not skipped.
+        // A writer may be faster than the reader: events added meanwhile are not skipped.
         let end = match self.files.segments()?.last() {
             Some((last, length)) => {
                 let file = self.files.segment(*last, *length)?;
@@ -103,7 +103,7 @@ impl FollowPart {
             None => (0, 0),
         };
         loop {
-            // Also those of a block that was taken in before.
+            // Also the events of a block that was added before.
             while let Some((event, _)) = self.take_closed() {
                 self.assembler.close(event);
             }
@@ -114,7 +114,7 @@ impl FollowPart {
         }
     }
 
-    /// Takes in the next block; false where there is none yet.
+    /// Adds the next block; returns false if there is none yet.
     fn advance(&mut self) -> Result<bool, StoreError> {
         let walk = match &mut self.walk {
             Some(walk) => walk,
@@ -134,7 +134,7 @@ impl FollowPart {
         let expected = Expected { run: self.info.run, builder: self.info.builder, block: self.block };
         let at = walk.at();
         let step = match walk.step(expected) {
-            // Elsewhere, the first read tells that a segment is not there yet.
+            // For files elsewhere, the first read reports that a segment does not exist yet.
             Err(error) if is_not_there(&error) => return self.skip_segment(),
             step => step?,
         };
@@ -149,7 +149,7 @@ impl FollowPart {
                 Ok(true)
             }
             Step::Footer(footer) => {
-                // What was closed by a block that is missing, it knows; all else was given out already.
+                // The footer also has the closings of missing blocks; all other events were returned already.
                 for closing in footer.closings {
                     let left = self.assembler.of(&closing).into_iter();
                     self.closed.extend(left.map(|first| Closing { first, count: 1, ..closing }));
@@ -158,7 +158,7 @@ impl FollowPart {
                 self.segment += 1;
                 Ok(true)
             }
-            // Of a block that is being written any part may be there.
+            // Any part of a block that is being written may be present.
             Step::Stop(error) => match self.over {
                 None => Ok(false),
                 Some(End::WriterGone) => self.pass(at, error),
@@ -167,7 +167,7 @@ impl FollowPart {
         }
     }
 
-    /// Goes on behind a segment of a finished run that is not there, if there are others; false where none is to be
+    /// Continues after a missing segment of a finished run, if there are later ones; returns false if none is to be
     /// expected.
     fn skip_segment(&mut self) -> Result<bool, StoreError> {
         let is_over = self.over == Some(End::Finished);
@@ -177,8 +177,8 @@ impl FollowPart {
         Ok(next.is_some())
     }
 
-    /// Goes on where the writer died: behind a damaged block of a segment that was closed, and to the next segment if
-    /// no block is missing in between.
+    /// Continues after the writer died: after a damaged block of a segment that was closed, and with the next segment
+    /// if no block is missing in between.
     fn pass(&mut self, offset: u64, error: FormatError) -> Result<bool, StoreError> {
         let file = self.files.segment(self.segment, 0)?;
         let footer = trusted_footer(&file, &self.info).map_err(StoreError::io("reading", file.path()))?;
@@ -198,8 +198,8 @@ impl FollowPart {
         Ok(goes_on)
     }
 
-    /// Goes on behind a place in a finished run where no block is, as [`Part`](crate::Part) does. That blocks are missing
-    /// is an error, once.
+    /// Continues after a position in a finished run where there is no block, as [`Part`](crate::Part) does. Missing
+    /// blocks are reported as an error, once.
     fn pass_by(&mut self, offset: u64, error: FormatError) -> Result<bool, StoreError> {
         let is_end = matches!(error, FormatError::Blank | FormatError::Short(0));
         let path = self.files.path().join(segment_name(self.segment));
@@ -211,7 +211,7 @@ impl FollowPart {
         self.walk = None;
         let next = self.segments()?.find(|number| *number > self.segment);
         self.segment = next.unwrap_or(self.segment.saturating_add(1));
-        // What is missing at the end is told there. A footer that the writer could not write is not missed.
+        // Blocks missing at the end are reported at the end. A footer that the writer could not write is not reported.
         let told_later = next.is_none() && self.info.totals.blocks > self.block;
         match told_later || is_end && self.info.state == RunState::Incomplete {
             true => Ok(true),
@@ -223,7 +223,7 @@ impl FollowPart {
         Expected { run: self.info.run, builder: self.info.builder, block: self.block }
     }
 
-    /// The numbers of the segments, in ascending order.
+    /// Returns the numbers of the segments, in ascending order.
     fn segments(&self) -> Result<impl Iterator<Item = u32> + use<>, StoreError> {
         Ok(self.files.segments()?.into_iter().map(|(number, _)| number))
     }
@@ -248,9 +248,9 @@ impl FollowPart {
         Ok(Event { id, status, fragments })
     }
 
-    /// Whether the run has ended, in which case everything has to be looked at once more.
+    /// Returns how the run has ended, in which case everything has to be looked at once more; `None` if it has not.
     fn look_for_end(&mut self) -> Result<Option<End>, StoreError> {
-        // The lock before the state: a writer that finishes in between is not taken for one that died.
+        // The lock is checked before the state: a writer that finishes in between is not taken for one that died.
         let life = self.files.writer();
         self.info = self.files.info()?;
         Ok(match (self.info.state, life) {

@@ -1,4 +1,4 @@
-//! How a run begins on disk: its directory, its lock, its first segment, and what carries the writes.
+//! Creation of a run on disk: its directory, its lock, its first segment, and the engine.
 
 use super::{EngineChoice, EngineKind, Recorder, RecorderConfig, RecorderMethod, RunBegin};
 use crate::disk::Disk;
@@ -23,12 +23,12 @@ use thalweg_arena::{Block, BlockPool, Registration};
 use thalweg_wire::RunNumber;
 
 impl Recorder {
-    /// Makes the run's directory, its `run.json` and its first segment. Registers the blocks of `pool`, which have to
-    /// be all free.
+    /// Creates the run's directory, its `run.json` and its first segment. Registers the blocks of `pool`, all of which
+    /// must be free.
     ///
     /// # Errors
-    /// Where there is a run of this number, blocks of this size cannot be recorded, some are not free, or the system
-    /// refuses. No directory of a run is left behind then.
+    /// If a run of this number exists, blocks of this size cannot be recorded, some are not free, or the system
+    /// refuses. In these cases no run directory remains.
     pub fn create(config: RecorderConfig, pool: &mut BlockPool) -> Result<Self, StoreError> {
         let RecorderConfig {
             directory,
@@ -129,7 +129,7 @@ fn start_engine(
     Ok((Engine::threads().map_err(threads())?, EngineKind::Threads))
 }
 
-/// Registers the pool's blocks under their own numbers, where that is allowed.
+/// Registers the pool's blocks under their own numbers, if the kernel allows it.
 fn register(
     engine: &mut Engine,
     pool: &mut BlockPool,
@@ -153,7 +153,7 @@ fn register(
     Ok(None)
 }
 
-/// Makes the run's directory: the one asked for, or the next free one. Whoever makes it owns the number.
+/// Creates the run's directory: the requested one, or the next free one. The process that creates it owns the number.
 fn make_directory(
     disk: &Disk,
     parent: &Path,
@@ -177,7 +177,7 @@ fn make_directory(
                 return Err(StoreError::io("creating", &path)(error));
             }
             Err(_) if run.is_some() => return Err(StoreError::Exists(path)),
-            // Somebody was faster: the next one is ours, perhaps.
+            // Another process was faster: try the next number.
             Err(_) => {
                 let next = number.0.checked_add(1).ok_or_else(|| StoreError::NoNumber(parent.to_owned()))?;
                 number = RunNumber(next);
@@ -186,7 +186,8 @@ fn make_directory(
     }
 }
 
-/// A directory of a run of this number that has another count of builders: its parts and ours would be taken for one run.
+/// Returns a directory of a run of this number that has another number of builders: its parts and ours would be taken
+/// for one run.
 fn other_run(parent: &Path, number: RunNumber, builders: u32) -> Option<PathBuf> {
     let alone = parent.join(run_directory_name(number, 0, 1));
     if builders > 1 && alone.symlink_metadata().is_ok() {
@@ -196,21 +197,22 @@ fn other_run(parent: &Path, number: RunNumber, builders: u32) -> Option<PathBuf>
     parts_of(&alone).into_iter().find(is_other)
 }
 
-/// Takes the lock that tells readers that the run is being written. A reader that looks for it holds it for an instant,
-/// so it is tried again for a while; somebody who keeps it must not keep the run from beginning for ever.
+/// Takes the lock that shows readers that the run is being written. A reader that checks it holds it for an instant, so
+/// locking is retried for a while; a process that keeps it must not delay the run for ever.
 fn lock_alone(directory: &File, path: &Path) -> Result<(), StoreError> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
         match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
             Err(Errno::WOULDBLOCK) => return Err(StoreError::Locked(path.to_owned())),
-            // A file system without locks leaves readers unsure whether the writer lives; nothing else depends on it.
+            // On a file system without locks, readers cannot know whether the writer lives; nothing else depends on the
+            // lock.
             _ => return Ok(()),
         }
     }
 }
 
-/// A run's directory until everything that makes it a run is in it; removed where that fails.
+/// A run's directory until everything that makes it a run is in it; removed on failure.
 struct NewDirectory<'a>(&'a Disk, &'a Path);
 
 impl Drop for NewDirectory<'_> {
@@ -222,7 +224,7 @@ impl Drop for NewDirectory<'_> {
     }
 }
 
-/// One more than the highest number in use.
+/// Returns one more than the highest number in use.
 fn next_number(parent: &Path) -> Result<RunNumber, StoreError> {
     let entries = std::fs::read_dir(parent).map_err(StoreError::io("reading", parent))?;
     let taken = entries.flatten().filter_map(|entry| parse_directory_name(entry.file_name().to_str()?));
@@ -232,7 +234,7 @@ fn next_number(parent: &Path) -> Result<RunNumber, StoreError> {
     }
 }
 
-/// Opens segment 0, and finds out what the file system allows: O_DIRECT, and space set aside.
+/// Opens segment 0, and finds out what the file system allows: O_DIRECT, and allocating space ahead.
 fn first_segment(
     disk: &Disk,
     path: &Path,
@@ -255,13 +257,13 @@ fn first_segment(
     Ok((segment, uses_direct, error.is_none()))
 }
 
-/// Bytes that the footer of a segment full of full blocks takes, and as much again.
+/// Returns twice the number of bytes that the footer of a segment full of full blocks takes.
 fn footer_room(segment_bytes: u64, block_bytes: u64) -> u64 {
     let blocks = segment_bytes / block_bytes + 64;
     (2 * blocks * FOOTER_ENTRY_LEN as u64).next_multiple_of(BLOCK_ALIGN as u64)
 }
 
-/// What `run.json` says of a run that has just begun, but for its number, its builder and its recorder.
+/// Returns the contents of `run.json` for a run that has just begun, without its number, its builder and its recorder.
 fn open_run(begin: RunBegin) -> RunInfo {
     RunInfo {
         format: RunInfo::FORMAT.into(),
@@ -309,7 +311,7 @@ fn writer_info(program: String, version: String) -> WriterInfo {
     }
 }
 
-/// How long a run may wait for its lock before it begins.
+/// Maximum time that a run waits for its lock before it begins.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a recorder is told, and how it says what it does.
+//! Configuration of a recorder, and the method that it uses.
 
 use crate::disk::Disk;
 use crate::info::{EventCounts, RunState, SourceInfo};
@@ -7,28 +7,28 @@ use std::fmt;
 use std::path::PathBuf;
 use thalweg_wire::{RunNumber, TaiNanos};
 
-/// What a recorder is to write, and where.
+/// Configuration of a recorder: the run to write, where, and how.
 #[derive(Debug, Clone)]
 pub struct RecorderConfig {
-    /// The directory that holds the runs; made if it is not there.
+    /// Directory that holds the runs; created if it does not exist.
     pub directory: PathBuf,
-    /// The run's number; the next free one where there is none. With several builders it has to be given.
+    /// Number of the run; `None` takes the next free one. With several builders it must be given.
     pub run: Option<RunNumber>,
-    /// Which builder this is, counted from 0.
+    /// Number of this builder, counted from 0.
     pub builder: u32,
-    /// How many builders the run has.
+    /// Number of builders in the run.
     pub builders: u32,
-    /// What [`RunInfo::assignment`](crate::RunInfo::assignment) says.
+    /// Value of [`RunInfo::assignment`](crate::RunInfo::assignment).
     pub assignment: String,
-    /// Bytes after which a segment is closed and the next begun.
+    /// Number of bytes after which a segment is closed and the next one begun.
     pub segment_bytes: u64,
-    /// Whether to write past the page cache where the file system allows it.
+    /// True to bypass the page cache where the file system allows it.
     pub direct: bool,
-    /// What carries the writes.
+    /// Engine that carries out the writes.
     pub engine: EngineChoice,
-    /// The file system that it is on.
+    /// File system of the run.
     pub disk: Disk,
-    /// What `run.json` says from the beginning.
+    /// Contents of `run.json` from the beginning.
     pub begin: RunBegin,
 }
 
@@ -49,77 +49,78 @@ impl Default for RecorderConfig {
     }
 }
 
-/// What carries the writes.
+/// Choice of the engine that carries out the writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EngineChoice {
-    /// io_uring where the kernel allows it, or else threads.
+    /// io_uring where the kernel allows it, otherwise threads.
     #[default]
     Best,
     /// Threads, even where io_uring would be allowed.
     Threads,
 }
 
-/// What is known of a run when it begins.
+/// Information about a run that is known when it begins.
 #[derive(Debug, Clone, Default)]
 pub struct RunBegin {
-    /// When.
+    /// Time at which the run began.
     pub began: TaiNanos,
     /// TAI minus UTC, in seconds.
     pub tai_utc_offset: i32,
-    /// The writing program's name.
+    /// Name of the writing program.
     pub program: String,
-    /// Its version.
+    /// Version of the writing program.
     pub version: String,
-    /// The sources.
+    /// Sources of the run.
     pub sources: Vec<SourceInfo>,
-    /// The topology, as given.
+    /// Topology, as given.
     pub configuration: serde_json::Value,
 }
 
-/// What is known of a run when it ends.
+/// Information about a run that is known when it ends.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
-    /// When.
+    /// Time at which the run ended.
     pub ended: TaiNanos,
-    /// How long the run lasted, by a clock that is never set.
+    /// Duration of the run in seconds, by a clock that is never set.
     pub seconds: f64,
-    /// [`RunState::Complete`] or [`RunState::Incomplete`]. A recorder that could not write everything makes it incomplete.
+    /// State of the run: [`RunState::Complete`] or [`RunState::Incomplete`]. A recorder that could not write everything
+    /// makes it incomplete.
     pub state: RunState,
-    /// Why it is incomplete, in sentences. The recorder adds its own.
+    /// Reasons why the run is incomplete, in sentences. The recorder adds its own.
     pub reasons: Vec<String>,
-    /// How many events were closed.
+    /// Number of events that were closed.
     pub events: EventCounts,
-    /// What the trigger levels did; null where there are none.
+    /// Results of the trigger levels; null if there are none.
     pub trigger: serde_json::Value,
-    /// Builders that were left out; null where there are none.
+    /// Builders that were left out; null if there are none.
     pub left_out: serde_json::Value,
-    /// What became of every fragment: an array with one object per source.
+    /// Ledger of all fragments: an array with one object per source.
     pub ledger: serde_json::Value,
 }
 
-/// Which method the recorder uses, of those that can fall back on another. It shows in the log, in `run.json` and in
+/// Method of writing: for each capability, the variant that the recorder uses. Shown in the log, in `run.json` and in
 /// metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RecorderMethod {
-    /// What carries the writes.
+    /// Engine that carries out the writes.
     pub engine: EngineKind,
-    /// Past the page cache (O_DIRECT), or through it.
+    /// True if writes bypass the page cache (O_DIRECT), false if they go through it.
     pub direct: bool,
-    /// From registered buffers, or from memory whose pages the kernel looks up for each write.
+    /// True for registered buffers, false for memory whose pages the kernel looks up for each write.
     pub registered: bool,
-    /// Into space set aside ahead of the writes, or growing the file with each.
+    /// True if space is allocated ahead of the writes, false if the file grows with each write.
     pub allocated_ahead: bool,
-    /// Why a better method was not used, in sentences.
+    /// Reasons why a better method was not used, in sentences.
     pub notes: Vec<String>,
 }
 
-/// What carries the writes.
+/// Kind of engine that carries out the writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EngineKind {
-    /// io_uring.
+    /// Asynchronous writes through io_uring.
     IoUring,
-    /// Threads that wait in `pwrite`.
+    /// Threads that block in `pwrite`.
     Threads,
 }
 
