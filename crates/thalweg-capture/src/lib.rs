@@ -1,14 +1,15 @@
-//! Packets of an interface into a pcapng file, as fast as the disk takes them.
+//! Captures packets of an interface into a pcapng file, as fast as the disk takes them.
 //!
-//! [`capture`] copies packets out of the kernel's ring ([`PacketRing`]), or of a port past the kernel, into buffers, in the
-//! form that the file has, and has full buffers written past the page cache while it goes on. While all buffers are under
-//! way it waits, and the ring fills; what finds no room there is counted. The file says so, and is whole however it ends.
+//! [`capture`] copies packets from the kernel's ring ([`PacketRing`]), or from a port that bypasses the kernel, into
+//! buffers, in the format of the file, and has full buffers written past the page cache while it continues. While all
+//! buffers are being written it waits, and the ring fills; packets that find no room there are counted. The file
+//! records that count, and is valid however it ends.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order in which the data passes them
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `packets` | Where packets come from |
+//! | `packets` | Origins of packets: the kernel's ring, or a port that bypasses the kernel |
 //! | `pcapng` | Blocks of the format |
 //! | `writer` | A file that is written in large pieces, several at a time |
 #![forbid(unsafe_code)]
@@ -27,78 +28,79 @@ use thalweg_frames::FramesError;
 use thiserror::Error;
 use writer::Writer;
 
-/// How long to wait for packets before looking whether it is time to end.
+/// Maximum time to wait for packets before checking whether to end.
 const GLANCE: Duration = Duration::from_millis(50);
-/// How long what waits in a port is taken after the end: it may go on to come.
+/// Time after the end during which packets waiting in a port are still taken: more may keep coming.
 const LAST: Duration = Duration::from_millis(100);
 
-/// What to capture, and how much of it.
+/// Options of a capture: its source, its file and its limits.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// What the interface is called in the file.
+    /// Name of the interface in the file.
     pub interface: String,
-    /// The file, which must not be there yet.
+    /// Path of the file, which must not exist yet.
     pub file: PathBuf,
-    /// Most bytes kept of a packet.
+    /// Maximum number of bytes kept of a packet.
     pub snap: u32,
-    /// Ends after so many packets.
+    /// Number of packets after which the capture ends.
     pub count: Option<u64>,
-    /// Ends after so long.
+    /// Duration after which the capture ends.
     pub lasting: Option<Duration>,
 }
 
-/// What was captured.
+/// Amount of data that was captured.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Captured {
-    /// Packets in the file.
+    /// Number of packets in the file.
     pub packets: u64,
-    /// Bytes that they had on the wire.
+    /// Number of bytes that these packets had on the wire.
     pub bytes: u64,
-    /// Packets that there was no room for, where that is known.
+    /// Number of packets for which there was no room, if known.
     pub dropped: Option<u64>,
-    /// Bytes in the file.
+    /// Number of bytes in the file.
     pub file_bytes: u64,
-    /// How long it took.
+    /// Duration of the capture, in seconds.
     pub seconds: f64,
 }
 
-/// Why there is no capture, or it ended early.
+/// Reason why there is no capture, or why it ended early.
 #[derive(Debug, Error)]
 pub enum CaptureError {
-    /// The interface went while it was looked at. The file is whole.
+    /// An interface that disappeared during the capture. The file is valid.
     #[error("{error}; {} has the {} packets before that", file.display(), captured.packets)]
     Gone {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is in it.
+        /// Contents of the file.
         captured: Captured,
-        /// What went wrong.
+        /// Error of the interface.
         error: FramesError,
     },
-    /// The file. What is in it up to there is whole.
+    /// A file that could not be written further. The part written before the error is valid.
     #[error("{error}; {} has the {} packets before that, and can be read", file.display(), captured.packets)]
     Write {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What is in it.
+        /// Contents of the file.
         captured: Captured,
-        /// What went wrong.
+        /// Error of the write.
         error: WriteError,
     },
-    /// The file cannot be made.
+    /// A file that cannot be created.
     #[error("making {}: {error}", file.display())]
     Create {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// The system's answer.
+        /// Error of the operating system.
         error: std::io::Error,
     },
 }
 
-/// Captures until it is told to stop, or has what was asked for. `begun` is called when packets are seen from then on.
+/// Captures until `stop` is set, or the limits of `options` are reached. `begun` is called at the time from which
+/// packets are captured.
 ///
 /// # Errors
-/// The interface went, or the file cannot be written. What was written is readable.
+/// If the interface disappeared, or the file cannot be written. The part that was written is readable.
 pub fn capture(
     from: &mut dyn Packets,
     options: &Options,
@@ -116,7 +118,7 @@ pub fn capture(
         pcapng::section(out, concat!("thalweg ", env!("CARGO_PKG_VERSION")));
         pcapng::interface(out, interface, *snap);
     });
-    // When it was time to end, and what was dropped until then: what came before is still taken.
+    // The time of the end, and the number of packets dropped by then: packets from before are still taken.
     let mut end: Option<(u64, Option<u64>)> = None;
     let mut enough = false;
     let mut gone = None;
@@ -158,11 +160,11 @@ pub fn capture(
     gone.map_or(Ok(captured), |error| Err(CaptureError::Gone { file: file.clone(), captured, error }))
 }
 
-/// It is time to end. How late the last packet may be, and how many were dropped so far. Returns when packets that came
-/// before have got here.
+/// Determines the time limit for the last packet, in nanoseconds, and the number of packets dropped so far. Returns
+/// when packets from before the call have arrived here.
 fn last(from: &mut dyn Packets) -> (u64, Option<u64>) {
     let (dropped, lag) = (from.dropped(), from.lag());
-    // Where packets have the time at which they were looked at, those that wait are in time.
+    // If packets are stamped when they are read, those already waiting count as in time.
     let grace = if lag.is_zero() { LAST } else { Duration::ZERO };
     let end = now() + grace.as_nanos() as u64;
     std::thread::sleep(lag);
@@ -197,7 +199,8 @@ mod tests {
     use std::net::UdpSocket;
     use thalweg_frames::{Packet, PacketRing};
 
-    /// A port that has so many packets waiting, and drops one whenever it is asked how many it has dropped.
+    /// A port with a given number of waiting packets, which drops one more whenever it is asked for the number of
+    /// dropped packets.
     struct Full {
         left: usize,
         dropped: u64,
@@ -241,7 +244,7 @@ mod tests {
 
     #[test]
     fn what_goes_over_the_loopback_is_seen_once() {
-        // A loopback of its own: what others send over the host's may fill the ring.
+        // A separate loopback interface: traffic of other programs on the host's may fill the ring.
         let run = || match thalweg_netns::separate() {
             Ok(()) => capture_loopback(),
             Err(error) => thalweg_skip::skipped(error),
@@ -269,7 +272,7 @@ mod tests {
             Err(error) => return thalweg_skip::skipped(error),
         };
         let captured = capture(&mut ring, &options, &AtomicBool::new(false), || {
-            // A link that goes down and comes up again is no end.
+            // A link that goes down and comes up again does not end the capture.
             for state in ["down", "up"] {
                 let set = std::process::Command::new("ip").args(["link", "set", "lo", state]).status();
                 assert!(set.unwrap().success(), "{state}");

@@ -1,4 +1,4 @@
-//! Where packets come from: the kernel's ring, or a port past the kernel.
+//! Origins of packets: the kernel's ring, or a port that bypasses the kernel.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -6,28 +6,28 @@ use std::thread;
 use std::time::Duration;
 use thalweg_frames::{FramesError, Packet, PacketRing, RawIo};
 
-/// From one look at a port that wakes nobody to the next.
+/// Interval between two polls of a port that has no wake-up.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// Something that packets come from.
+/// Origin of packets.
 pub trait Packets {
-    /// Hands packets that have come to `each`, until that says that it is enough: those behind are lost to it. True where
+    /// Passes packets that have arrived to `each`, until it returns false: later ones are lost to it. Returns true if
     /// there may be more.
     ///
     /// # Errors
-    /// Nothing can be received any more.
+    /// If nothing can be received any more.
     fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError>;
 
-    /// Waits for packets, at most so long.
+    /// Waits for packets, at most for `longest`.
     ///
     /// # Errors
-    /// The interface is gone or down.
+    /// If the interface is gone or down.
     fn wait(&mut self, longest: Duration) -> Result<(), FramesError>;
 
-    /// How long a packet may be on its way from the interface to here.
+    /// Returns the maximum time that a packet may take from the interface to here.
     fn lag(&self) -> Duration;
 
-    /// Packets that there was no room for, where that is known.
+    /// Returns the number of packets for which there was no room, if known.
     fn dropped(&mut self) -> Option<u64>;
 }
 
@@ -40,7 +40,7 @@ impl Packets for PacketRing {
         PacketRing::wait(self, longest)
     }
 
-    /// The kernel hands packets over after 20 ms; some more, for a machine that is busy.
+    /// Returns 100 ms: the kernel hands packets over after 20 ms; the rest is for a busy machine.
     fn lag(&self) -> Duration {
         Duration::from_millis(100)
     }
@@ -51,13 +51,13 @@ impl Packets for PacketRing {
     }
 }
 
-/// What a port takes, which nobody else gets then. A packet's time is when it was looked at: it may have waited in the
-/// port for as long as the file kept this program busy.
+/// Packets taken by a port, which no other program receives then. A packet's time is when it was read: it may have
+/// waited in the port while the file kept this program busy.
 #[derive(Debug)]
 pub struct Taken(Box<dyn RawIo>);
 
 impl Taken {
-    /// What this port takes.
+    /// Returns the origin of the packets that this port takes.
     pub fn by(port: impl RawIo + 'static) -> Self {
         Self(Box::new(port))
     }
@@ -107,7 +107,7 @@ mod tests {
     use thalweg_arena::{Arena, Piece};
     use thalweg_frames::Counters;
 
-    /// A port that nothing comes through, with a descriptor.
+    /// A port without any packets, with a descriptor.
     #[derive(Debug)]
     struct Port {
         tells: UnixStream,

@@ -3,26 +3,27 @@
 
 use thalweg_frames::Packet;
 
-/// LINKTYPE_ETHERNET (draft-ietf-opsawg-pcaplinktype).
+/// Link type LINKTYPE_ETHERNET (draft-ietf-opsawg-pcaplinktype).
 const ETHERNET: u16 = 1;
 const SECTION: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
-/// The block that a file begins with (section 4.1).
+/// Appends the block at the beginning of a file (section 4.1).
 pub(crate) fn section(out: &mut Vec<u8>, application: &str) {
     block(out, SECTION, |out| {
         out.extend(0x1a2b_3c4du32.to_ne_bytes());
         out.extend([1u16, 0].map(u16::to_ne_bytes).as_flattened());
-        // Of a length that is not known yet.
+        // Section length: not known yet.
         out.extend((-1i64).to_ne_bytes());
         option(out, 4, application.as_bytes());
         option(out, 0, &[]);
     });
 }
 
-/// The interface that packets are of (section 4.2). Times are in nanoseconds (`if_tsresol`).
+/// Appends the block that describes the interface of the packets (section 4.2). Times are in nanoseconds
+/// (`if_tsresol`).
 pub(crate) fn interface(out: &mut Vec<u8>, name: &str, snap: u32) {
     block(out, INTERFACE, |out| {
         out.extend([ETHERNET, 0].map(u16::to_ne_bytes).as_flattened());
@@ -33,7 +34,7 @@ pub(crate) fn interface(out: &mut Vec<u8>, name: &str, snap: u32) {
     });
 }
 
-/// A packet, or its first bytes (section 4.3).
+/// Appends the block of a packet, or of its first bytes (section 4.3).
 pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>, snap: u32) {
     let addresses = packet.bytes.len().min(12);
     let tag = packet.tag.filter(|_| addresses == 12);
@@ -53,7 +54,7 @@ pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>, snap: u32) {
     });
 }
 
-/// What was seen and what was not, from when to when (section 4.6).
+/// Appends the numbers of packets received and dropped, between `begin` and `end` (section 4.6).
 pub(crate) fn statistics(out: &mut Vec<u8>, begin: u64, end: u64, received: u64, dropped: Option<u64>) {
     let time = |nanos: u64| [(nanos >> 32) as u32, nanos as u32].map(u32::to_ne_bytes);
     block(out, STATISTICS, |out| {
@@ -62,17 +63,17 @@ pub(crate) fn statistics(out: &mut Vec<u8>, begin: u64, end: u64, received: u64,
         option(out, 2, time(begin).as_flattened());
         option(out, 3, time(end).as_flattened());
         if let Some(dropped) = dropped {
-            // isb_ifrecv counts what was dropped, too.
+            // isb_ifrecv includes the dropped packets.
             option(out, 4, &(received + dropped).to_ne_bytes());
             option(out, 5, &dropped.to_ne_bytes());
         }
-        // isb_usrdeliv.
+        // isb_usrdeliv: packets delivered to this program.
         option(out, 8, &received.to_ne_bytes());
         option(out, 0, &[]);
     });
 }
 
-/// A block: its type, and its length in front and behind (section 3.1).
+/// Appends a block: its type, and its length before and after its content (section 3.1).
 fn block(out: &mut Vec<u8>, kind: u32, content: impl FnOnce(&mut Vec<u8>)) {
     let begin = out.len();
     out.extend(kind.to_ne_bytes());
@@ -83,7 +84,7 @@ fn block(out: &mut Vec<u8>, kind: u32, content: impl FnOnce(&mut Vec<u8>)) {
     out.extend(length);
 }
 
-/// An option: its code and length, and its value up to a multiple of four bytes (section 3.5).
+/// Appends an option: its code and length, and its value, padded to a multiple of four bytes (section 3.5).
 fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     let value = &value[..value.len().min(usize::from(u16::MAX))];
     out.extend([code, value.len() as u16].map(u16::to_ne_bytes).as_flattened());
@@ -91,7 +92,7 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(out);
 }
 
-/// Blocks begin at multiples of four, so that it does not matter where they are in a file.
+/// Pads to a multiple of four bytes: blocks begin at such multiples, so their position in a file does not matter.
 fn pad(out: &mut Vec<u8>) {
     out.resize(out.len().next_multiple_of(4), 0);
 }
@@ -105,7 +106,7 @@ mod tests {
         let options = |dropped| {
             let mut block = Vec::new();
             statistics(&mut block, 1, 2, 100, dropped);
-            // Behind type, length, interface and time; the length stands behind the options, too.
+            // The options are between the header (type, length, interface and time) and the length at the end.
             let mut rest = &block[20..block.len() - 4];
             let mut options = Vec::new();
             while let Some((head, behind)) = rest.split_first_chunk::<4>() {

@@ -11,69 +11,69 @@ use std::sync::Arc;
 use thalweg_uring::{Done, File, Operation, Ring};
 use thiserror::Error;
 
-/// Bytes of one write. The recorder's blocks are as long.
+/// Number of bytes of one write, the same as in the recorder's blocks.
 const PIECE: usize = 4 << 20;
-/// Pieces: one is filled while the others are under way.
+/// Number of pieces: one is filled while the others are being written.
 const PIECES: usize = 8;
-/// What a direct write's length and place are multiples of, on any disk.
+/// Alignment in bytes of the length and the offset of a direct write, on any disk.
 const ALIGNED: usize = 4096;
 
-/// Why a file could not be written on.
+/// Reason why a file could not be written further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// There is no space left.
+    /// No space is left.
     #[error("the disk is full")]
     Full,
-    /// Another reason.
+    /// Any other error.
     #[error("writing: {0}")]
     Failed(Errno),
 }
 
-/// What is readable of a file.
+/// Readable part of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
     pub(crate) bytes: u64,
     pub(crate) packets: u64,
 }
 
-/// A piece that is under way.
+/// A piece that is being written.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
-    /// Where in the file it begins.
+    /// Offset of the piece in the file, in bytes.
     offset: u64,
     length: usize,
-    /// How much of it is written.
+    /// Number of bytes of it that are written.
     done: usize,
-    /// What is whole in front of it.
+    /// Valid content before it.
     before: Kept,
 }
 
 pub(crate) struct Writer {
     file: Arc<OwnedFd>,
-    /// Where the kernel has io_uring.
+    /// Ring for the writes; `None` if the kernel has no io_uring.
     ring: Option<Ring<MmapMut>>,
     free: Vec<MmapMut>,
-    /// What is under way, by the address of its memory.
+    /// Pieces being written, by the address of their memory.
     sent: Vec<(usize, Sent)>,
     current: Option<MmapMut>,
     used: usize,
-    /// Where the current piece begins, and what is whole in front of it.
+    /// Offset of the current piece in the file; in `before`, the valid content before it.
     offset: u64,
     before: Kept,
-    /// What is whole so far.
+    /// Valid content so far.
     whole: Kept,
     scratch: Vec<u8>,
-    /// What is whole in front of the first failure.
+    /// Valid content before the first failure, and its error.
     failed: Option<(Kept, WriteError)>,
 }
 
 impl Writer {
-    /// A file that was not there.
+    /// Creates a file that must not exist yet.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
         let file = match open(path, flags | OFlags::DIRECT, mode) {
-            // The file system has no direct writes, but may have made the file.
+            // The file system has no direct writes, but may have created the file.
             Err(Errno::INVAL) => {
                 tracing::info!("{}: its file system has no direct writes (O_DIRECT); ordinary ones", path.display());
                 open(path, flags.difference(OFlags::EXCL), mode)
@@ -100,7 +100,7 @@ impl Writer {
         })
     }
 
-    /// Appends what `write` makes, which is whole and has so many packets.
+    /// Appends the output of `write`, which is complete in itself and contains `packets` packets.
     pub(crate) fn put(&mut self, packets: u64, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), WriteError> {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
@@ -133,7 +133,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Has the current piece written.
+    /// Starts writing the current piece.
     fn send(&mut self) {
         let Some(mut piece) = self.current.take() else { return };
         let length = self.used.next_multiple_of(ALIGNED);
@@ -145,7 +145,7 @@ impl Writer {
         self.write(piece, sent);
     }
 
-    /// Has what is left of a piece written.
+    /// Starts writing the rest of a piece.
     fn write(&mut self, mut piece: MmapMut, mut sent: Sent) {
         loop {
             let Sent { offset, length, done, .. } = sent;
@@ -164,7 +164,7 @@ impl Writer {
         }
     }
 
-    /// Takes back what is written, and waits for it where asked to.
+    /// Takes back written pieces; waits for one if `wait` is set.
     fn reap(&mut self, wait: bool) -> Result<(), WriteError> {
         if wait && let Err(errno) = self.wait() {
             return Err(self.fail(self.before, WriteError::Failed(errno)));
@@ -173,7 +173,7 @@ impl Writer {
         self.failed.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Waits until something is written, or a signal comes.
+    /// Waits until a write completes, or a signal arrives.
     fn wait(&mut self) -> Result<(), Errno> {
         let waited = self.ring.as_mut().map_or(Ok(()), |ring| ring.wait(None));
         match waited.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
@@ -193,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// Makes a note of what became of a write. What is left of its piece, where that is to be written once more.
+    /// Records the result of a write. Returns the rest of its piece if that is to be written again.
     fn note(&mut self, sent: Sent, result: Result<u32, Errno>) -> Option<Sent> {
         match sent.after(result) {
             Ok(left) => left,
@@ -211,12 +211,12 @@ impl Writer {
         error
     }
 
-    /// Ends the file behind what is whole, and says what that is.
+    /// Ends the file after its valid content; returns that content, and any error.
     pub(crate) fn finish(mut self) -> (Kept, Result<(), WriteError>) {
         if self.failed.is_none() && self.used > 0 {
             self.send();
         }
-        // The end is cut behind what is whole, and nothing may be written there afterwards.
+        // The file is truncated after its valid content, and nothing may be written there afterwards.
         while !self.sent.is_empty() {
             if let Err(errno) = self.wait() {
                 self.fail(self.before, WriteError::Failed(errno));
@@ -234,8 +234,8 @@ impl Writer {
 }
 
 impl Sent {
-    /// What is left to be written after this result: the recorder's rule (`Recorder::note_block` in thalweg-store). A
-    /// direct write goes on at a multiple of its alignment; nothing gained means nothing fits.
+    /// Returns the rest to be written after this result: the recorder's rule (`Recorder::note_block` in thalweg-store).
+    /// A direct write continues at a multiple of its alignment; no progress means that nothing fits.
     fn after(self, result: Result<u32, Errno>) -> Result<Option<Self>, WriteError> {
         match result {
             Ok(written) if written as usize >= self.length - self.done => Ok(None),

@@ -326,7 +326,7 @@ mod tests {
         rustix::fs::flock(&reader, FlockOperation::LockShared).unwrap();
         let refused = lock_alone(&open(), directory.path()).unwrap_err();
         assert!(refused.to_string().contains("is locked by another process"), "{refused}");
-        // One that looks, and gives it back meanwhile.
+        // Another process that checks the lock, and releases it in the meantime.
         std::thread::scope(|scope| {
             let recorder = scope.spawn(|| {
                 let lock = open();

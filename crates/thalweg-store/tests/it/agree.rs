@@ -1,4 +1,4 @@
-//! Everybody who reads a damaged run gives the same events, however its events lie across blocks and segments.
+//! All readers of a damaged run return the same events, however its events are distributed over blocks and segments.
 
 use crate::common::{Builder, SOURCES, config, memory_directory};
 use proptest::prelude::*;
@@ -16,11 +16,11 @@ const EVENTS: u64 = 24;
 /// A step of a builder that works on several events at once.
 #[derive(Debug, Clone)]
 enum Work {
-    /// A record of one of the events that lack some.
+    /// Adds a record to one of the incomplete events.
     Record(Index),
-    /// A closing of one of the events that lack none.
+    /// Closes one of the events that have all their records.
     Close(Index),
-    /// The block is full.
+    /// Submits the block, as if it were full.
     Flush,
 }
 
@@ -33,7 +33,7 @@ fn work() -> impl Strategy<Value = Vec<Work>> {
     proptest::collection::vec(one, 20..200)
 }
 
-/// Records a run as the steps say, and then what they left over.
+/// Records a run by the given steps, and afterwards everything that the steps left open.
 fn recorded(directory: &Path, work: &[Work]) -> Builder {
     let config = RecorderConfig { segment_bytes: 48 << 10, ..config(directory) };
     let mut builder = Builder::new(config, 4, 16 << 10);
@@ -54,7 +54,7 @@ fn recorded(directory: &Path, work: &[Work]) -> Builder {
     };
     for step in work {
         match step {
-            // A builder has so many events in its hands at a time.
+            // A builder works on a limited number of events at a time.
             Work::Record(which) if !lacking.is_empty() => {
                 let at = which.index(lacking.len().min(5));
                 record(&mut builder, &mut lacking, &mut full, at);
@@ -80,17 +80,17 @@ fn close(builder: &mut Builder, event: u64) {
     builder.close(event, status);
 }
 
-/// Where in a run something is: the number of a block, and its segment's.
+/// Position in a run: the number of a block, and of its segment.
 type Spot = (u64, u32);
 
-/// Where the records of an event are, and its closing.
+/// Positions of the records of an event, and of its closing.
 #[derive(Debug, Default)]
 struct Lies {
     records: BTreeSet<Spot>,
     closing: Option<Spot>,
 }
 
-/// A block: its number, and where it begins in which segment.
+/// A block: its position, its offset in the segment, and its length.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     spot: Spot,
@@ -98,7 +98,7 @@ struct Block {
     length: u32,
 }
 
-/// How the events of a run lie in its blocks.
+/// Returns the blocks of a run, and the distribution of its events over them.
 fn layout(path: &Path) -> (Vec<Block>, BTreeMap<u64, Lies>) {
     let run = Run::open(path).unwrap();
     let (mut blocks, mut events) = (Vec::new(), BTreeMap::<u64, Lies>::new());
@@ -119,15 +119,15 @@ fn layout(path: &Path) -> (Vec<Block>, BTreeMap<u64, Lies>) {
 
 #[derive(Debug, Clone)]
 enum Damage {
-    /// A block's body.
+    /// Damages a block's body.
     Body(Index),
-    /// A block's header.
+    /// Damages a block's header.
     Header(Index),
-    /// A segment's footer.
+    /// Damages a segment's footer.
     Footer(Index),
-    /// What stands behind a segment's footer.
+    /// Adds bytes after a segment's footer.
     Junk(Index),
-    /// A segment.
+    /// Removes a segment.
     Gone(Index),
 }
 
@@ -142,18 +142,18 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// What is lost of a run.
+/// Blocks and footers of a run that are lost.
 #[derive(Debug, Default)]
 struct Lost {
     blocks: BTreeSet<Spot>,
     footers: BTreeSet<u32>,
 }
 
-/// Does the damage, each at most once in a place.
+/// Applies the damages, each at most once per position.
 fn harm(path: &Path, blocks: &[Block], damages: &[Damage]) -> Lost {
     let segments: BTreeSet<u32> = blocks.iter().map(|block| block.spot.1).collect();
     let file = |segment: u32| path.join(format!("{segment:05}.seg"));
-    // The last segment of a writer that died has none.
+    // The last segment of a writer that died has no footer.
     let footer = |segment: &u32| Trailer::decode(&std::fs::read(file(*segment)).unwrap()).ok();
     let footers: BTreeMap<u32, u64> =
         segments.iter().filter_map(|segment| footer(segment).map(|trailer| (*segment, trailer.offset))).collect();
@@ -198,7 +198,7 @@ fn flip(file: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
-/// The events that following the run to its end gives.
+/// Returns the events found by following the run to its end.
 fn followed(path: &Path) -> BTreeSet<u64> {
     let mut follow = Follow::open(path).unwrap();
     let mut events = BTreeSet::new();

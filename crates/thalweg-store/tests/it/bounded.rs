@@ -1,4 +1,4 @@
-//! Damage costs itself and nothing else, and everybody who reads a run tells the same of it, once.
+//! Damage affects nothing but the damaged data, and every reader of a run reports the same damage, once.
 
 use crate::common::{Builder, SOURCES, config, directory, payload};
 use rustix::fs::{CWD, FileType, Mode};
@@ -14,19 +14,19 @@ use thalweg_store::{
 };
 use thalweg_wire::{EventId, SourceId, Status, crc32c};
 
-/// What becomes of a `run.json`.
+/// Change of a `run.json`.
 type Change = fn(&mut Value);
-/// What becomes of a run's files.
+/// Damage to a run's files.
 type Damage = fn(&Path);
 
 const EVENTS: u64 = 100;
 
-/// A finished run of several segments, with several blocks in each.
+/// Records a finished run of several segments, with several blocks in each.
 fn finished(directory: &Path) -> PathBuf {
     record(directory).finish().path
 }
 
-/// The same, whose writer died.
+/// Records the same run with a writer that dies.
 fn died(directory: &Path) -> PathBuf {
     record(directory).die()
 }
@@ -49,12 +49,12 @@ fn flip(file: &Path, at: u64) {
     file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
 }
 
-/// Where a segment's footer begins.
+/// Returns the offset of a segment's footer.
 fn footer(path: &Path, number: u32) -> u64 {
     Trailer::decode(&std::fs::read(segment(path, number)).unwrap()).unwrap().offset
 }
 
-/// Events that can be read, each as it was recorded.
+/// Returns the events that can be read, after checking them against what was recorded.
 fn readable(run: &Run) -> BTreeSet<u64> {
     run.events().flatten().map(|event| as_recorded(&event)).collect()
 }
@@ -67,7 +67,7 @@ fn as_recorded(event: &thalweg_store::Event) -> u64 {
     event.id.0
 }
 
-/// Events that following the run to its end gives, and how often it told of damage.
+/// Returns the events found by following the run to its end, and the number of damage reports.
 fn followed(path: &Path) -> (BTreeSet<u64>, usize) {
     let mut follow = Follow::open(path).unwrap();
     let (mut events, mut told) = (BTreeSet::new(), 0);
@@ -81,8 +81,8 @@ fn followed(path: &Path) -> (BTreeSet<u64>, usize) {
     }
 }
 
-/// That a run which was damaged in one place has one problem, and that all who read it agree on the rest. Returns the
-/// report and the events that are left.
+/// Checks that a run damaged in one place has one problem, and that all readers agree on the rest. Returns the report
+/// and the remaining events.
 #[track_caller]
 fn one_problem(path: &Path) -> (VerifyReport, BTreeSet<u64>) {
     let run = Run::open(path).unwrap();
@@ -106,7 +106,7 @@ fn a_footer_costs_nothing_but_itself() {
     for number in [0, 1, segments - 1] {
         let (file, begins) = (segment(&path, number), footer(&path, number));
         let length = std::fs::metadata(&file).unwrap().len();
-        // Its header, its table, its trailer.
+        // In its header, its table, its trailer.
         for at in [begins + 9, begins + 70, length - 1] {
             flip(&file, at);
             let (report, left) = one_problem(&path);
@@ -176,7 +176,7 @@ fn a_block_costs_itself_with_a_footer_and_without() {
         assert!(left.len() as u64 > EVENTS * 3 / 4);
         flip(&segment(&path, 1), at);
     }
-    // The first block of a segment, and its footer: two problems, and the blocks between them are read.
+    // Damage to the first block of a segment, and to its footer: two problems, and the blocks between them are read.
     for at in [20, 5000] {
         flip(&segment(&path, 1), at);
         flip(&segment(&path, 1), begins + 9);
@@ -220,7 +220,7 @@ fn a_run_whose_writer_died_loses_nothing_with_a_footer_and_ends_at_a_gap() {
     assert_eq!(readable(&run).len() as u64, EVENTS);
     assert!(verify(&run).consistent && run.recovery().is_none());
     assert_eq!(followed(&path).0.len() as u64, EVENTS);
-    // Behind a block that is not whole nothing counts: blocks are written several at a time.
+    // No data counts after a block that is not whole: blocks are written several at a time.
     let begins = footer(&path, 1);
     flip(&segment(&path, 1), 5000);
     flip(&segment(&path, 1), begins + 9);
@@ -325,7 +325,7 @@ fn a_payload_without_a_checksum_is_held_by_its_block_alone() {
     assert!(Run::open(&path).unwrap().event(EventId(0)).is_err());
 }
 
-/// Salvages a run, and checks that the original is as it was and that what was made of it is what could be read.
+/// Salvages a run, and checks that the original is unchanged and that the new run contains what could be read.
 fn salvaged(path: &Path) -> (thalweg_store::Salvaged, Run) {
     let files = || {
         let names = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
@@ -396,7 +396,7 @@ fn what_is_whole_of_a_damaged_run_becomes_a_run() {
 fn what_a_writer_that_died_left_becomes_a_run() {
     let directory = directory();
     let path = died(directory.path());
-    // Reading ends here; what is whole behind it is kept nevertheless.
+    // Reading ends here; the intact data after it is kept nevertheless.
     flip(&segment(&path, 1), 5000);
     let (salvaged, run) = salvaged(&path);
     assert!(salvaged.events > EVENTS * 3 / 4 && salvaged.events < EVENTS + 1, "{salvaged:?}");
@@ -436,7 +436,7 @@ fn a_run_json_that_cannot_be_is_mended_where_it_can_be() {
     assert_eq!((salvaged.events, salvaged.torn_events, run.info().builders), (EVENTS, 0, 1));
 }
 
-/// If each event that a closing names were looked at, this would take hours.
+/// Would take hours if each event that a closing names were looked at.
 #[test]
 fn a_closing_of_four_thousand_million_events_costs_as_much_as_there_are_records() {
     let directory = directory();
@@ -458,7 +458,7 @@ fn a_closing_of_four_thousand_million_events_costs_as_much_as_there_are_records(
     std::fs::write(&file, &bytes).unwrap();
     let report = verify(&Run::open(&path).unwrap());
     assert!(report.problem_count > 4_000_000_000, "{}", report.problem_count);
-    // The same where what it names may have been in a block that is lost.
+    // The same, with a lost block that may have contained the named events.
     flip(&file, 5000);
     assert!(!verify(&Run::open(&path).unwrap()).consistent);
     let salvaged = salvage(&path, &directory.path().join("salvaged"));

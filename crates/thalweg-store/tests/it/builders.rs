@@ -1,4 +1,4 @@
-//! What several builders wrote is one run.
+//! The parts written by several builders are one run.
 
 use crate::common::{Builder, config, directory, memory_directory, payload};
 use proptest::prelude::*;
@@ -14,8 +14,8 @@ fn part_config(directory: &Path, builder: u32, builders: u32, assignment: &str) 
     RecorderConfig { run, builder, builders, assignment: assignment.into(), ..config(directory) }
 }
 
-/// Records events 0, 1, 2, …, each by the builder that is named at its place, in a run of so many builders. Every fifth
-/// lacks a source.
+/// Records events 0, 1, 2, …, each by the builder at its position in `assigned`, in a run of `builders` builders. Every
+/// fifth event lacks a source.
 fn record(directory: &Path, builders: u32, assigned: &[u32]) {
     for builder in 0..builders {
         let mut part = Builder::new(part_config(directory, builder, builders, "by-room"), 4, 64 << 10);
@@ -94,7 +94,7 @@ fn a_builder_whose_part_is_not_here_is_missed() {
     let report = verify(&run);
     assert_eq!(report.verdict, Verdict::Incomplete { reasons: vec![missed.to_owned()] });
     assert_eq!((report.consistent, report.problem_count), (false, 1));
-    // One that is named itself is looked at alone.
+    // A part that is named itself is read alone.
     assert!(verify(&Run::open(runs.join("run-000042-b0")).unwrap()).consistent);
     let listed = whole_runs(list(&runs).unwrap());
     assert_eq!(listed.len(), 1);
@@ -149,7 +149,7 @@ fn parts_of_different_runs_are_no_run() {
     }
 }
 
-/// One of them begins later than the reader, and another dies.
+/// One of the builders begins later than the reader, and another dies.
 #[test]
 fn a_follower_gets_what_each_builder_closes_until_all_have_ended() {
     const TIMEOUT: Duration = Duration::from_secs(60);
@@ -178,7 +178,7 @@ fn a_follower_gets_what_each_builder_closes_until_all_have_ended() {
     parts[0].event(3, 100);
     parts.pop().unwrap().finish();
     assert_eq!(next(TIMEOUT), Some(3));
-    // One that was left open keeps the run open, whatever the others are.
+    // A part that was left open keeps the run open, whatever the state of the others.
     assert!(matches!(follow.next(TIMEOUT), Ok(Followed::End(End::WriterGone))));
     assert_eq!(follow.info().state, RunState::Open);
 }

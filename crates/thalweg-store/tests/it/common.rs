@@ -1,4 +1,4 @@
-//! A model of a builder: it fills blocks with events whose content is known.
+//! A model of a builder, which fills blocks with events of known content.
 
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -10,15 +10,15 @@ use thalweg_store::{
 };
 use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, SourceId, Status, TaiNanos, crc32c, record_len};
 
-/// Elements of subsystem 1 that send fragments.
+/// Number of elements of subsystem 1 that send fragments.
 pub(crate) const SOURCES: u16 = 3;
 
-/// A directory on the disk that the build is on, where O_DIRECT is to be had.
+/// Returns a directory on the disk of the build, where O_DIRECT is available.
 pub(crate) fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// A directory in memory where there is one: for tests that write the same small files again and again.
+/// Returns a directory in memory if there is one, for tests that write the same small files again and again.
 pub(crate) fn memory_directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| directory())
 }
@@ -42,7 +42,7 @@ pub(crate) fn config(directory: &Path) -> RecorderConfig {
     RecorderConfig { directory: directory.join("runs"), begin, ..Default::default() }
 }
 
-/// The payload that a source has for an event.
+/// Returns the payload of a source for an event.
 pub(crate) fn payload(event: u64, source: SourceId, length: usize) -> Vec<u8> {
     let mut state = event.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(source.0);
     let mut next = || {
@@ -52,13 +52,13 @@ pub(crate) fn payload(event: u64, source: SourceId, length: usize) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-/// Fills blocks, one at a time, and keeps the books.
+/// Builder that fills blocks, one at a time, and counts the results.
 pub(crate) struct Builder {
     pub(crate) recorder: Recorder,
     pub(crate) pool: BlockPool,
     block: Option<BlockWriter>,
     now: u64,
-    /// Who sent a fragment of an event that is not known to be written or lost.
+    /// Sources that sent a fragment, for each event not known to be written or lost.
     sent: BTreeMap<EventId, Vec<SourceId>>,
     recorded: BTreeMap<SourceId, u64>,
     pub(crate) lost: BTreeMap<SourceId, u64>,
@@ -100,7 +100,7 @@ impl Builder {
         }
     }
 
-    /// The same, whose sources computed no checksums.
+    /// Builds a complete event whose sources computed no checksums.
     pub(crate) fn event_without_checksums(&mut self, event: u64, length: usize) {
         for element in 0..SOURCES {
             self.fragment_with(event, SourceId::new(1, element), length, Status::NO_PAYLOAD_CRC);
@@ -157,7 +157,7 @@ impl Builder {
         self.block.as_mut().unwrap()
     }
 
-    /// Submits the block that is being filled.
+    /// Submits the block being filled.
     pub(crate) fn flush(&mut self) {
         if let Some(block) = self.block.take() {
             self.now += 1000;
@@ -184,7 +184,7 @@ impl Builder {
         }
     }
 
-    /// Submits what there is and waits until it is written.
+    /// Submits the current block and waits until all blocks are written.
     pub(crate) fn settle(&mut self) {
         self.flush();
         while self.recorder.in_flight() > 0 {
@@ -192,7 +192,7 @@ impl Builder {
         }
     }
 
-    /// Events closed, on disk or lost with it.
+    /// Returns the number of events closed, on disk or lost with it.
     pub(crate) fn closed(&self) -> u64 {
         self.events.built
     }
@@ -219,7 +219,7 @@ impl Builder {
         self.recorder.finish(end).unwrap()
     }
 
-    /// Leaves as a process that is killed does: nothing is closed.
+    /// Ends like a killed process: nothing is closed.
     pub(crate) fn die(mut self) -> PathBuf {
         self.settle();
         self.recorder.path().to_owned()

@@ -1,4 +1,4 @@
-//! What becomes of a run whose writer died, whose disk filled up, or whose bytes were changed since.
+//! Runs whose writer died, whose disk filled up, or whose bytes were changed afterwards.
 
 use crate::common::{Builder, SOURCES, config, directory, memory_directory};
 use proptest::prelude::*;
@@ -17,21 +17,21 @@ use thalweg_wire::{EventId, SourceId};
 
 const FIRST: &str = "00000.seg";
 
-/// A finished run with one segment of a dozen blocks.
+/// Records a finished run with one segment of a dozen blocks.
 fn finished(directory: &Path) -> PathBuf {
     let mut builder = Builder::new(config(directory), 4, 32 << 10);
     (0..100).for_each(|event| builder.event(event, 1000));
     builder.finish().path
 }
 
-/// A run whose writer died.
+/// Records a run whose writer dies.
 fn died(directory: &Path) -> PathBuf {
     let mut builder = Builder::new(config(directory), 4, 32 << 10);
     (0..100).for_each(|event| builder.event(event, 1000));
     builder.die()
 }
 
-/// Where the blocks of a run begin, and where the data ends.
+/// Returns the offsets of the blocks of a run, and the end of the data.
 fn boundaries(run: &Run) -> Vec<u64> {
     let ends =
         run.blocks().last().map(|block| block.offset() + u64::from(block.read(run.info()).unwrap().header().length));
@@ -119,7 +119,7 @@ fn every_changed_bit_that_matters_is_found() {
             report.problems.iter().any(|problem| problem.file == FIRST && problem.offset.unwrap() <= at),
             "{report}"
         );
-        // Events in other blocks are still read; one in this block is an error, never wrong data.
+        // Events in other blocks are still read; an event in this block is an error, never wrong data.
         let (good, bad): (Vec<_>, Vec<_>) = run.events().partition(|event| event.is_ok());
         assert!(bad.len() < 40, "{} of {} events", bad.len(), good.len() + bad.len());
         for event in good {
@@ -251,7 +251,7 @@ fn a_disk_without_room_for_a_run_gets_none() {
         assert!(list(&mount.join("runs")).unwrap().is_empty());
         assert_eq!(std::fs::read_dir(mount.join("runs")).unwrap().count(), 0, "nothing is left behind");
     });
-    // Wherever the room ends while a run is begun.
+    // Space that runs out at any point of creating a run.
     for pages in 16..40 {
         on_small_disk(&std::ffi::CString::new(format!("size={}k", 4 * pages)).unwrap(), |mount| {
             let mut pool = BlockPool::new("test", 1, 64 << 10).unwrap();
@@ -262,7 +262,7 @@ fn a_disk_without_room_for_a_run_gets_none() {
     }
 }
 
-/// Runs `test` on a file system of its own, or says why it cannot.
+/// Runs `test` on a separate file system, or reports why it cannot.
 fn on_small_disk(options: &std::ffi::CStr, test: impl FnOnce(&Path)) {
     struct Mounted<'a>(&'a Path);
     impl Drop for Mounted<'_> {
@@ -303,7 +303,7 @@ fn things_that_are_not_runs_are_told_apart() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever a segment holds, reading it ends, with events or with an error, and following it too.
+    /// Reading and following any segment ends, with events or with an error, whatever the segment contains.
     #[test]
     fn hostile_segments_are_read_without_panic(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
@@ -320,7 +320,7 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = value;
         }
-        // Headers that lie, with checksums that agree: whoever wrote them knew the format.
+        // Headers with false contents and matching checksums, as from a writer that knew the format.
         let starts: Vec<usize> =
             (0..bytes.len()).step_by(4096).filter(|at| BlockHeader::decode(&bytes[*at..]).is_ok()).collect();
         if !starts.is_empty() {
@@ -364,8 +364,8 @@ proptest! {
     }
 }
 
-/// The bytes of a segment, whose `run.json` is put into `path`. The run is written once: making it takes longer than
-/// reading.
+/// Returns the bytes of a segment, and puts its `run.json` into `path`. The run is written once: writing it takes
+/// longer than reading.
 fn template(path: &Path, open: bool) -> Vec<u8> {
     static TEMPLATES: OnceLock<[(Vec<u8>, Vec<u8>); 2]> = OnceLock::new();
     let templates = TEMPLATES.get_or_init(|| {
@@ -373,7 +373,7 @@ fn template(path: &Path, open: bool) -> Vec<u8> {
             let directory = directory();
             let path = make(directory.path());
             let mut bytes = std::fs::read(path.join(FIRST)).unwrap();
-            // Without the space that was set aside, most of it zeros.
+            // Without the allocated space, most of it zeros.
             let end = bytes.len() - bytes.iter().rev().take_while(|byte| **byte == 0).count();
             bytes.truncate(end.next_multiple_of(4096));
             (std::fs::read(path.join("run.json")).unwrap(), bytes)
@@ -420,7 +420,7 @@ fn forge_a_count(path: &Path) {
     std::fs::write(path.join(FIRST), &bytes).unwrap();
 }
 
-/// Gives the block at the front of `bytes` the checksums that belong to its content.
+/// Sets the checksums of the block at the front of `bytes` to match its content.
 fn forge(bytes: &mut [u8]) {
     let length = u32::from_le_bytes([bytes[24], bytes[25], bytes[26], bytes[27]]) as usize;
     if let Some(body) = bytes.get(64..length) {

@@ -1,4 +1,4 @@
-//! A run whose files are elsewhere is the same run: what is fetched, and how much of it, is all that differs.
+//! A run whose files are elsewhere is the same run: only the data fetched, and its amount, differ.
 
 use crate::common::{Builder, SOURCES, config, memory_directory, payload};
 use proptest::prelude::*;
@@ -12,14 +12,14 @@ use thalweg_store::{
 };
 use thalweg_wire::EventId;
 
-/// A run's files in memory, as a server would serve them, and what was asked of them.
+/// Files of a run in memory, as a server would serve them, and a record of the reads.
 #[derive(Debug)]
 struct Memory {
     path: PathBuf,
     files: Mutex<BTreeMap<String, Vec<u8>>>,
     /// File, offset and length of each read.
     asked: Mutex<Vec<(String, u64, usize)>>,
-    /// How long the first segment is in the list of files, where it is longer by the time it is read.
+    /// Length of the first segment in the list of files, if it is longer by the time it is read.
     listed: Mutex<Option<u64>>,
 }
 
@@ -46,7 +46,7 @@ impl Memory {
         how(self.files.lock().unwrap().get_mut(file).unwrap());
     }
 
-    /// What was asked for since the last time.
+    /// Returns the reads since the last call.
     fn asked(&self) -> Vec<(String, u64, usize)> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
@@ -79,7 +79,7 @@ impl RunFiles for Memory {
     }
 }
 
-/// Records events of these payload lengths; every seventh lacks a source.
+/// Records events with payloads of these lengths; every seventh event lacks a source.
 fn record(directory: &Path, lengths: &[usize], block: usize, segment: u64) -> Builder {
     let mut builder = Builder::new(RecorderConfig { segment_bytes: segment, ..config(directory) }, 4, block);
     for (event, length) in (0..).zip(lengths) {
@@ -91,7 +91,7 @@ fn record(directory: &Path, lengths: &[usize], block: usize, segment: u64) -> Bu
     builder
 }
 
-/// The records of an event.
+/// Returns the records of an event.
 fn records(event: &Event) -> Vec<Vec<u8>> {
     let fragments = event.fragments.iter();
     fragments.map(|fragment| [&fragment.header.encode()[..], fragment.payload()].concat()).collect()
@@ -121,7 +121,7 @@ fn same(here: &Run, elsewhere: &Run) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
-    /// Whatever was recorded, closed or not, in however many segments, cut off wherever its writer died.
+    /// Holds for any recorded data, closed or not, in any number of segments, cut off anywhere by a dying writer.
     #[test]
     fn a_run_elsewhere_is_the_run_here(
         lengths in prop::collection::vec(0..3000usize, 0..120),
@@ -146,7 +146,7 @@ proptest! {
         same(&Run::open(&path).unwrap(), &Run::open_at(Memory::copy_of(&path)).unwrap());
     }
 
-    /// Nothing that a server sends ends a reader.
+    /// No response of a server crashes a reader.
     #[test]
     fn a_server_that_lies_gets_errors(
         noise in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
@@ -160,7 +160,7 @@ proptest! {
             bytes.truncate(length.map_or(bytes.len(), |length| length.index(bytes.len())));
         });
         if let Ok(run) = Run::open_at(memory) {
-            // An event is what was recorded, or an error.
+            // An event is as it was recorded, or an error.
             for event in run.events().take(100).flatten() {
                 for fragment in event.fragments {
                     let length = fragment.payload().len();
@@ -191,7 +191,7 @@ fn a_run_is_opened_by_its_footers_and_each_block_is_fetched_once() {
     assert!(expected.len() > 20);
     assert_eq!(fetched, expected);
 
-    // Of what is still in use nothing is fetched again, and it outlives the run.
+    // Data still in use is not fetched again, and it outlives the run.
     assert_eq!(run.event(EventId(7)).unwrap().unwrap().fragments.len(), usize::from(SOURCES));
     assert_eq!(memory.asked(), []);
     drop(run);
@@ -282,7 +282,7 @@ fn a_run_elsewhere_is_followed_to_its_end() {
         assert!(matches!(next(Duration::ZERO), Followed::Event(event) if event.id == EventId(expected)));
     }
     assert!(matches!(next(Duration::ZERO), Followed::Quiet));
-    // Nothing came: a server is not asked again before it is time.
+    // No new data: a server is not asked again before it is due.
     memory.asked();
     assert!(matches!(next(Duration::ZERO), Followed::Quiet));
     assert_eq!(memory.asked(), []);
@@ -300,7 +300,7 @@ fn a_run_elsewhere_is_followed_to_its_end() {
     assert_eq!(follow.info().state, RunState::Incomplete);
 }
 
-/// Whoever opens a run that is written faster than it is read comes to an end.
+/// Opening a run that is written faster than it is read comes to an end.
 #[test]
 fn what_is_written_while_a_run_is_opened_is_not_waited_for() {
     let directory = memory_directory();

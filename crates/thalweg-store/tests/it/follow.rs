@@ -5,7 +5,7 @@ use std::time::Duration;
 use thalweg_store::{End, Follow, Followed, RecorderConfig, RunState};
 use thalweg_wire::EventId;
 
-/// Long enough that only a follower that is never woken reaches it.
+/// Timeout that only a follower that is never woken reaches.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]

@@ -1,11 +1,11 @@
-//! What is on the disk when the power fails in a run.
+//! Data on the disk after a power failure during a run.
 
 use crate::common::{Builder, config, memory_directory, payload};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use thalweg_store::{Access, Disk, RecorderConfig, Run, SimulatedDisk};
 
-/// A recorder whose disk is made up, and what drives the time of that.
+/// A recorder with a simulated disk, and the time of that disk.
 struct World {
     disk: SimulatedDisk,
     builder: Builder,
@@ -13,12 +13,12 @@ struct World {
 }
 
 impl World {
-    /// All that is under way is over.
+    /// Completes all operations that are under way.
     fn pass(&mut self) {
         while self.step() {}
     }
 
-    /// What is over next is over. False where nothing is under way.
+    /// Completes the next operation; returns false if none is under way.
     fn step(&mut self) -> bool {
         let Some(at) = self.disk.next_time() else { return false };
         self.now = self.now.max(at);

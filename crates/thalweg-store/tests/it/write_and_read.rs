@@ -1,4 +1,4 @@
-//! What was recorded can be read back: by event, in order, from several segments, while it is written, by anybody.
+//! Recorded data can be read back: by event, in order, from several segments, while it is written, by any reader.
 
 use crate::common::{Builder, SOURCES, config, directory, payload};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -26,7 +26,7 @@ fn check(event: &Event, length: usize) {
     }
 }
 
-/// A run of 2000 events of 3 x 1000 bytes, written in segments of 1 MiB.
+/// Records a run of 2000 events of 3 x 1000 bytes, in segments of 1 MiB.
 fn record(config: RecorderConfig) -> std::path::PathBuf {
     let mut builder = Builder::new(RecorderConfig { segment_bytes: 1 << 20, ..config }, 4, 256 << 10);
     for event in 0..2000 {
@@ -84,7 +84,7 @@ fn fragments_outlive_the_run_they_were_read_from() {
 fn events_come_in_order_however_they_were_closed() {
     let directory = directory();
     let mut builder = Builder::new(config(directory.path()), 4, 64 << 10);
-    // Fragments of an event lie in different blocks, and events are closed from the highest to the lowest, in steps.
+    // Fragments of an event are in different blocks, and events are closed from the highest to the lowest, in steps.
     for element in 0..SOURCES {
         for event in 0..300 {
             builder.fragment(event, SourceId::new(1, element), 500);
@@ -175,7 +175,7 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     let first = recorder.wait().unwrap().unwrap();
     assert!(first.result.is_ok());
 
-    // What is under way is given up when the last descriptor is closed.
+    // Operations under way are cancelled when the last descriptor is closed.
     let _ring = recorder.as_fd().try_clone_to_owned().unwrap();
     let refusal = Refusal::of(&recorder);
     submit(&mut recorder, 1);
@@ -183,14 +183,14 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     assert!(recorder.reap().is_none());
     let error = refused.result.unwrap_err().to_string();
     assert!(error.contains("00000.seg"), "{error}");
-    // Its memory is for something else now.
+    // The block's memory is reused for something else.
     let mut block = refused.block.into_block();
     block.bytes_mut().fill(0xee);
-    // And the number of its file, which was closed, belongs to one of these.
+    // The number of its file, which was closed, now belongs to one of these files.
     let others: Vec<_> = (0..8).map(|_| tempfile::tempfile_in(directory.path()).unwrap()).collect();
     drop(refusal);
 
-    // The kernel would take everything again.
+    // From here on the kernel would accept operations again.
     let mut third = BlockWriter::new(first.block.into_block());
     assert!(third.close_event(EventId(2), 1, EventStatus::Complete));
     recorder.submit(third, TaiNanos(2));
@@ -209,7 +209,7 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     assert_eq!(finished.info.state, RunState::Incomplete);
     assert!(finished.info.reasons.contains(&error), "{:?}", finished.info.reasons);
     assert_eq!((finished.info.totals.blocks, finished.info.totals.events), (1, 1));
-    // What was submitted all the same would be written by the time that another run is.
+    // A write that was submitted all the same would be done by the time another run is written.
     record(config(directory.path()));
     let bytes = std::fs::read(finished.path.join("00000.seg")).unwrap();
     assert!(!bytes.windows(64).any(|bytes| bytes == [0xee; 64]), "memory that was freed is in the file");
@@ -221,7 +221,7 @@ fn a_block_that_io_uring_refused_is_lost_with_a_reason_and_never_written_later()
     drop(block);
 }
 
-/// While it is there, a recorder's descriptor leads elsewhere, and io_uring refuses whatever is asked of it.
+/// Makes io_uring refuse all operations while it exists: the recorder's descriptor refers to another file.
 struct Refusal {
     number: RawFd,
     ring: OwnedFd,
@@ -236,7 +236,7 @@ impl Refusal {
     }
 
     fn lead(number: RawFd, to: &impl AsRawFd) {
-        // SAFETY: the number goes on being open, and its owner only learns that it is another file.
+        // SAFETY: the number stays open, and its owner only notices that it is another file.
         assert_eq!(unsafe { libc::dup2(to.as_raw_fd(), number) }, number);
     }
 }
@@ -266,7 +266,7 @@ fn a_run_being_written_says_so() {
 
 #[test]
 fn refusing_io_direct_shows() {
-    // ramfs knows no O_DIRECT.
+    // The file system ramfs does not support O_DIRECT.
     let directory = directory();
     let mounted = match Mount::new("ramfs", directory.path(), "") {
         Ok(mounted) => mounted,
@@ -285,7 +285,7 @@ fn a_limit_on_locked_memory_shows() {
     let path = directory.path();
     let thread = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // Capabilities belong to a thread: the others keep theirs.
+            // Capabilities belong to a thread: the other threads keep theirs.
             let none = rustix::thread::CapabilitySet::empty();
             let sets = rustix::thread::CapabilitySets { effective: none, permitted: none, inheritable: none };
             rustix::thread::set_capabilities(None, sets).map_err(|error| error.to_string())?;
@@ -308,7 +308,7 @@ fn a_limit_on_locked_memory_shows() {
     }
 }
 
-/// A file system mounted for the length of a test.
+/// A file system mounted for the duration of a test.
 struct Mount<'a>(&'a Path);
 
 impl<'a> Mount<'a> {
