@@ -118,7 +118,8 @@ pub fn capture(
         pcapng::section(out, concat!("thalweg ", env!("CARGO_PKG_VERSION")));
         pcapng::interface(out, interface, *snap);
     });
-    // The time of the end, and the number of packets dropped by then: packets from before are still taken.
+    // Latest time of a packet that still counts, and the number of packets dropped by then: packets
+    // from before are still taken.
     let mut end: Option<(u64, Option<u64>)> = None;
     let mut enough = false;
     let mut gone = None;
@@ -160,8 +161,8 @@ pub fn capture(
     gone.map_or(Ok(captured), |error| Err(CaptureError::Gone { file: file.clone(), captured, error }))
 }
 
-/// Determines the time limit for the last packet, in nanoseconds, and the number of packets dropped so far. Returns
-/// when packets from before the call have arrived here.
+/// Returns the latest time of a packet that still counts, in nanoseconds, and the number of packets dropped so far,
+/// after waiting until packets from before the call have arrived here.
 fn last(from: &mut dyn Packets) -> (u64, Option<u64>) {
     let (dropped, lag) = (from.dropped(), from.lag());
     // If packets are stamped when they are read, those already waiting count as in time.

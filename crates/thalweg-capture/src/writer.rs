@@ -193,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// Records the result of a write. Returns the rest of its piece if that is to be written again.
+    /// Notes the result of a write. Returns the rest of its piece if that is to be written again.
     fn note(&mut self, sent: Sent, result: Result<u32, Errno>) -> Option<Sent> {
         match sent.after(result) {
             Ok(left) => left,
