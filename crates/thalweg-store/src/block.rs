@@ -98,7 +98,7 @@ impl BlockWriter {
         true
     }
 
-    /// Records that `event` is closed, with `stride` as the number of builders; returns false if the table is full: the
+    /// Notes that `event` is closed, with `stride` as the number of builders; returns false if the table is full: the
     /// caller then submits this block and closes the event in the next one.
     #[must_use]
     #[inline]

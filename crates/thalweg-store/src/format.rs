@@ -1,4 +1,4 @@
-//! The bytes of a segment: block headers, fragment tables, closing tables, footers (`docs/run-format.md`).
+//! Bytes of a segment: block headers, fragment tables, closing tables, footers (`docs/run-format.md`).
 //!
 //! Pure data: each decoder takes bytes from an untrusted writer, and compares every length with the bytes available
 //! before it uses it.

@@ -16,7 +16,7 @@
 //! | `disk` | The file system interface of a recorder: the kernel's file system, or a simulated one for tests |
 //! | `engine` | Asynchronous disk operations: io_uring where the kernel allows it, otherwise a few threads |
 //! | `segment` | One segment file while it is being written |
-//! | `format` | The bytes of a segment: block headers, fragment tables, closing tables, footers (`docs/run-format.md`) |
+//! | `format` | Bytes of a segment: block headers, fragment tables, closing tables, footers (`docs/run-format.md`) |
 //! | `info` | `run.json`: what a run is, who wrote it, and how it ended |
 //! | `digest` | Length of the written part of a segment, and its checksum, computed from the block headers |
 //! | `list` | Lists the runs of a directory |

@@ -91,7 +91,7 @@ impl Mapping {
         }
     }
 
-    /// Records that the file has grown to `size` bytes; returns false if the mapping does not reach that far.
+    /// Notes that the file has grown to `size` bytes; returns false if the mapping does not reach that far.
     pub(crate) fn confirm(&self, size: u64) -> bool {
         let fits = matches!(&self.memory, Memory::Mapped(map) if size <= map.len() as u64);
         if fits {

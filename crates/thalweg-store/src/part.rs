@@ -184,8 +184,8 @@ impl Part {
         self.closings.iter().fold(0, |sum, closing| sum.saturating_add(closing.count.into()))
     }
 
-    /// Returns whether all events and blocks are present that `run.json` declares as written. It declares them for a
-    /// run that has ended.
+    /// Returns whether all events and blocks are present that `run.json` declares as written; true for a run that has not
+    /// ended, whose `run.json` does not declare them.
     pub fn is_whole(&self) -> bool {
         let RunInfo { state, totals, .. } = self.info();
         let is_here = totals.events <= self.len() && totals.blocks <= self.blocks().len() as u64;
@@ -493,7 +493,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Records that something other than a file has the name of a segment; returns false if later segments do not
+    /// Notes that something other than a file has the name of a segment; returns false if later segments do not
     /// count.
     fn no_file(&mut self, number: u32, found: &str) -> bool {
         self.begin(number);
@@ -513,7 +513,7 @@ impl<'a> Found<'a> {
         self.next_segment = number.saturating_add(1);
     }
 
-    /// Records that the next expected segments, up to `end`, do not exist.
+    /// Notes that the next expected segments, up to `end`, do not exist.
     fn absent(&mut self, end: u32) {
         if self.state == RunState::Open {
             return;
@@ -526,18 +526,18 @@ impl<'a> Found<'a> {
         self.in_trouble(segment_name(first), None, found, false);
     }
 
-    /// Records where an open run ends.
+    /// Notes where an open run ends.
     fn stopped(&mut self, segment: String, offset: u64, found: String, is_end: bool) {
         self.recovery = Some(Recovery { blocks: self.blocks.len() as u64, segment, offset, found, is_end });
     }
 
-    /// Records data that is not the expected block.
+    /// Notes data that is not the expected block.
     fn in_trouble(&mut self, file: String, offset: Option<u64>, found: String, is_end: bool) {
         self.arrived(self.due);
         self.trouble = Some(Trouble { file, offset, found, is_end });
     }
 
-    /// Records that block `number` comes next: expected blocks before it are missing, if anything else was found.
+    /// Notes that block `number` comes next: expected blocks before it are missing, if anything else was found.
     fn arrived(&mut self, number: u64) {
         let (first, blocks) = (self.due, number.saturating_sub(self.due));
         self.due = number.max(self.due);
@@ -558,7 +558,7 @@ impl<'a> Found<'a> {
         self.problems.push(Problem::new(FILE_NAME.to_owned(), None, kind));
     }
 
-    /// Records what is still missing at the end.
+    /// Notes what is still missing at the end.
     fn end(mut self) -> Self {
         let RunInfo { state, totals, builder, builders, .. } = self.info;
         if *state != RunState::Open {

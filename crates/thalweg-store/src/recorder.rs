@@ -171,8 +171,8 @@ impl Recorder {
         }
     }
 
-    /// Declares that no more blocks will be submitted: the last segment is closed once all blocks are written, in later
-    /// calls of [`reap`](Self::reap).
+    /// Declares that no more blocks will be submitted: the last segment is closed once all blocks are written. Calls of
+    /// [`reap`](Self::reap) continue with that.
     pub fn end(&mut self) {
         self.ending = true;
         self.close_segments();
@@ -439,7 +439,7 @@ impl Recorder {
         }
     }
 
-    /// Records that a segment could not be closed; all its blocks can be read nevertheless.
+    /// Notes that a segment could not be closed; all its blocks can be read nevertheless.
     fn complain(&mut self, error: StoreError) {
         tracing::error!(%error, "closing a segment");
         self.complaints.push(error);

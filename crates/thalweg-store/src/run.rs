@@ -114,8 +114,8 @@ impl Run {
         self.parts.iter().map(|part| part.len()).fold(0, u64::saturating_add)
     }
 
-    /// Returns whether all events and blocks are present that `run.json` declares as written. It declares them for a
-    /// run that has ended.
+    /// Returns whether all events and blocks are present that `run.json` declares as written; true for a run that has not
+    /// ended, whose `run.json` does not declare them.
     pub fn is_whole(&self) -> bool {
         self.parts.iter().all(|part| part.is_whole())
     }

@@ -159,7 +159,7 @@ struct NewRun<'a> {
 impl<'a> NewRun<'a> {
     fn begin(run: &'a Part, directory: &Path) -> Result<Self, StoreError> {
         let info = mended(run);
-        // The contents of any block fit a block of the same length, with space for the tables.
+        // The contents of any block fit a block that is longer by the space for the tables.
         let longest = run.blocks().iter().filter_map(|block| block.read(run.info()).ok());
         let longest = longest.map(|block| block.header().length as usize).max().unwrap_or(0);
         let block_bytes = (longest + TABLES).clamp(SMALLEST, MAX_BLOCK_LEN);

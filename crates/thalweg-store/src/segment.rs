@@ -86,8 +86,8 @@ enum Close {
 }
 
 impl Segment {
-    /// Creates the file of a segment and allocates its first space, and blocks until both are done. Also returns the
-    /// error if space could not be allocated; a full disk does not count as one.
+    /// Creates the file of a segment, allocates its first space, and waits for both. Also returns the error if space
+    /// could not be allocated; a full disk does not count as one.
     pub(crate) fn create(
         disk: &Disk,
         directory: &Path,
@@ -129,7 +129,7 @@ impl Segment {
         }
     }
 
-    /// Creates the file, and blocks until it is done.
+    /// Creates the file, and waits for it.
     fn make(&mut self, direct: bool) -> Result<(), Errno> {
         let made = self.disk.create(&self.path, direct).inspect_err(|error| {
             // A file system that refuses O_DIRECT may have created the file before it refused.
@@ -297,7 +297,7 @@ impl Segment {
         Ok(())
     }
 
-    /// Truncates the file after its last block, and blocks until it is done.
+    /// Truncates the file after its last block, and waits for it.
     fn truncate_now(&self) -> Result<(), Errno> {
         self.file.as_ref().map_or(Ok(()), |file| self.disk.truncate(file, self.end))
     }

@@ -740,7 +740,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Records which events had something in a lost block.
+    /// Notes which events had something in a lost block.
     fn lost(&mut self, (first, last): (EventId, EventId)) {
         let there_is_room = (self.lost.len() as u64) < ENOUGH;
         match self.lost.last_mut() {
