@@ -496,7 +496,7 @@ impl FrameCounter {
     }
 
     fn believe(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
-        let silence = now.saturating_sub(std::mem::replace(&mut self.believed, now));
+        self.believed = now;
         self.doubted = None;
         if self.newest.is_none_or(|(_, newest)| number > newest) {
             let newest = self.newest.map_or(number, |(_, newest)| newest);
@@ -522,7 +522,7 @@ impl FrameCounter {
             if self.went_on > DROP_MEMORY {
                 self.dropped = 0;
             }
-            self.pace.passed(number, now, silence);
+            self.pace.passed(number, now);
         }
         FrameNumber::At(number)
     }
@@ -584,17 +584,14 @@ impl FrameCounter {
 
 impl Pace {
     /// Records that the frame with this number came.
-    fn passed(&mut self, number: u64, now: Duration, silence: Duration) {
+    fn passed(&mut self, number: u64, now: Duration) {
         let last = self.looks[LOOKS - 1];
         if let Some((since, first)) = last {
             if now < since + PACE_WINDOW {
                 return;
             }
-            // The first frame after a silence may have waited, and other frames of that time with it.
-            if silence <= (now - since) / 2 {
-                let pace = number.saturating_sub(first) as f64 / (now - since).as_secs_f64();
-                self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
-            }
+            let pace = number.saturating_sub(first) as f64 / (now - since).as_secs_f64();
+            self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
         }
         self.looks.rotate_left(1);
         self.looks[LOOKS - 1] = Some((now, number));
@@ -809,19 +806,6 @@ mod tests {
         assert!(!counter.is_certain(101));
         counter.numbers_agree(101);
         assert!(counter.is_certain(101));
-    }
-
-    #[test]
-    fn a_source_that_stands_still_takes_its_device_for_no_slower_than_it_is() {
-        let mut counter = counter_of(64, None, 1, false);
-        let at = |number: u64| Duration::from_millis(20 * number);
-        // The host stands still for a second, with the frames of that second waiting.
-        (0..25).for_each(|number| _ = counter.came(number, number, at(number)));
-        (25..75).for_each(|number| _ = counter.came(number, number, at(75)));
-        (75..110).for_each(|number| _ = counter.came(number, number, at(number)));
-        // The device begins anew, and counts while none of its frames arrive.
-        counter.came(140, 110, at(110) + Duration::from_secs_f64(3.4));
-        assert!(!counter.is_certain(140));
     }
 
     /// Runs a counter of 16 bits at 50 frames a second that is silent for `seconds`, and then goes on `ahead` of its
