@@ -460,10 +460,12 @@ impl World {
                 }
             }
             Order::Expel(source, why) => {
-                // The builders that do not lead learn of pauses from the sources: most of those must be sound.
-                let there = self.sources.iter().filter(|source| source.connected);
-                let sound = there.clone().filter(|source| source.is_honest()).count();
-                let is_led = index == 0 || 2 * sound > there.count();
+                // The builders that do not lead learn of pauses and ends from the sources that are still connected. Most
+                // of those must be sound: honest ones that have ended relay nothing any more, others may.
+                let voters = self.sources.iter().filter(|it| it.connected && !(it.is_honest() && it.over));
+                let (sound, all) =
+                    voters.fold((0, 0), |(sound, all), it| (sound + usize::from(it.is_honest()), all + 1));
+                let is_led = index == 0 || 2 * sound > all;
                 let it = &mut self.sources[source];
                 let produces = it.is_honest() && !it.refused && it.started.iter().all(|started| *started);
                 assert!(!(produces && is_led), "{source} was turned out by {index} at {step}: {why}: {it:?} {node:?}");
