@@ -100,9 +100,9 @@ pub(crate) struct Source {
     pub(crate) runs_elsewhere: bool,
     /// End of the run set by the leading builder, as relayed by this source.
     pub(crate) end_elsewhere: Option<EventId>,
-    /// Event before which this source alone ends, if it does not reach the end of the run and its missing events are
-    /// not waited for.
-    pub(crate) own_end: Option<EventId>,
+    /// True if this source ends where it is: it does not reach the end of the run, and the events that it lacks are not
+    /// waited for.
+    pub(crate) ends_here: bool,
     /// First event that it had not offered when the present lap began.
     pub(crate) lap_began: EventId,
     /// Time for which it has kept the run from ending.
@@ -255,7 +255,7 @@ impl RunControl {
         if !self.state().has_begun() {
             return Vec::new();
         }
-        let end = self.end.filter(|_| self.config.leads).map(|end| Tell::StopAt(self.end_for(source, end)));
+        let end = self.end.filter(|_| self.config.leads).map(|end| self.stop_at(source, end));
         let held = match self.holds_sources() {
             true => Some(Tell::Pause),
             false => self.config.leads.then_some(Tell::Resume),
@@ -428,7 +428,11 @@ impl RunControl {
             self.phase = Phase::Closing;
             if self.config.builders > 1 {
                 // The messages that the sources relay end the run at the other builders too.
-                let tell = if self.config.leads { Tell::StopAt(self.config.first) } else { Tell::Pause };
+                let tell = if self.config.leads {
+                    Tell::StopAt { end: self.config.first, end_here: false }
+                } else {
+                    Tell::Pause
+                };
                 self.tell_live(|_| tell);
             }
             self.orders.extend([Order::Abandon, Order::Close]);

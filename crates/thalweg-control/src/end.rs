@@ -72,7 +72,7 @@ impl RunControl {
         if self.config.leads {
             // A source that has ended relays the message all the same.
             let there = |index: &usize| self.sources[*index].present && !self.sources[*index].out;
-            let tell = |index: usize| Order::Tell(index, Tell::StopAt(self.end_for(index, end)));
+            let tell = |index: usize| Order::Tell(index, self.stop_at(index, end));
             let orders: Vec<Order> = (0..self.sources.len()).filter(there).map(tell).collect();
             self.orders.extend(orders);
         }
@@ -85,16 +85,15 @@ impl RunControl {
         self.end_at(end, true);
     }
 
-    /// Returns the end to send to a source: never an event that the source is past already. With several builders all
+    /// Returns the request to send to a source: never an end that the source is past already. With several builders all
     /// get the same end, since they relay it.
-    pub(crate) fn end_for(&self, source: usize, end: EventId) -> EventId {
-        if let Some(own) = self.sources[source].own_end {
-            return own;
-        }
-        match self.sources[source].next {
+    pub(crate) fn stop_at(&self, source: usize, end: EventId) -> Tell {
+        let source = &self.sources[source];
+        let end = match source.next {
             Some(next) if self.config.builders == 1 => next.max(end),
             _ => end,
-        }
+        };
+        Tell::StopAt { end, end_here: source.ends_here }
     }
 
     /// Waits for the final counters of all sources and for the fragments they hold.
@@ -168,10 +167,9 @@ impl RunControl {
         if !too_slow.is_empty() {
             let lowest = behind.iter().map(|index| facts.offered_until(*index)).min().unwrap_or(end);
             let end = lowest.max(facts.closed_until());
-            // The events that it lacks are closed without it: it need not reach them. Sources of several builders relay
-            // the end, and so all get the same one.
-            for index in too_slow.into_iter().filter(|_| self.config.builders == 1) {
-                self.sources[index].own_end = Some(facts.offered_until(index)).filter(|offered| *offered < end);
+            // The events that it lacks are closed without it: it need not reach them.
+            for index in too_slow {
+                self.sources[index].ends_here = facts.offered_until(index) < end;
             }
             self.end_at(end, true);
         }

@@ -76,7 +76,12 @@ pub enum Tell {
     /// Request to accept events again, up to the end if one is set.
     Resume,
     /// Request to go on up to this event, not included, and to end there.
-    StopAt(EventId),
+    StopAt {
+        /// Number of the event.
+        end: EventId,
+        /// True if this source is not to reach it: it ends where it is.
+        end_here: bool,
+    },
 }
 
 /// Reason why a run ends, or does not begin.

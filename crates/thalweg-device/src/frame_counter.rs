@@ -468,11 +468,16 @@ impl FrameCounter {
             let goes_on = ahead <= PAUSE as f64
                 || expected.is_some_and(|expected| (ahead - expected).abs() <= (0.01 * expected).max(2.0));
             let counted = count.saturating_sub(self.rules.lowest) as f64 / self.rules.step as f64;
-            let can_be_there = is_small || self.rules.trust.restarts_unseen && counted <= due * FASTER;
-            if silence >= SOONEST.as_secs_f64() && !goes_on && can_be_there {
+            // Frames that waited at a port come all at once: the device may have been silent among them.
+            let waited = if by_device.is_none() { self.pace.behind(newest, now) } else { 0.0 };
+            let unseen = if ahead > NEAR as f64 { waited } else { 0.0 };
+            let silent = silence.max(unseen);
+            let most = (due.max(unseen * fastest.unwrap_or(0.0)) + self.dropped as f64) * FASTER;
+            let can_be_there = is_small || self.rules.trust.restarts_unseen && counted <= most;
+            if silent >= SOONEST.as_secs_f64() && !goes_on && can_be_there {
                 tracing::warn!(
                     number,
-                    "the device was silent for {silence:.1} s and may have begun to count anew: numbers are uncertain"
+                    "the device may have been silent for {silent:.1} s and have begun to count anew: numbers are uncertain"
                 );
                 // A frame that is overtaken is in doubt as well.
                 self.doubt_from(newest.saturating_add(1));
@@ -604,6 +609,16 @@ impl Pace {
             number.saturating_add((fastest * now.saturating_sub(since).as_secs_f64()) as u64)
         };
         self.looks.iter().flatten().map(|look| from(*look)).max()
+    }
+
+    /// Returns the seconds for which a frame with this number has waited since it was sent, at most, at the fastest pace
+    /// so far; 0 while that is not known.
+    fn behind(&self, number: u64, now: Duration) -> f64 {
+        let Some(fastest) = self.fastest.filter(|fastest| *fastest > 0.0) else { return 0.0 };
+        let since = |(since, first): (Duration, u64)| {
+            now.saturating_sub(since).as_secs_f64() - number.saturating_sub(first) as f64 / fastest
+        };
+        self.looks.iter().flatten().map(|look| since(*look)).fold(0.0, f64::max)
     }
 
     /// Records that `frames` frames were taken in `nanos` nanoseconds.
@@ -894,6 +909,34 @@ mod tests {
         (0..100).for_each(|count| assert_eq!(counter.came(count, 100, NOW), FrameNumber::At(count), "late, or again"));
         assert_eq!(counter.came(100, 100, NOW), FrameNumber::At(100));
         assert!(counter.is_certain(99) && !counter.is_certain(100));
+    }
+
+    /// 300 frames a second for six seconds; then the host stands still for three, and what waited comes at once: the
+    /// device began anew meanwhile, and 100 frames may have been dropped.
+    #[test]
+    fn a_counter_may_begin_anew_among_frames_that_waited() {
+        for (first, dropped, restarts) in [(62_800, 0, true), (62_800, 100, true), (0, 0, false), (0, 100, false)] {
+            let mut counter = counter_of(16, Some(first), 1, false);
+            let (mut next, mut now) = (0, NOW);
+            let mut come = |counter: &mut FrameCounter, count: u64, now: Duration| {
+                let FrameNumber::At(number) = counter.came(count & 0xffff, next, now) else { panic!("no number") };
+                next = number + 1;
+                number
+            };
+            for frame in 0..1800 {
+                now += Duration::from_micros(3333);
+                come(&mut counter, first + frame, now);
+            }
+            now += Duration::from_secs(3);
+            for frame in 1800..2000 {
+                come(&mut counter, first + frame, now);
+            }
+            counter.dropped(dropped, 2000);
+            let count = if restarts { 0 } else { first + 2000 + dropped };
+            let number = come(&mut counter, count, now);
+            assert_eq!(counter.is_certain(number), !restarts, "{first} {dropped}: {number}");
+            assert!(restarts || number == 2000 + dropped);
+        }
     }
 
     #[test]

@@ -538,7 +538,7 @@ pub fn greeting_and_run_control<M: Medium>(medium: M) {
 
     link.heard.clear();
     let start = Message::Start { run: RunNumber(42), first: EventId(5), at: TaiNanos(99) };
-    let stop = Message::StopAt { end: EventId(105) };
+    let stop = Message::StopAt { end: EventId(105), end_here: false };
     link.builder.send(&start);
     link.builder.send(&Message::Pause);
     link.until("start and pause", |link| link.heard == [start, Message::Pause]);
@@ -558,7 +558,7 @@ pub fn greeting_and_run_control<M: Medium>(medium: M) {
 pub fn the_same_words_are_heard_as_often_as_they_are_said<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
     link.heard.clear();
-    let orders = [Message::Pause, Message::StopAt { end: EventId(u64::MAX) }].repeat(3);
+    let orders = [Message::Pause, Message::StopAt { end: EventId(u64::MAX), end_here: false }].repeat(3);
     orders.iter().for_each(|order| link.builder.send(order));
     let answers = [Message::Paused { next: EventId(7), asked_by: 0 }; 3];
     answers.iter().for_each(|answer| link.source.send(answer));
@@ -887,7 +887,7 @@ pub fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
 pub fn more_is_said_than_there_is_room_for<M: Medium>(medium: M) {
     let mut link = Link::with(medium, |hello| (hello.slots, hello.slot_bytes) = (1, 1 << 30));
     let words: Vec<Message> = (0..2000).map(|next| Message::Paused { next: EventId(next), asked_by: 0 }).collect();
-    let orders: Vec<Message> = (0..2000).map(|end| Message::StopAt { end: EventId(end) }).collect();
+    let orders: Vec<Message> = (0..2000).map(|end| Message::StopAt { end: EventId(end), end_here: false }).collect();
     link.heard.clear();
     for (word, order) in words.iter().zip(&orders) {
         link.source.send(word);

@@ -132,6 +132,8 @@ pub struct SourceNode {
     /// The first event of the run.
     first_event: u64,
     end_at: Option<u64>,
+    /// True if this source is not to reach the end of the run: it ends where it is.
+    ends_here: bool,
     due: Option<Duration>,
     dead: Dead,
     sequence: u32,
@@ -281,6 +283,7 @@ impl SourceNode {
             next_event: 0,
             first_event: 0,
             end_at: None,
+            ends_here: false,
             due: None,
             dead: Dead::default(),
             sequence: 0,

@@ -408,6 +408,8 @@ pub enum Message {
     StopAt {
         /// Number of the event.
         end: EventId,
+        /// True if this source is not to reach it: it ends where it is.
+        end_here: bool,
     },
     /// S→B: the source has sent everything; its final counters.
     End(Accounts),
@@ -625,8 +627,8 @@ impl Message {
                 w.u64(next.0).u32(asked_by);
                 PAUSED
             }
-            Self::StopAt { end } => {
-                w.u64(end.0);
+            Self::StopAt { end, end_here } => {
+                w.u64(end.0).u32(end_here.into());
                 STOP_AT
             }
             Self::End(a) => {
@@ -745,7 +747,7 @@ impl Message {
             PAUSE => Self::Pause,
             RESUME => Self::Resume,
             PAUSED => Self::Paused { next: EventId(r.u64()), asked_by: r.u32() },
-            STOP_AT => Self::StopAt { end: EventId(r.u64()) },
+            STOP_AT => Self::StopAt { end: EventId(r.u64()), end_here: r.at_most("end_here", 1)? == 1 },
             RUNNING => Self::Running,
             ENDS_AT => Self::EndsAt { end: EventId(r.u64()) },
             NOT_TAKEN => Self::NotTaken(NotTaken { dead_nanos: r.u64(), fragments: r.u64(), of_no_event: r.u64() }),
@@ -927,7 +929,7 @@ mod tests {
             Message::Release { below: 5 },
             Message::Pause,
             Message::Paused { next: EventId(1234), asked_by: 2 },
-            Message::StopAt { end: EventId(1240) },
+            Message::StopAt { end: EventId(1240), end_here: true },
             Message::Resume,
             Message::Running,
             Message::EndsAt { end: EventId(1240) },

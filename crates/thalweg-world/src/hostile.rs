@@ -275,6 +275,6 @@ fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Mes
         12 => Message::Left(Left { builder: of_builder, accepted: near(random, event), ..Left::default() }),
         13 => Message::Passed { below: EventId(near(random, event)), tickets: near(random, ticket) },
         14 => Message::Hello(Hello { source: id, description: 0, ..builder.greeting.hello }),
-        _ => Message::StopAt { end: EventId(near(random, event)) },
+        _ => Message::StopAt { end: EventId(near(random, event)), end_here: random.once_in(2) },
     }
 }

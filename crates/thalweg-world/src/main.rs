@@ -78,7 +78,7 @@ fn play_one(options: &Options, seed: u64) -> io::Result<bool> {
 
 fn play_many(options: &Options) -> io::Result<bool> {
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let first = options.from.unwrap_or_else(|| now().as_secs() << 24);
+    let first = options.from.unwrap_or_else(|| now().as_secs() << 25);
     let threads = options.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
     let (next, played, fragments) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     let failed = Mutex::new(0_u64);

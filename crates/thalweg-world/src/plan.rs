@@ -216,9 +216,8 @@ const FIRST_SEEDS: u64 = 1 << 20;
 const SECOND_SEEDS: u64 = 30_128_000_000_000_000;
 /// And seeds below this one what they had before there were instruments.
 const THIRD_SEEDS: u64 = 30_129_600_000_000_000;
-/// And seeds below this one what they had before instruments shared triggers. No fresh seed is as high: of 5,000 such
-/// seeds three went wrong, which is not mended yet.
-const FOURTH_SEEDS: u64 = 40_000_000_000_000_000;
+/// And seeds below this one what they had before instruments shared triggers.
+const FOURTH_SEEDS: u64 = 30_170_000_000_000_000;
 /// `deadline` of builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
 /// Of a thousand datagrams, how many may be lost and the run be complete nevertheless.

@@ -32,7 +32,7 @@ fn what_went_wrong_once_goes_right() {
 fn fresh_seeds_go_right() {
     let seconds = std::env::var("THALWEG_WORLD_SECONDS").map_or(5, |time| time.parse().expect("a number of seconds"));
     let begun = Instant::now();
-    let first = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() << 24;
+    let first = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() << 25;
     let mut seeds = first..;
     while begun.elapsed() < Duration::from_secs(seconds) {
         let seed = seeds.next().expect("there are more");

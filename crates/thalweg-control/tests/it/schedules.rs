@@ -510,9 +510,9 @@ impl World {
                 it.paused = false;
                 self.nodes[1..].iter_mut().for_each(|node| node.control.runs_elsewhere(source));
             }
-            Tell::StopAt(end) => {
+            Tell::StopAt { end, end_here } => {
                 it.paused = false;
-                it.end = end.0;
+                it.end = if end_here { it.next() } else { end.0 };
                 for node in &mut self.nodes[1..] {
                     node.control.ends_elsewhere(source, claim.unwrap_or(end));
                 }

@@ -254,10 +254,10 @@ fn a_source_that_lacks_events_that_are_closed_already_ends_where_it_is() {
     let ends: Vec<_> = all
         .iter()
         .filter_map(|order| match order {
-            Order::Tell(0, Tell::StopAt(end)) => Some(end.0),
+            Order::Tell(0, Tell::StopAt { end, end_here }) => Some((end.0, *end_here)),
             _ => None,
         })
         .collect();
-    assert_eq!((ends, control.end()), (vec![100, 40], Some(EventId(100))), "{all:?}");
-    assert!(control.told(0).contains(&Tell::StopAt(EventId(40))), "also when it comes back");
+    assert_eq!((ends, control.end()), (vec![(100, false), (100, true)], Some(EventId(100))), "{all:?}");
+    assert!(control.told(0).contains(&Tell::StopAt { end: EventId(100), end_here: true }), "also when it comes back");
 }

@@ -181,7 +181,7 @@ impl BuilderNode {
             Tell::Start => Message::Start { run: self.run, first: self.first, at: self.began },
             Tell::Pause => Message::Pause,
             Tell::Resume => Message::Resume,
-            Tell::StopAt(end) => Message::StopAt { end },
+            Tell::StopAt { end, end_here } => Message::StopAt { end, end_here },
         };
         if let Some(link) = self.sources[source].connection.and_then(|at| self.endpoints.link_mut(at)) {
             link.send(&message);

@@ -142,7 +142,7 @@ impl SourceNode {
     /// Accepts frames in their turn, up to the end of the run.
     fn accept_frames(&mut self) -> Result<(), NodeError> {
         loop {
-            if self.end_at.is_some_and(|end| self.next_event >= end) {
+            if self.is_beyond_end(self.next_event) {
                 self.end();
                 return Ok(());
             }
@@ -341,13 +341,13 @@ mod tests {
     fn a_source_whose_device_is_away_waits_for_it_until_the_run_is_to_end_sooner() {
         let mut node = node(true);
         // The run is to have so many events, as it is repeated over each connection.
-        node.on_message(0, Message::StopAt { end: EventId(100) }).unwrap();
+        node.on_message(0, Message::StopAt { end: EventId(100), end_here: false }).unwrap();
         (node.phase, node.acquiring.started) = (Phase::Running, true);
-        for message in [Message::Resume, Message::StopAt { end: EventId(100) }] {
+        for message in [Message::Resume, Message::StopAt { end: EventId(100), end_here: false }] {
             node.on_message(0, message).unwrap();
             assert!(!node.acquiring.over, "{message:?}");
         }
-        node.on_message(0, Message::StopAt { end: EventId(10) }).unwrap();
+        node.on_message(0, Message::StopAt { end: EventId(10), end_here: false }).unwrap();
         assert!(node.acquiring.over);
     }
 

@@ -127,8 +127,9 @@ impl SourceNode {
                     self.pass_on(&Message::Running);
                 }
             }
-            Message::StopAt { end } if index == 0 => {
+            Message::StopAt { end, end_here } if index == 0 => {
                 self.resume();
+                self.ends_here = end_here;
                 self.pass_on(&Message::EndsAt { end });
                 // A run that was to end there from the beginning waits for the device as before.
                 if self.end_at.replace(end.0) != Some(end.0) {

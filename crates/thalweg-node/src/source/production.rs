@@ -31,7 +31,7 @@ impl SourceNode {
             self.count_dead_time();
             self.dead.since = None;
         }
-        if self.end_at.is_some_and(|end| self.next_event >= end) {
+        if self.is_beyond_end(self.next_event) {
             self.end();
             return Ok(());
         }
@@ -79,7 +79,7 @@ impl SourceNode {
                     break;
                 }
             }
-            if self.end_at.is_some_and(|end| self.next_event >= end) {
+            if self.is_beyond_end(self.next_event) {
                 self.end();
                 return Ok(());
             }
@@ -116,7 +116,7 @@ impl SourceNode {
                 self.settings.feed.max_payload()
             )));
         }
-        if self.end_at.is_some_and(|end| event.0 >= end) {
+        if self.is_beyond_end(event.0) {
             self.end();
             self.send();
             return Err(NodeError::Over);
@@ -143,7 +143,7 @@ impl SourceNode {
                 return Ok(None);
             }
         }
-        if self.end_at.is_some_and(|end| self.next_event >= end) {
+        if self.is_beyond_end(self.next_event) {
             self.end();
         }
         self.offer_partial();
@@ -158,7 +158,7 @@ impl SourceNode {
     pub(crate) fn push_lost(&mut self, count: u64) -> Result<(), NodeError> {
         self.offer_all();
         self.lose(count)?;
-        if self.end_at.is_some_and(|end| self.next_event >= end) {
+        if self.is_beyond_end(self.next_event) {
             self.end();
         }
         self.offer_partial();
@@ -192,7 +192,7 @@ impl SourceNode {
     pub(crate) fn standing(&self) -> Standing {
         match self.phase {
             Phase::Waiting => Standing::Before,
-            Phase::Running if self.end_at.is_none_or(|end| self.next_event < end) => Standing::Open,
+            Phase::Running if !self.is_beyond_end(self.next_event) => Standing::Open,
             Phase::Paused => Standing::Paused,
             Phase::Running | Phase::Ending => Standing::Over,
         }
@@ -439,6 +439,11 @@ impl SourceNode {
         {
             link.offer(&offer);
         }
+    }
+
+    /// Returns whether the run ends before this event, as far as this source is concerned.
+    pub(super) fn is_beyond_end(&self, event: u64) -> bool {
+        self.ends_here || self.end_at.is_some_and(|end| event >= end)
     }
 
     pub(super) fn end(&mut self) {

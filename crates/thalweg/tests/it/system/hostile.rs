@@ -266,7 +266,7 @@ fn memory_that_is_not_in_the_arena_is_not_read() {
 fn a_builders_words_from_a_source_end_the_conversation() {
     for link in LINKS {
         for message in [
-            Message::StopAt { end: EventId(0) },
+            Message::StopAt { end: EventId(0), end_here: true },
             Message::Bye,
             Message::Release { below: u64::MAX },
             Message::Start { run: RunNumber(1), first: EventId(0), at: thalweg_wire::TaiNanos(0) },
