@@ -137,7 +137,7 @@ pub enum RingSetupError {
     #[error("the ring that was handed over is not sealed against shrinking; its owner must set F_SEAL_SHRINK")]
     NotSealed,
     /// The memfd is not one of a ring: wrong magic, or size and count do not agree.
-    #[error("what was handed over is not a ring: {bytes} bytes, claiming {cells} cells (wrong descriptor or version?)")]
+    #[error("not a ring: {bytes} bytes, with {cells} cells by its header (wrong descriptor or version?)")]
     NotARing {
         /// Size of the file in bytes.
         bytes: u64,

@@ -285,6 +285,8 @@ impl FrameOrder {
     fn gap(&mut self, first: u64, count: u64, missed: bool) {
         let gap = self.gaps.entry(first).or_insert(Gap { end: first, missed });
         gap.end = gap.end.max(first.saturating_add(count));
+        // Of what is reported as both, the loss counts.
+        gap.missed &= missed;
     }
 
     /// Returns the next item, or `None` if the next frame may still come. `over`: no more frames will come.
@@ -384,6 +386,18 @@ mod tests {
                 InTurn::Lost(count) | InTurn::Missed(count) => Err(count),
             })
             .collect()
+    }
+
+    #[test]
+    fn what_is_missed_and_lost_is_lost() {
+        for lost_first in [true, false] {
+            let mut order = FrameOrder::new(0);
+            match lost_first {
+                true => (order.lost(0, 2), order.missed(0, 3)),
+                false => (order.missed(0, 3), order.lost(0, 2)),
+            };
+            assert!(matches!(order.next(true), Some(InTurn::Lost(3))));
+        }
     }
 
     #[test]

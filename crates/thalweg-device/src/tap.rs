@@ -82,8 +82,9 @@ pub enum Next {
 }
 
 fn pair(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
-    let told = |error: Errno| DeviceError::Hardware { device: "a fit".into(), problem: format!("eventfd: {error}") };
-    let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(told)?;
+    let failed =
+        |error: Errno| DeviceError::Hardware { device: "a calibration".into(), problem: format!("eventfd: {error}") };
+    let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
     let shared = Arc::new(Shared { bell, next: AtomicU64::new(0) });
     // Besides copies, messages about missed frames may be queued.
     let (copies, taken) = sync_channel(2 * depth);

@@ -264,7 +264,8 @@ impl Half for FrameBuilder {
             && *at <= now
         {
             self.channel.ask();
-            (*at, *wait) = (now + *wait * 2, (*wait * 2).min(super::LONGEST_PROBE));
+            *wait = (*wait * 2).min(super::LONGEST_PROBE);
+            *at = now + *wait;
         }
         Ok(())
     }

@@ -312,16 +312,7 @@ fn a_source_that_is_three_triggers_behind_is_named() {
                          event 3 of the other";
     for builders in [1, 2] {
         let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-        let places = [0; 3].map(|_| reserve_udp_port());
-        let text = topology_of_three(folder.path(), builders, &places, "events = 300\n");
-        let topology = folder.path().join("shift.toml");
-        std::fs::write(&topology, text).unwrap();
-        let mut command = thalweg();
-        command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
-        let mut run = Node::start("run", command);
-        for (_, address) in &places {
-            run.wait_for(&format!("{address}: what comes from now on counts"));
-        }
+        let (run, places) = run_three(folder.path(), builders, "events = 300\n");
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let began = thalweg_device::TaiClock.now().0;
         for event in 0..300 {
@@ -353,16 +344,7 @@ fn a_source_that_is_three_triggers_behind_is_named() {
 #[test]
 fn a_guess_that_the_times_confirm_is_none_any_more() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let places = [0; 3].map(|_| reserve_udp_port());
-    let text = topology_of_three(folder.path(), 2, &places, "");
-    let topology = folder.path().join("guess.toml");
-    std::fs::write(&topology, text).unwrap();
-    let mut command = thalweg();
-    command.args(["--json", "-v", "run"]).arg(&topology).current_dir(folder.path());
-    let mut run = Node::start("run", command);
-    for (_, address) in &places {
-        run.wait_for(&format!("{address}: what comes from now on counts"));
-    }
+    let (mut run, places) = run_three(folder.path(), 2, "");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let began = thalweg_device::TaiClock.now().0;
     let send = |trigger: u64, missed_by: Option<usize>| {
@@ -408,8 +390,9 @@ fn a_guess_that_the_times_confirm_is_none_any_more() {
     assert_eq!((&first.1, &last.1), (&vec![false, true, false], &vec![false; 3]), "{first:?}, {last:?}");
 }
 
-/// A topology of three instruments that date their datagrams.
-fn topology_of_three(folder: &Path, builders: usize, places: &[(OwnedFd, SocketAddrV4); 3], run: &str) -> String {
+/// Runs three instruments that date their datagrams, and returns where they are listened to, as soon as they are.
+fn run_three(folder: &Path, builders: usize, run: &str) -> (Node, [(OwnedFd, SocketAddrV4); 3]) {
+    let places = [0; 3].map(|_| reserve_udp_port());
     let mut text = format!("[run]\ndirectory = \"runs\"\n{run}");
     for builder in 0..builders {
         let socket = folder.join(format!("b{builder}.sock"));
@@ -422,7 +405,14 @@ fn topology_of_three(folder: &Path, builders: usize, places: &[(OwnedFd, SocketA
              counter = {{ at = 0, bytes = 8 }}, time = {{ at = 8, bytes = 8, hertz = 1_000_000_000, epoch = \"tai\" }} }}\n"
         );
     }
-    text
+    std::fs::write(folder.join("three.toml"), text).unwrap();
+    let mut command = thalweg();
+    command.args(["--json", "-v", "run", "three.toml"]).current_dir(folder);
+    let mut run = Node::start("run", command);
+    for (_, address) in &places {
+        run.wait_for(&format!("{address}: what comes from now on counts"));
+    }
+    (run, places)
 }
 
 /// A VITA-49 packet with the number of its trigger, and its time in nanoseconds of UTC (ANSI/VITA 49.0, section 6.1).
