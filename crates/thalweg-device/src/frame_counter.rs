@@ -467,14 +467,13 @@ impl FrameCounter {
             let expected = fastest.or_else(|| self.pace.so_far(newest, self.believed)).map(|pace| silence * pace);
             let goes_on = ahead <= PAUSE as f64
                 || expected.is_some_and(|expected| (ahead - expected).abs() <= (0.01 * expected).max(2.0));
-            let counted = count.saturating_sub(self.rules.lowest) as f64 / self.rules.step as f64;
             // Frames that waited at a port come all at once: the device may have been silent among them.
-            let waited = if by_device.is_none() { self.pace.behind(newest, now) } else { 0.0 };
-            let unseen = if ahead > NEAR as f64 { waited } else { 0.0 };
-            let silent = silence.max(unseen);
-            let most = (due.max(unseen * fastest.unwrap_or(0.0)) + self.dropped as f64) * FASTER;
-            let can_be_there = is_small || self.rules.trust.restarts_unseen && counted <= most;
-            if silent >= SOONEST.as_secs_f64() && !goes_on && can_be_there {
+            let waited = ahead > NEAR as f64 && by_device.is_none();
+            let silent = if waited { self.pace.behind(newest, now).max(silence) } else { silence };
+            if silent >= SOONEST.as_secs_f64()
+                && !goes_on
+                && (is_small || self.can_have_begun_anew(count, silent, fastest))
+            {
                 tracing::warn!(
                     number,
                     "the device may have been silent for {silent:.1} s and have begun to count anew: numbers are uncertain"
@@ -498,6 +497,15 @@ impl FrameCounter {
             self.doubt_from(newest.saturating_add(1));
         }
         self.believe(count, number, now)
+    }
+
+    /// Returns whether a device that began anew, in a silence of so many seconds or among dropped frames, can have
+    /// counted up to there, at `fastest` frames per second.
+    fn can_have_begun_anew(&self, count: u64, silent: f64, fastest: Option<f64>) -> bool {
+        let newest = self.newest.map_or(0, |(_, newest)| newest);
+        let fastest = fastest.unwrap_or(FASTEST).max(self.pace.average(newest, self.believed));
+        let counted = count.saturating_sub(self.rules.lowest) / self.rules.step;
+        self.rules.trust.restarts_unseen && counted as f64 <= (silent * fastest + self.dropped as f64) * FASTER
     }
 
     fn believe(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
@@ -619,6 +627,15 @@ impl Pace {
             now.saturating_sub(since).as_secs_f64() - number.saturating_sub(first) as f64 / fastest
         };
         self.looks.iter().flatten().map(|look| since(*look)).fold(0.0, f64::max)
+    }
+
+    /// Returns the highest number of frames per second up to this frame, over a window or more: a window that ended with
+    /// the first of the frames that waited at a port is too slow.
+    fn average(&self, number: u64, now: Duration) -> f64 {
+        let windows = self.looks.iter().flatten().filter(|(since, _)| now >= *since + PACE_WINDOW);
+        let pace =
+            |(since, first): &(Duration, u64)| number.saturating_sub(*first) as f64 / (now - *since).as_secs_f64();
+        windows.map(pace).fold(0.0, f64::max)
     }
 
     /// Records that `frames` frames were taken in `nanos` nanoseconds.
@@ -937,6 +954,20 @@ mod tests {
             assert_eq!(counter.is_certain(number), !restarts, "{first} {dropped}: {number}");
             assert!(restarts || number == 2000 + dropped);
         }
+    }
+
+    /// 50 frames a second, and the host stands still in the second one, so that the first pace is half of the device's.
+    /// Then the device is silent for 3.4 seconds, in which it begins anew, and what comes first is its frame 140.
+    #[test]
+    fn a_pace_that_was_measured_over_a_standstill_is_no_reason_for_trust() {
+        let mut counter = counter_of(32, Some(0), 1, false);
+        for frame in 0..100 {
+            let at = NOW + Duration::from_millis(20) * frame;
+            let at = if frame > 49 { NOW + Duration::from_secs(2) } else { at };
+            counter.came(frame.into(), frame.into(), at);
+        }
+        let number = counter.came(140, 100, NOW + Duration::from_millis(5400));
+        assert!(number == FrameNumber::At(140) && !counter.is_certain(140), "{number:?}");
     }
 
     #[test]
