@@ -225,8 +225,9 @@ impl RunControl {
             }
             (Command::Stop, Phase::Asking { .. } | Phase::Ending { .. } | Phase::Closing) => {
                 // A first command while the run is ending for another reason is not a repeated one.
-                if std::mem::replace(&mut self.asked_to_stop, true) {
-                    self.abort();
+                match std::mem::replace(&mut self.asked_to_stop, true) {
+                    true => self.abort(),
+                    false => self.stop(Cause::Command),
                 }
             }
             (Command::Abort, _) if self.state().has_begun() => self.abort(),
@@ -337,8 +338,12 @@ impl RunControl {
         self.phase = Phase::Idle;
     }
 
-    /// Ends the run for this cause, unless it is ending already.
+    /// Ends the run for this cause, unless it is ending already. A run that waits for its last sources, however slow
+    /// they are, ends within its timeout from now on.
     pub fn stop(&mut self, cause: Cause) {
+        if self.is_patient() {
+            return self.hurry(cause);
+        }
         if !matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused) {
             return;
         }
@@ -461,7 +466,6 @@ impl RunControl {
 
     /// Checks for conditions that end a run that is under way.
     fn watch(&mut self, facts: &impl Facts) {
-        let lasted = self.lasted();
         // While the leading builder holds sources, some may have events to come that belong to other builders, or come
         // too late here.
         let holds = self.config.leads && self.holds_sources();
@@ -469,10 +473,8 @@ impl RunControl {
             // Every event is closed: only the final counters are waited for.
             self.cause = Some(Cause::Events);
             self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
-        } else if self.config.leads && self.config.duration.is_some_and(|duration| lasted >= duration) {
-            self.stop(Cause::Duration);
-        } else if self.config.leads && self.most(|source| source.told_to_end) {
-            self.stop(Cause::OtherBuilder);
+        } else if let Some(cause) = self.reason_to_end() {
+            self.stop(cause);
         } else if let Some(end) = self.agreed_end() {
             self.end_elsewhere(end);
         } else if !self.config.leads {
@@ -480,8 +482,19 @@ impl RunControl {
         }
     }
 
+    /// Returns why the leading builder is to end the run now, if it is.
+    pub(crate) fn reason_to_end(&self) -> Option<Cause> {
+        let is_over = self.config.duration.is_some_and(|duration| self.lasted() >= duration);
+        let others_end = || self.most(|source| source.told_to_end);
+        match self.config.leads {
+            true if is_over => Some(Cause::Duration),
+            true if others_end() => Some(Cause::OtherBuilder),
+            _ => None,
+        }
+    }
+
     /// Sends a message to every source that is connected and may yet accept events.
-    fn tell_live<T: Into<Option<Tell>>>(&mut self, tell: impl Fn(&Source) -> T) {
+    pub(crate) fn tell_live<T: Into<Option<Tell>>>(&mut self, tell: impl Fn(&Source) -> T) {
         for (index, source) in self.sources.iter().enumerate().filter(|(_, source)| source.present && source.is_live())
         {
             self.orders.extend(tell(source).into().map(|tell| Order::Tell(index, tell)));

@@ -218,6 +218,27 @@ fn a_run_of_a_number_of_events_waits_for_who_gets_on_and_for_nobody_else() {
     assert!(expelled(&mut control, 120, false), "nothing for thirty seconds");
 }
 
+/// All events are closed, and a source that has offered a fifth of them is waited for, until there is a reason to end.
+#[test]
+fn a_run_that_waits_for_a_slow_source_ends_soon_when_it_has_to() {
+    let facts = Offered { until: 20, closed: 100 };
+    for reason in ["failure", "command", "duration"] {
+        let mut control = alone(Some(100), (reason == "duration").then_some(6 * SECOND));
+        (4..24).for_each(|step| control.time(step * SECOND / 4, &facts));
+        orders(&mut control);
+        assert_eq!(control.cause(), Some(&Cause::Events), "{reason}");
+        match reason {
+            "failure" => control.stop(Cause::Failure("the disk is full".into())),
+            "command" => control.command(Command::Stop).unwrap(),
+            _ => {}
+        }
+        (24..40).for_each(|step| control.time(step * SECOND / 4, &facts));
+        let told = orders(&mut control);
+        let end_here = Order::Tell(0, Tell::StopAt { end: EventId(100), end_here: true });
+        assert!(told.contains(&end_here) && control.cause() != Some(&Cause::Events), "{reason}: {told:?}");
+    }
+}
+
 #[test]
 fn a_source_that_was_told_to_end_sooner_than_is_known_here_has_not_missed_what_is_behind_that() {
     let mut control = running(false);
