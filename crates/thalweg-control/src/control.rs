@@ -341,14 +341,11 @@ impl RunControl {
     /// Ends the run for this cause, unless it is ending already. A run that waits for its last sources, however slow
     /// they are, ends within its timeout from now on.
     pub fn stop(&mut self, cause: Cause) {
-        if self.is_patient() {
-            return self.hurry(cause);
-        }
-        if !matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused) {
+        if !matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused) && !self.is_patient() {
             return;
         }
         self.cause = Some(cause);
-        if self.phase == Phase::Running {
+        if matches!(self.phase, Phase::Running | Phase::Ending { .. }) {
             // Reports received while the run was being resumed are not answers to this request.
             self.sources.iter_mut().for_each(|source| source.next = None);
         }
@@ -494,7 +491,7 @@ impl RunControl {
     }
 
     /// Sends a message to every source that is connected and may yet accept events.
-    pub(crate) fn tell_live<T: Into<Option<Tell>>>(&mut self, tell: impl Fn(&Source) -> T) {
+    fn tell_live<T: Into<Option<Tell>>>(&mut self, tell: impl Fn(&Source) -> T) {
         for (index, source) in self.sources.iter().enumerate().filter(|(_, source)| source.present && source.is_live())
         {
             self.orders.extend(tell(source).into().map(|tell| Order::Tell(index, tell)));

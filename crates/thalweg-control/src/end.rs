@@ -103,7 +103,7 @@ impl RunControl {
         } else if self.is_patient()
             && let Some(cause) = self.reason_to_end()
         {
-            self.hurry(cause);
+            return self.stop(cause);
         }
         // If half of the sources that were paused have gone on, the others are hung, or lie.
         let (held, resumed) = self.sources.iter().fold((0, 0), |(held, resumed), source| {
@@ -145,20 +145,6 @@ impl RunControl {
     /// Returns whether the run takes as long as its events do: it ends by their number, and for no other cause so far.
     pub(crate) fn is_patient(&self) -> bool {
         self.cause == Some(Cause::Events) && matches!(self.phase, Phase::Ending { .. })
-    }
-
-    /// Has a run that waits for its last sources end within its timeout from now on.
-    pub(crate) fn hurry(&mut self, cause: Cause) {
-        self.cause = Some(cause);
-        for source in &mut self.sources {
-            (source.waited, source.lap_began) = (Duration::ZERO, source.reached);
-        }
-        if self.config.leads {
-            self.phase = Phase::Ending { last: false, lap: Duration::ZERO };
-        } else {
-            // The leading builder learns of it from the sources.
-            self.tell_live(|_| Tell::Pause);
-        }
     }
 
     fn begin_lap(&mut self, facts: &impl Facts) {

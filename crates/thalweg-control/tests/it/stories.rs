@@ -223,8 +223,8 @@ fn a_run_of_a_number_of_events_waits_for_who_gets_on_and_for_nobody_else() {
 fn a_run_that_waits_for_a_slow_source_ends_soon_when_it_has_to() {
     let facts = Offered { until: 20, closed: 100 };
     for reason in ["failure", "command", "duration"] {
-        let mut control = alone(Some(100), (reason == "duration").then_some(6 * SECOND));
-        (4..24).for_each(|step| control.time(step * SECOND / 4, &facts));
+        let mut control = alone(Some(100), (reason == "duration").then_some(5 * SECOND));
+        (4..23).for_each(|step| control.time(step * SECOND / 4, &facts));
         orders(&mut control);
         assert_eq!(control.cause(), Some(&Cause::Events), "{reason}");
         match reason {
@@ -232,7 +232,10 @@ fn a_run_that_waits_for_a_slow_source_ends_soon_when_it_has_to() {
             "command" => control.command(Command::Stop).unwrap(),
             _ => {}
         }
-        (24..40).for_each(|step| control.time(step * SECOND / 4, &facts));
+        control.time(6 * SECOND, &facts);
+        assert!(orders(&mut control).contains(&Order::Tell(0, Tell::Pause)), "{reason}");
+        control.paused(0, EventId(20), 0);
+        (25..40).for_each(|step| control.time(step * SECOND / 4, &facts));
         let told = orders(&mut control);
         let end_here = Order::Tell(0, Tell::StopAt { end: EventId(100), end_here: true });
         assert!(told.contains(&end_here) && control.cause() != Some(&Cause::Events), "{reason}: {told:?}");
