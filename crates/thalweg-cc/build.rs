@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// `bpf/NAME.c`, each of which includes `bpf/cc.h` and nothing else of ours.
+/// Names of the controls: each is `bpf/NAME.c`, which includes `bpf/cc.h` and no other file of this project.
 const CONTROLS: [&str; 10] =
     ["thalweg", "bic", "highspeed", "htcp", "hybla", "lp", "scalable", "vegas", "veno", "westwood"];
 
@@ -13,7 +13,7 @@ fn main() {
     println!("cargo::rerun-if-changed={}", sources.join("cc.h").display());
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var_os("CLANG").unwrap_or_else(|| "clang".into());
-    // libbpf's headers, from the very version that will load the objects.
+    // libbpf's headers, of the version that will load the objects.
     let headers = env::var_os("DEP_BPF_INCLUDE").expect("libbpf-sys says where its headers are");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let architecture = match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {

@@ -1,4 +1,4 @@
-//! Builds the shim, where DPDK is installed: a shared object whose bytes go into the program.
+//! Builds the shim, if DPDK is installed: a shared object whose bytes go into the program.
 
 use std::env;
 use std::fs;
@@ -13,13 +13,13 @@ fn main() {
     let object = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("shim.so");
     match (pkg_config("--cflags"), pkg_config("--libs-only-L")) {
         (Some(flags), Some(places)) => build(&object, &flags, &places),
-        // An empty file says that there is none.
+        // An empty file means that there is no shim.
         _ => fs::write(&object, []).unwrap_or_else(|error| panic!("{}: {error}", object.display())),
     }
 }
 
-/// What compilers and linkers need to know. Nothing where DPDK is not installed, or too old: 20.11 is the first whose
-/// threads can be registered (`rte_thread_register`), and 22.11 the first that hides what a bus is.
+/// Returns flags for compilers and linkers. `None` if DPDK is not installed, or too old: 20.11 is the first whose
+/// threads can be registered (`rte_thread_register`), and 22.11 the first that hides its bus structures.
 fn pkg_config(what: &str) -> Option<Vec<String>> {
     let program = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let output = Command::new(program).args([what, "libdpdk >= 22.11"]).output().ok()?;
@@ -33,7 +33,7 @@ fn build(object: &Path, flags: &[String], places: &[String]) {
     let compiler = cc::Build::new().opt_level(3).pic(true).debug(true).cargo_metadata(false).get_compiler();
     let mut command = compiler.to_command();
     command.args(["-shared", "-std=gnu11", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]);
-    // What the headers of DPDK itself are not free of.
+    // Warnings that DPDK's own headers cause.
     command.args(["-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-deprecated-declarations"]);
     command.args(flags).arg("shim/shim.c").arg("-o").arg(object).args(places);
     command.args(["-Wl,--as-needed", "-Wl,-z,defs"]);

@@ -1,5 +1,5 @@
 //! Lists the sources that are built into the laboratory's kernel, so that an installed `thalweg` carries them: every
-//! `kernel/modules/*.c` and `*.h`, and what these include of the repository's `bpf/` directory.
+//! `kernel/modules/*.c` and `*.h`, and the files of the repository's `bpf/` directory that they include.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -14,7 +14,7 @@ fn main() {
     println!("cargo::rerun-if-changed={}", modules.display());
 
     let mut files = BTreeMap::new();
-    // A directory that is not there has no modules: the kernel is then Linux as it is.
+    // Without the directory there are no modules: the kernel is then Linux unchanged.
     for entry in fs::read_dir(&modules).into_iter().flatten().flatten() {
         let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path());
         if name.ends_with(".c") || name.ends_with(".h") {
@@ -33,7 +33,7 @@ fn main() {
     fs::write(out.join("modules.rs"), list).expect("OUT_DIR can be written");
 }
 
-/// Adds what `file` includes from `bpf/`, and what that includes. `within` is the directory that `file` itself is in.
+/// Adds the files from `bpf/` that `file` includes, directly or indirectly. `within` is the directory of `file` itself.
 fn add_included(file: &Path, within: &str, bpf: &Path, files: &mut BTreeMap<String, PathBuf>) {
     let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     for line in text.lines() {
@@ -42,7 +42,7 @@ fn add_included(file: &Path, within: &str, bpf: &Path, files: &mut BTreeMap<Stri
         };
         let name = format!("{within}{quoted}");
         let Some(path) = name.strip_prefix("bpf/").map(|name| bpf.join(name)) else { continue };
-        // One of the kernel's own headers, or one that only another compiler's branch includes.
+        // Not for the kernel's own headers, nor those that only another compiler's branch includes.
         if path.is_file() && files.insert(name, path.clone()).is_none() {
             println!("cargo::rerun-if-changed={}", path.display());
             add_included(&path, "bpf/", bpf, files);

@@ -1,4 +1,4 @@
-//! Two reports side by side: what changed between them, point by point.
+//! Comparison of two reports, point by point.
 
 use crate::point::{Figures, Key, Point, Report};
 use crate::render::columns::group;
@@ -13,59 +13,58 @@ use std::path::{Path, PathBuf};
 use thalweg_text::{NOTHING, number, plain, size, wrapped};
 use thiserror::Error;
 
-/// Why two reports cannot be compared.
+/// Reason why two reports cannot be compared.
 #[derive(Debug, Error)]
 pub enum CompareError {
-    /// A file cannot be read.
+    /// File that cannot be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of opening or reading it.
         #[source]
         error: io::Error,
     },
-    /// A file is longer than any report.
+    /// File that is longer than any report.
     #[error("{}: more than {MOST} bytes, which is no report of `thalweg bench`", path.display())]
     TooLong {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// A file holds something else.
+    /// File that holds something other than a report.
     #[error("{}: no report of `thalweg bench … --json-file FILE`: {error}", path.display())]
     Garbage {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Where it departs from one.
+        /// Place where it departs from the format.
         #[source]
         error: serde_json::Error,
     },
-    /// A report of a Thalweg that writes them in another way.
+    /// Report in the format of another version of Thalweg.
     #[error("{}: its format is '{format}', this Thalweg reads '{}'", path.display(), Report::FORMAT)]
     Format {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
-        /// What it says it is.
+        /// Format named in the file.
         format: String,
     },
-    /// Two instruments measure different things.
+    /// Reports of two instruments, which measure different things.
     #[error("one is a report of '{a}', the other of '{b}'; they measure different things")]
     Instruments {
-        /// Of the first.
+        /// Instrument of the first report.
         a: String,
-        /// Of the second.
+        /// Instrument of the second report.
         b: String,
     },
 }
 
-/// The longest file that is read. A thousand points of a thousand repeats each are less.
+/// Longest file that is read, in bytes. A thousand points of a thousand repeats each are less.
 const MOST: u64 = 1 << 30;
 
-/// Reads a report: a file that `--json-file` wrote, or what was printed on standard output, of which it is the last
-/// line.
+/// Reads a report: a file that `--json-file` wrote, or a copy of standard output, of which the report is the last line.
 ///
 /// # Errors
-/// Where the file cannot be read, or holds no report, or one that this Thalweg does not read.
+/// If the file cannot be read, holds no report, or holds one in a format that this Thalweg does not read.
 pub fn read(path: &Path) -> Result<Report, CompareError> {
     let failed = |error| CompareError::File { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
@@ -89,85 +88,85 @@ pub fn read(path: &Path) -> Result<Report, CompareError> {
     }
 }
 
-/// What changed from A to B.
+/// Changes from report A to report B.
 #[derive(Debug, Clone, Serialize)]
 pub struct Comparison {
-    /// The instrument of both.
+    /// Instrument of both reports.
     pub instrument: String,
-    /// What is not the same about the two machines and commands.
+    /// Differences between the two machines and commands.
     pub differences: Vec<Difference>,
-    /// Points that both have.
+    /// Points that both reports have.
     pub pairs: Vec<Pair>,
-    /// Points that cannot be paired, and why.
+    /// Points that cannot be paired, with the reason.
     pub unpaired: Vec<Unpaired>,
 }
 
-/// Something that is not the same in both.
+/// Property that differs between the reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// What.
+    /// Name of the property.
     pub what: String,
-    /// In A; empty where A does not say.
+    /// Value in A; empty if A does not have it.
     pub a: String,
-    /// In B; empty where B does not say.
+    /// Value in B; empty if B does not have it.
     pub b: String,
 }
 
-/// A point in both.
+/// Point that both reports have.
 #[derive(Debug, Clone, Serialize)]
 pub struct Pair {
-    /// Which.
+    /// Identity of the point.
     #[serde(flatten)]
     pub key: Key,
-    /// What is compared, with its unit.
+    /// Name and unit of the compared figure.
     pub figure: &'static str,
-    /// In A.
+    /// Figure in A.
     pub a: f64,
-    /// In B.
+    /// Figure in B.
     pub b: f64,
     /// B / A; absent where A is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// From the least to the greatest in A, in percent of its median; absent where it was taken once.
+    /// Distance from the least to the greatest repeat in A, in percent of the median; absent for a single repeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread_a_percent: Option<f64>,
-    /// The same for B.
+    /// Distance from the least to the greatest repeat in B, in percent of the median; absent for a single repeat.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread_b_percent: Option<f64>,
-    /// What that means.
+    /// Assessment of the change.
     pub verdict: Verdict,
-    /// How much worse it got, in percent of A; 0 where it did not.
+    /// Deterioration in percent of A; 0 if there was none.
     pub worse_percent: f64,
 }
 
-/// What a ratio means.
+/// Assessment of a ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The ranges over the repeats overlap: no difference that the measurement could tell from chance.
+    /// Overlapping ranges over the repeats: no difference that the measurement could tell from chance.
     Same,
-    /// B is better, by more than the repeats differ.
+    /// Improvement in B by more than the spread of the repeats.
     Better,
-    /// B is worse, by more than the repeats differ.
+    /// Deterioration in B by more than the spread of the repeats.
     Worse,
 }
 
-/// A point that is in one report only, or has no figures in one of them.
+/// Point that only one report has, or that has no figures in one of them.
 #[derive(Debug, Clone, Serialize)]
 pub struct Unpaired {
-    /// Which.
+    /// Identity of the point.
     #[serde(flatten)]
     pub key: Key,
-    /// Why: `only in A`, `only in B`, `failed in A: …`, `failed in B: …`.
+    /// Reason: `only in A`, `only in B`, `failed in A: …`, `failed in B: …`.
     pub why: String,
-    /// Whether something that A could measure failed in B.
+    /// Whether a point that A could measure failed in B.
     pub lost: bool,
 }
 
 /// Compares the principal figures of the points that two reports of one instrument have in common.
 ///
 /// # Errors
-/// Where they are of two instruments.
+/// If they are of two instruments.
 pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
     if a.instrument != b.instrument {
         let name = |report: &Report| plain(&report.instrument).into_owned();
@@ -193,13 +192,13 @@ pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
 }
 
 impl Comparison {
-    /// Whether something got worse by more than `percent`, or cannot be measured any more.
+    /// Returns whether a figure got worse by more than `percent`, or a point cannot be measured any more.
     pub fn is_worse_than(&self, percent: f64) -> bool {
         let worse = |pair: &Pair| pair.verdict == Verdict::Worse && pair.worse_percent > percent;
         self.pairs.iter().any(worse) || self.unpaired.iter().any(|one| one.lost)
     }
 
-    /// For a terminal.
+    /// Formats the comparison for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
         for difference in &self.differences {
@@ -236,7 +235,7 @@ impl Comparison {
         out
     }
 
-    /// In Markdown.
+    /// Formats the comparison in Markdown.
     pub fn markdown(&self) -> String {
         let mut out = format!("# thalweg bench compare: {}\n\n", crate::render::markdown::escaped(&self.instrument));
         let differences: Vec<String> = self.differences.iter().map(|one| format!("Differs: {one}")).collect();
@@ -288,7 +287,7 @@ impl std::fmt::Display for Unpaired {
     }
 }
 
-/// What points are compared by: its name with unit, how large it is in that unit, and whether less of it is better.
+/// Principal figure: name with unit, function that returns the value in that unit, and whether less of it is better.
 type Principal = (&'static str, fn(&Figures) -> Option<f64>, bool);
 
 const PRINCIPALS: [Principal; 3] = [
@@ -338,7 +337,7 @@ fn pair(a: &Point, b: &Point) -> Result<Pair, Unpaired> {
     })
 }
 
-/// What is not the same about hosts and commands.
+/// Returns the differences between hosts and between commands.
 fn differences(a: &Report, b: &Report) -> Vec<Difference> {
     let all = |report: &Report| {
         let mut all = vec![("options".to_owned(), options(&report.command_line))];
@@ -357,7 +356,7 @@ fn differences(a: &Report, b: &Report) -> Vec<Difference> {
     both.filter(|difference| difference.a != difference.b).collect()
 }
 
-/// The words of a command behind `bench`, but not where its report went.
+/// Returns the words of a command after `bench`, without the options that name output files.
 fn options(command_line: &[String]) -> String {
     const OUTPUT: [&str; 4] = ["--json-file", "--markdown-file", "--plot-file", "--html-file"];
     let mut words = command_line.iter().skip_while(|word| *word != "bench").skip(1);
@@ -393,7 +392,7 @@ mod tests {
         Point::new(key, vec![], vec![], Some(why.to_owned()))
     }
 
-    /// Made up.
+    /// Made-up report.
     fn report(kernel: &str, command: &str, points: Vec<Point>) -> Report {
         Report {
             format: Report::FORMAT.to_owned(),

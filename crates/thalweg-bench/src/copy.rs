@@ -1,13 +1,13 @@
-//! Memory: copies, reads and checksums, from the caches and from memory. What a copy costs is what a path without
-//! copies saves.
+//! Memory: copies, reads and checksums, from the caches and from memory. The cost of a copy is the saving of a path
+//! without copies.
 //!
-//! - *hot*: the same source and destination again and again; what fits into a cache stays in it.
-//! - *cold*: source and destination wander through far more memory than the caches hold (at least four times the last
-//!   level, and at least 256 MiB, together over all threads), in ascending order, as a ring of buffers does: every byte
+//! - *hot*: the same source and destination again and again; data that fits into a cache stays in it.
+//! - *cold*: source and destination move through far more memory than the caches hold (at least four times the last
+//!   level, and at least 256 MiB, together over all threads), in ascending order, as in a ring of buffers: every byte
 //!   comes from memory, with the help of the processor's prefetchers.
 //! - *copy* is `memcpy` of the C library, *read* adds up 64-bit words, *crc32c* is [`thalweg_wire::crc32c`].
 //!
-//! Each thread has its own memory, touched by itself, for which transparent huge pages are asked.
+//! Each thread has its own memory, which it touches itself and for which it asks for transparent huge pages.
 
 use crate::BenchError;
 use crate::clock::Clock;
@@ -25,7 +25,7 @@ use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 use thalweg_text::ByteSize;
 
-/// The options.
+/// Options of `thalweg bench copy`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -92,7 +92,7 @@ impl Method {
     }
 }
 
-/// Reads every byte, eight at a time.
+/// Reads every byte, eight at a time, and returns a sum of them.
 fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<8>();
     let sum = words.iter().fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
@@ -153,7 +153,7 @@ impl Instrument for Copying {
                 let started =
                     std::thread::Builder::new().spawn_scoped(scope, move || worker.work(timing, stop, &ready, go));
                 working.push(started.map_err(|error| {
-                    // Those that wait for the others wait in vain.
+                    // The threads that wait for the others must not wait in vain.
                     let _ = go.set(false);
                     BenchError::os("starting a thread")(error)
                 })?);
@@ -191,14 +191,14 @@ impl Instrument for Copying {
     }
 }
 
-/// How much memory one side of one thread has.
+/// Memory of one side (source or destination) of one thread.
 struct Region {
     bytes: u64,
     short: Option<String>,
 }
 
 impl Region {
-    /// For one of `sides` of them altogether.
+    /// Computes the memory of one of `sides` sides altogether.
     fn of(method: Method, size: u64, sides: u64) -> Result<Self, BenchError> {
         must_fit(size.saturating_mul(sides))?;
         if !method.cold() {
@@ -213,7 +213,7 @@ impl Region {
                 "memory is short: cold wandered through {all} instead of {wanted}, part of which the caches may hold"
             )
         });
-        // A whole number of operations, in as much memory as all sides together are to have.
+        // A whole number of operations, within the memory that all sides together may use.
         Ok(Self { bytes: (all / sides).max(1).next_multiple_of(size), short })
     }
 
@@ -228,18 +228,18 @@ impl Region {
     }
 }
 
-/// Memory for cold operations, in last-level caches, and at least.
+/// Memory for cold operations: as a multiple of the last-level cache, and at least, in bytes.
 const COLD_CACHES: u64 = 4;
 const COLD_LEAST: u64 = 256 << 20;
 
-/// Bytes in the largest cache of the first processor, as `/sys` tells.
+/// Returns the size of the largest cache of the first processor, by `/sys`, in bytes.
 fn last_level_cache() -> Option<u64> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
     let size = |cache: fs::DirEntry| fs::read_to_string(cache.path().join("size")).ok();
     caches.filter_map(Result::ok).filter_map(size).filter_map(|text| cache_size(&text)).max()
 }
 
-/// `32768K`, as the kernel writes it.
+/// Parses a size as the kernel writes it: `32768K`.
 fn cache_size(text: &str) -> Option<u64> {
     text.trim().strip_suffix('K')?.parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -251,11 +251,11 @@ fn as_len(size: u64) -> usize {
 struct Worker {
     method: Method,
     size: usize,
-    /// Bytes that operations wander through.
+    /// Bytes through which the operations move.
     span: usize,
     from: Memory,
     to: Option<Memory>,
-    /// Where the next operation is done.
+    /// Offset of the next operation.
     at: usize,
     clock: Clock,
 }
@@ -263,13 +263,13 @@ struct Worker {
 struct Done {
     operations: u64,
     seconds: f64,
-    /// Of single operations, where they are long enough for the clock.
+    /// Times of single operations, if they are long enough for the clock.
     times: Option<Histogram<u64>>,
 }
 
-/// Operations at least this long are timed one by one; shorter ones in batches of about [`BATCH`].
+/// Shortest duration for which operations are timed one by one; shorter ones are timed in batches of about [`BATCH`].
 const SINGLE: Duration = Duration::from_micros(1);
-/// Reading the clock, some 20 ns, is to be nothing beside it.
+/// Duration of a batch, beside which reading the clock, some 20 ns, is negligible.
 const BATCH: Duration = Duration::from_micros(20);
 
 impl Worker {
@@ -280,7 +280,7 @@ impl Worker {
         }
         let began = Instant::now();
         let mut warm = 0;
-        // Twice at least: the first one may bring in code and page tables.
+        // At least twice: the first one may bring in code and page tables.
         while (warm < 2 || began.elapsed() < timing.warmup) && !stop.pressed() {
             self.once();
             warm += 1;
@@ -310,7 +310,7 @@ impl Worker {
         Done { operations, seconds: nanos.max(1) as f64 * 1e-9, times }
     }
 
-    /// The shortest of a few.
+    /// Returns the shortest time of several operations.
     fn time_of_one(&mut self) -> Duration {
         let time = |worker: &mut Self| {
             let before = worker.clock.raw();

@@ -1,33 +1,32 @@
-//! What the processors did meanwhile, by three stated definitions.
+//! Processor use during a measurement, by three stated definitions.
 
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Use of processors while a point was measured.
+/// Processor use while a point was measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cpu {
-    /// User and system time of the processes that measured, all their threads, in percent of one processor. Time that
-    /// the kernel spends in softirqs it charges to whoever was running. Of a server that is measured, its processes
-    /// alone.
+    /// User and system time of the measuring processes, all their threads, in percent of one processor. The kernel
+    /// charges time in softirqs to the process that happens to run. If a server is measured, only its processes count.
     pub process_percent: f64,
-    /// Everything that the asking host's processors did but idle (softirqs, steal, and whatever else ran), in percent
-    /// of one processor: a host with two can reach 200. From `/proc/stat`, which counts in ticks of 10 ms. With two
+    /// Time of the asking host's processors that was not idle (softirqs, steal, and whatever else ran), in percent of
+    /// one processor: a host with two can reach 200. Source: `/proc/stat`, which counts in ticks of 10 ms. With two
     /// hosts, both of them together.
     pub system_percent: f64,
-    /// The processes' time for 10⁹ payload bytes that arrived, in seconds; none where nothing is carried.
+    /// The processes' time for 10⁹ payload bytes that arrived, in seconds; `None` if no payload is carried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_per_gigabyte: Option<f64>,
-    /// As `process_percent`, of the end that sends; none where ends are not told apart.
+    /// As `process_percent`, of the sending end; `None` if the ends are not told apart.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sender_percent: Option<f64>,
-    /// As `process_percent`, of the end that receives.
+    /// As `process_percent`, of the receiving end.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub receiver_percent: Option<f64>,
 }
 
-/// One reading of all counters.
+/// Reading of all counters at one time.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     at: Instant,
@@ -35,21 +34,21 @@ pub struct Usage {
     stat: Option<Stat>,
 }
 
-/// What happened between two readings.
+/// Time used between two readings.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Used {
-    /// Seconds between them.
+    /// Time between the readings, in seconds.
     pub wall: f64,
     /// User and system time of this process, in seconds.
     pub process: f64,
     /// Time of all processors that was not idle, in seconds.
     pub system: f64,
-    /// Of that, time that the hypervisor gave to others.
+    /// Part of `system` that the hypervisor gave to others, in seconds.
     pub steal: f64,
 }
 
 impl Usage {
-    /// Reads them: two system calls and a file of `/proc`.
+    /// Reads the counters: two system calls and a file of `/proc`.
     pub fn now() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a time since the process began")]
@@ -57,7 +56,7 @@ impl Usage {
         Self { at: Instant::now(), process, stat: fs::read_to_string("/proc/stat").ok().and_then(|text| stat(&text)) }
     }
 
-    /// What happened since.
+    /// Returns the time used since this reading.
     pub fn used(&self) -> Used {
         let now = Self::now();
         let mut used = Used {
@@ -74,7 +73,7 @@ impl Usage {
     }
 }
 
-/// Both, one after the other.
+/// Sum of two consecutive measurements.
 impl std::ops::Add for Used {
     type Output = Self;
 
@@ -89,8 +88,8 @@ impl std::ops::Add for Used {
 }
 
 impl Used {
-    /// Two ends that measured together: processor time adds up, wall time does not. On one host, `/proc/stat` has
-    /// counted both of them already.
+    /// Combines two ends that measured at the same time: processor time adds up, wall time does not. If both ran on one
+    /// host, its `/proc/stat` has already counted both.
     #[must_use]
     pub fn with(self, other: Self, same_host: bool) -> Self {
         let theirs = if same_host { Self::default() } else { other };
@@ -102,12 +101,12 @@ impl Used {
         }
     }
 
-    /// Time that the hypervisor gave to others, in percent of one processor.
+    /// Returns the time that the hypervisor gave to others, in percent of one processor.
     pub fn steal_percent(&self) -> f64 {
         if self.wall > 0.0 { 100.0 * self.steal / self.wall } else { 0.0 }
     }
 
-    /// The three figures, for so many payload bytes.
+    /// Returns the process, system and per-byte figures, for `bytes` payload bytes.
     pub fn cpu(&self, bytes: u64) -> Cpu {
         let percent = |seconds: f64| if self.wall > 0.0 { 100.0 * seconds / self.wall } else { 0.0 };
         Cpu {
@@ -119,8 +118,8 @@ impl Used {
     }
 }
 
-/// How often processors were slowed down: by heat (`thermal_throttle` in sysfs, x86), or by a quota of this process's
-/// control group (`cpu.stat`, Documentation/admin-guide/cgroup-v2.rst).
+/// Numbers of times that processors were slowed down: by heat (`thermal_throttle` in sysfs, x86), or by a quota of this
+/// process's control group (`cpu.stat`, Documentation/admin-guide/cgroup-v2.rst).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Throttled {
     by_heat: u64,
@@ -128,7 +127,7 @@ pub(crate) struct Throttled {
 }
 
 impl Throttled {
-    /// The counters now; 0 where there are none.
+    /// Reads the counters; 0 where there are none.
     pub(crate) fn now() -> Self {
         let count = |path: std::path::PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
@@ -141,7 +140,7 @@ impl Throttled {
         }
     }
 
-    /// What has happened since, for people.
+    /// Describes the throttling since this reading, for people.
     pub(crate) fn since(self) -> impl Iterator<Item = String> {
         let now = Self::now();
         let (heat, quota) = (now.by_heat.saturating_sub(self.by_heat), now.by_quota.saturating_sub(self.by_quota));
@@ -162,8 +161,8 @@ struct Stat {
     steal: u64,
 }
 
-/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice (proc_stat(5));
-/// guest time is part of user time.
+/// Parses the first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice
+/// (proc_stat(5)); guest time is part of user time.
 fn stat(text: &str) -> Option<Stat> {
     let fields = text.lines().next()?.strip_prefix("cpu ")?;
     let fields: Vec<u64> = fields.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;

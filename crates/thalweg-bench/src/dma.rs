@@ -1,8 +1,8 @@
-//! A PCI device and memory: how much its DMA moves, to memory, from memory, and both at once, by the size of a transfer.
+//! DMA of a PCI device: throughput to memory, from memory, and both at once, by the size of a transfer.
 //!
-//! The device is an NVMe disk that is bound to `vfio-pci`, as a DMA engine that every machine can have. A few transfers are
-//! always under way; the thread that begins them polls. Bytes from memory go to the disk: they are those that were read
-//! there.
+//! The device is an NVMe disk that is bound to `vfio-pci`, as a DMA engine that every machine can have. A few transfers
+//! are always in flight; the thread that starts them polls. Bytes from memory go to the disk: the same ones that were
+//! read there.
 
 use crate::BenchError;
 use crate::cpu::Usage;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use thalweg_device::DeviceError;
 use thalweg_pci::{DmaEngine, Way};
 
-/// The options.
+/// Options of `thalweg bench dma`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -54,7 +54,7 @@ impl Instrument for Dma {
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
         let mut engine = DmaEngine::open(&self.options.device, key.size).map_err(device)?;
         self.has_iommu = Some(engine.has_iommu());
-        // Of both at once every second one goes back.
+        // With both at once, every second transfer goes from memory.
         let way = |place: usize| match &key.method[..] {
             TO => Way::ToMemory,
             FROM => Way::FromMemory,
@@ -106,7 +106,7 @@ impl Instrument for Dma {
     }
 }
 
-/// A disk that is silent for so long has ended its work.
+/// Longest silence of the disk, after which it is taken to have failed.
 const SILENCE: Duration = Duration::from_secs(20);
 
 fn device(error: DeviceError) -> BenchError {

@@ -1,4 +1,4 @@
-//! Takes the points of an instrument, one after the other, and says what makes their figures less certain.
+//! Measures the points of an instrument, one after the other, and reports what makes their figures less certain.
 
 use crate::cpu::Throttled;
 use crate::options::Timing;
@@ -8,37 +8,37 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// One way to measure: which points it has, and how one repeat of one of them is taken.
+/// Measuring instrument: its list of points, and how one repeat of a point is taken.
 pub(crate) trait Instrument {
-    /// Its points, in order.
+    /// Returns the points, in order.
     fn keys(&self) -> Vec<Key>;
 
-    /// Measures one of them once. An error is this point's; the others are still taken.
+    /// Measures one point once. An error affects only this point; the others are still measured.
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError>;
 
-    /// Whether neighbouring points take turns, one repeat of each and then the next: what drifts on a machine that is
-    /// shared then drifts for all of them.
+    /// Returns whether neighbouring points take turns, one repeat of each and then the next: drift on a shared machine
+    /// then affects all of them alike.
     fn in_turns(&self, _one: &Key, _next: &Key) -> bool {
         false
     }
 
-    /// What is to be known of a point after it was measured.
+    /// Returns the remarks on a point after it was measured.
     fn notes(&self, _key: &Key) -> Vec<String> {
         Vec::new()
     }
 
-    /// The other end, where that is another host.
+    /// Returns the host of the other end, if it is another one.
     fn peer(&self) -> Option<Host> {
         None
     }
 }
 
-/// Watches a measurement go on.
+/// Receiver of the progress of a measurement.
 pub trait Observer {
-    /// So many points of so many are done, and so many repeats of this one.
+    /// Reports that `done` of `of` points are complete, and `repeat` repeats of the point `now`.
     fn progress(&mut self, done: usize, of: usize, now: &Key, repeat: u32);
 
-    /// A point is done.
+    /// Reports a completed point.
     fn point(&mut self, point: &Point);
 }
 
@@ -47,27 +47,27 @@ pub trait Observer {
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Ends it: what is done stays done.
+    /// Stops the measurement; completed points are kept.
     pub fn press(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is to end.
+    /// Returns whether the measurement is to stop.
     pub fn pressed(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// For those who only know of flags.
+    /// Returns the flag itself, for APIs that take a plain flag.
     pub fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.0)
     }
 }
 
-/// Measures everything that `plan` asks for. Points that fail say so and the others are taken. A report that was
-/// [stopped](Stop) holds what was done until then.
+/// Measures everything that `plan` asks for. A point that fails keeps its error and the others are measured. A report
+/// of a [stopped](Stop) measurement holds the points that were completed.
 ///
 /// # Errors
-/// Where nothing can be measured at all: the plan makes no sense, or lacks something here that all its points need.
+/// If nothing can be measured at all: the plan makes no sense, or this host lacks something that all its points need.
 pub fn run(
     plan: &Plan,
     command_line: Vec<String>,
@@ -93,7 +93,7 @@ pub fn run(
                 }
                 observer.progress(points.len() + at, keys.len(), key, repeat);
                 match instrument.measure(key, &timing, stop) {
-                    // What was stopped in its middle was measured for less long than was asked for.
+                    // A repeat that was stopped in the middle is shorter than requested.
                     Ok(_) if stop.pressed() => break 'turns,
                     Ok(figures) => repeats.push(figures),
                     Err(BenchError::Stopped) => break 'turns,
@@ -129,9 +129,9 @@ pub fn run(
     })
 }
 
-/// Steal above so much is worth a word: percent of one processor.
+/// Steal above which a warning is given, in percent of one processor.
 const STEAL: f64 = 1.0;
-/// Spread above so much is: percent.
+/// Spread above which a warning is given, in percent.
 const SPREAD: f64 = 10.0;
 
 fn warnings(points: &[Point], repeat: u32) -> Vec<String> {
@@ -162,5 +162,5 @@ fn warnings(points: &[Point], repeat: u32) -> Vec<String> {
     warnings
 }
 
-/// How long the other end, or a program, may be silent beyond the time it was asked to measure for.
+/// Longest silence of the other end, or of a program, beyond the time it was asked to measure for.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! What can go wrong while something is measured.
+//! Errors of measurements.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,89 +6,89 @@ use std::time::Duration;
 use thalweg_netns::NetnsError;
 use thiserror::Error;
 
-/// Why a measurement, or one point of it, cannot be had.
+/// Reason why a measurement, or one point of it, failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// What was asked for makes no sense, or does not go together.
+    /// Request that makes no sense, or whose parts do not go together.
     #[error("{0}")]
     Usage(String),
-    /// What is needed is not here: a permission, a kernel feature, a program.
+    /// Missing prerequisite: a permission, a kernel feature, a program.
     #[error("{what} cannot be had here: {why}")]
     Unavailable {
-        /// What.
+        /// Name of what is missing.
         what: String,
-        /// Why, and what would mend it.
+        /// Reason, and the remedy.
         why: String,
     },
-    /// A system call failed.
+    /// Failed system call.
     #[error("{doing}: {error}")]
     Os {
-        /// What was being done, to what.
+        /// Operation and its object.
         doing: String,
-        /// The kernel's answer.
+        /// Error that the kernel returned.
         #[source]
         error: io::Error,
     },
-    /// A file could not be used.
+    /// File that could not be used.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of opening, reading or writing it.
         #[source]
         error: io::Error,
     },
-    /// The other end could not be reached, or spoke nonsense, or is gone.
+    /// Failure of the other end: it could not be reached, violated the protocol, or is gone.
     #[error("the other end ({peer}): {why}")]
     Peer {
-        /// Its address.
+        /// Address of the other end.
         peer: String,
-        /// What it did.
+        /// Description of the failure.
         why: String,
     },
-    /// Nothing came for too long.
+    /// Timeout: no data arrived.
     #[error("{doing}: nothing came for {:.1} s", timeout.as_secs_f64())]
     Silent {
-        /// What was waited for.
+        /// Operation that waited.
         doing: String,
-        /// How long.
+        /// Length of the timeout.
         timeout: Duration,
     },
-    /// Bytes arrived that are not those that were sent.
+    /// Bytes that arrived differ from those that were sent.
     #[error("byte {at} of message {message} arrived wrong")]
     Corrupt {
-        /// Which message, counted from 0.
+        /// Number of the message, counted from 0.
         message: u64,
-        /// Which byte of it.
+        /// Offset of the byte in the message.
         at: usize,
     },
-    /// Another program ended with an error.
+    /// Failure of another program.
     #[error("{program}: {why}")]
     Program {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// Its last words.
+        /// Last lines that the program printed, or another reason.
         why: String,
     },
-    /// It was stopped before anything was measured.
+    /// Stop before anything was measured.
     #[error("stopped")]
     Stopped,
 }
 
 impl BenchError {
-    /// For `map_err`: what was being done.
+    /// Makes a [`BenchError::Os`] in `map_err`; `doing` names the failed operation.
     pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         let doing = doing.into();
         move |error| Self::Os { doing, error: error.into() }
     }
 
-    /// For `map_err`: there is no network of one's own.
+    /// Makes the error for a missing network namespace, in `map_err`.
     pub(crate) fn network(error: NetnsError) -> Self {
         Self::Unavailable { what: "a network of its own".to_owned(), why: error.to_string() }
     }
 
-    /// Whether what was asked for is at fault, not what became of it.
+    /// Returns whether the request is at fault, not its execution.
     pub fn is_usage(&self) -> bool {
         use io::ErrorKind::{AddrInUse, AddrNotAvailable, NotADirectory, NotFound, PermissionDenied};
         match self {

@@ -1,43 +1,43 @@
-//! The machine a report was taken on.
+//! Description of the machine on which a report was taken.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
-/// What is known of a machine. What cannot be found out is absent.
+/// Known properties of a machine. A property that cannot be found out is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
-    /// Its name.
+    /// Host name.
     pub name: String,
-    /// Version of its kernel.
+    /// Kernel release.
     pub kernel: String,
-    /// Version of Thalweg, and whether it was built without optimisation.
+    /// Version of Thalweg, with a note if it was built without optimisation.
     pub thalweg: String,
-    /// Model of its processors.
+    /// Processor model.
     pub cpu: String,
-    /// How many there are.
+    /// Number of processors available to this process.
     pub cpus: u32,
-    /// Those this process may run on, as in `Cpus_allowed_list`: `0-3,8`.
+    /// Processors that this process may run on, as in `Cpus_allowed_list`: `0-3,8`.
     pub affinity: String,
-    /// Frequency governor of the first, where there is one.
+    /// Frequency governor of the first processor, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// The hypervisor it runs under, where it says so.
+    /// Hypervisor that the machine runs under, if it can be told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<String>,
-    /// The clock source of its kernel.
+    /// Clock source of the kernel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_source: Option<String>,
-    /// Memory in bytes.
+    /// Memory, in bytes.
     pub memory: u64,
     /// Default TCP congestion control.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub congestion_control: Option<String>,
-    /// Processor vulnerabilities that the kernel works around, and how: it costs time in every system call.
+    /// Processor vulnerabilities that the kernel mitigates, and how: mitigations cost time in every system call.
     pub mitigations: Vec<String>,
-    /// The interface that was measured over.
+    /// Interface over which was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
 }
@@ -45,24 +45,24 @@ pub struct Host {
 /// A network interface.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interface {
-    /// Its name: `lo`, `eth0`.
+    /// Interface name: `lo`, `eth0`.
     pub name: String,
-    /// Its driver; none for loopback.
+    /// Driver of the interface; `None` for loopback.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Bytes in its longest packet.
+    /// Length of the longest packet, in bytes.
     pub mtu: u32,
-    /// Its line rate, where it has one.
+    /// Line rate, if the interface has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bits_per_second: Option<f64>,
 }
 
-/// Figures of a build for tests are no figures of Thalweg.
+/// Suffix of the version in builds without optimisation: figures of a test build are no figures of Thalweg.
 const UNOPTIMISED: &str = if cfg!(debug_assertions) { ", not optimised" } else { "" };
 
 impl Host {
-    /// This machine. `peer` is the host at the other end: the interface is the one that leads there, and loopback
-    /// without one.
+    /// Returns the description of this machine. `peer` is the host at the other end: the interface is the one that
+    /// leads there, or loopback if `peer` is `None`.
     pub fn probe(peer: Option<&str>) -> Self {
         let uname = rustix::system::uname();
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -87,7 +87,7 @@ impl Host {
     }
 }
 
-/// The rest of the first line that begins with `name` and a colon.
+/// Returns the rest of the first line that begins with `name` and a colon.
 fn field(text: &str, name: &str) -> Option<String> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim_start().strip_prefix(':'))?;
     Some(value.trim().to_owned())
@@ -117,8 +117,8 @@ fn mitigations() -> Vec<String> {
     found
 }
 
-/// The interface that packets to a host leave by: the kernel says from which address it would send, and connecting a
-/// datagram socket sends nothing.
+/// Returns the interface through which packets to a host leave. The kernel reports the address it would send from, and
+/// connecting a datagram socket sends nothing.
 fn interface_towards(peer: Option<&str>) -> Option<Interface> {
     let Some(peer) = peer else { return interface("lo") };
     let to = (peer, 9).to_socket_addrs().ok()?.next()?;
@@ -133,7 +133,7 @@ fn interface_towards(peer: Option<&str>) -> Option<Interface> {
 fn interface(name: &str) -> Option<Interface> {
     let sys = Path::new("/sys/class/net").join(name);
     let driver = fs::read_link(sys.join("device/driver")).ok();
-    // In Mbit/s; -1, or an error, where there is no such thing.
+    // In Mbit/s; -1 or an error where the interface has no line rate.
     let speed = line(sys.join("speed")).and_then(|text| text.parse::<i64>().ok()).filter(|speed| *speed > 0);
     Some(Interface {
         name: name.to_owned(),

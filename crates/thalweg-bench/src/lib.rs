@@ -1,52 +1,52 @@
-//! Instruments: measure any leg of the path as well as the reference tools do.
+//! Instruments that measure any leg of the data path as well as the reference tools do.
 //!
-//! A [`Plan`] is one line of `thalweg bench`: an instrument with its options. [`run`] takes its points one after the
-//! other, each so many times, and hands them out as they are done; the [`Report`] keeps them with what is known of the
-//! machine, so that two of them can be [compared](compare).
+//! A [`Plan`] is one line of `thalweg bench`: an instrument with its options. [`run`] measures its points one after the
+//! other, each for the given number of repeats, and passes each on when it is done; the [`Report`] keeps them with what
+//! is known of the machine, so that two reports can be [compared](compare).
 //!
-//! # What every figure means
+//! # Definitions of the figures
 //!
-//! - *latency*: half of a round trip, in microseconds, from a histogram of all of them (HDR, three digits).
+//! - *latency*: half of a round trip, in microseconds, from a histogram of all round trips (HDR, three digits).
 //! - *goodput*: payload bits that arrived at the other end, per second between the first and the last of them.
-//! - *copies per byte*: how often the processors moved a payload byte from one place in memory to another, both ends
-//!   together, counted by the bytes that went through calls that copy.
+//! - *copies per byte*: number of times that the processors moved a payload byte from one place in memory to another,
+//!   both ends together, counted as the bytes that went through calls that copy.
 //! - *system calls per megabyte* (10⁶ bytes): both ends together, counted where they are made.
 //! - *CPU*: see [`Cpu`] for its three definitions.
 //! - A point's figures are the medians over its repeats; *spread* is the distance from the least to the greatest of
 //!   its principal figure, in percent of the median.
 //!
-//! # Nothing on the measured path that is not measured
+//! # No unmeasured work on the measured path
 //!
 //! Time is read from the processor's counter (no system call), counters are integers of the thread that counts, and
-//! all else is read before and after a point, not during it.
+//! everything else is read before and after a point, not during it.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `plan` | The grammar of `thalweg bench`: one instrument and its options |
-//! | `options` | Options that instruments have in common, with the letters of iperf3 where they mean the same |
-//! | `sizes` | Sizes as people ask for them: `64KiB`, `1,512,4KiB`, `1..128KiB:x2`, `1KiB..16KiB:+1KiB` |
-//! | `drive` | Takes the points of an instrument, one after the other, and says what makes their figures less certain |
-//! | `point` | What a measurement says: points with their figures, and the machine they were taken on |
-//! | `clock` | The stopwatch: the processor's time-stamp counter where it is steady, `clock_gettime` where it is not; neither is a system call on Linux (vDSO) |
-//! | `cpu` | What the processors did meanwhile, by three stated definitions |
-//! | `host` | The machine a report was taken on |
-//! | `access` | One-byte reads of device memory that is mapped into this process, against the same reads through the kernel: what it costs to look at a register or a doorbell (the ExpEther paper, section 6.3: 0.58 µs mapped, 1.27 µs through a driver, one million reads of a NIC's memory) |
-//! | `memory` | Memory to measure with: fresh, page-aligned, of the pages that were asked for, and of nobody else |
-//! | `pin` | Time to find out where memory lies physically, against the time to pin it: what a device that reads and writes host memory by itself costs before the first byte moves (the ExpEther paper, section 6.2) |
+//! | `plan` | Grammar of `thalweg bench`: one instrument and its options |
+//! | `options` | Options that several instruments share, with the letters of iperf3 where they mean the same |
+//! | `sizes` | Parser of sizes: `64KiB`, `1,512,4KiB`, `1..128KiB:x2`, `1KiB..16KiB:+1KiB` |
+//! | `drive` | Measures the points of an instrument, one after the other, and reports what makes their figures less certain |
+//! | `point` | Results of a measurement: points with their figures, and the machine on which they were taken |
+//! | `clock` | Stopwatch: the processor's time-stamp counter where it is steady, `clock_gettime` elsewhere; neither is a system call on Linux (vDSO) |
+//! | `cpu` | Processor use during a measurement, by three stated definitions |
+//! | `host` | Description of the machine on which a report was taken |
+//! | `access` | One-byte reads of device memory that is mapped into this process, against the same reads through the kernel: the cost of reading a register or a doorbell (the ExpEther paper, section 6.3: 0.58 µs mapped, 1.27 µs through a driver, one million reads of a NIC's memory) |
+//! | `memory` | Memory to measure with: fresh, page-aligned, made of the requested kind of page, and used by no one else |
+//! | `pin` | Time to find out the physical addresses of memory, against the time to pin it: the cost, before the first byte moves, of a device that reads and writes host memory by itself (the ExpEther paper, section 6.2) |
 //! | `copy` | Memory: copies, reads and checksums, from the caches and from memory |
-//! | `dma` | A PCI device and memory: how much its DMA moves, to memory, from memory, and both at once |
-//! | `net` | From one process to another: by kernel sockets as programs use them, and by shared memory as Thalweg does |
-//! | `building` | Events built from N sources: the whole path, by the very processes that `thalweg run` starts |
+//! | `dma` | DMA of a PCI device: throughput to memory, from memory, and both at once, by the size of a transfer |
+//! | `net` | From one process to another: by kernel sockets as ordinary programs use them, and by shared memory as Thalweg does |
+//! | `building` | Events built from N sources: the whole path, by the same processes that `thalweg run` starts |
 //! | `file` | A disk, by block size: sequential and random reads and writes, through the page cache and past it |
-//! | `transfer` | From a file to a socket in pieces of one size, by each of the ways there are (`thalweg-transfer`), with what each end costs |
-//! | `serve` | The data server beside nginx and beside the disk: whole files from the page cache, ranges asked for by many, files that are not in the page cache, uploads |
-//! | `peers` | Thalweg beside the tools that laboratories measure with, and the libraries they would use instead |
-//! | `compare` | Two reports side by side: what changed between them, point by point |
-//! | `render` | A report as people see it: a table in a terminal, Markdown, and pictures |
-//! | `reproduce` | Published measurements taken again: what a paper measured, how it is measured here, what stands beside what, and which of its findings hold on this machine |
-//! | `error` | What can go wrong while something is measured |
+//! | `transfer` | From a file to a socket in pieces of one size, by each available method (`thalweg-transfer`), with each end's cost |
+//! | `serve` | Comparison of the data server with nginx and with the disk: whole files from the page cache, ranges requested by many, files that are not in the page cache, uploads |
+//! | `peers` | Comparison of Thalweg with the tools that laboratories measure with, and the libraries they would use instead |
+//! | `compare` | Comparison of two reports, point by point |
+//! | `render` | Reports for people: a table in a terminal, Markdown, and pictures |
+//! | `reproduce` | Published measurements repeated: the paper's measurements, the method here, the figures side by side, and which of the findings hold on this machine |
+//! | `error` | Errors of measurements |
 
 mod access;
 mod building;

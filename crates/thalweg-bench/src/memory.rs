@@ -1,4 +1,4 @@
-//! Memory to measure with: fresh, page-aligned, of the pages that were asked for, and of nobody else.
+//! Memory to measure with: fresh, page-aligned, made of the requested kind of page, and used by no one else.
 
 use crate::BenchError;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -9,22 +9,22 @@ use std::ptr::NonNull;
 use thalweg_arena::PAGE;
 use thalweg_text::ByteSize;
 
-/// Bytes in a huge page.
+/// Size of a huge page, in bytes.
 pub(crate) const HUGE: usize = 2 << 20;
 
-/// What pages memory is made of.
+/// Kind of page that memory is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PageKind {
-    /// Ordinary ones of 4 KiB, whatever the system would rather give.
+    /// Ordinary pages of 4 KiB, whatever the system prefers.
     Small,
-    /// Ordinary memory for which the kernel is asked to take huge pages.
+    /// Ordinary memory for which the kernel is asked to use huge pages.
     Transparent,
     /// Reserved huge pages of 2 MiB.
     Huge,
 }
 
 impl PageKind {
-    /// As in tables.
+    /// Returns the name as shown in tables.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Small => "4 KiB",
@@ -34,8 +34,8 @@ impl PageKind {
     }
 }
 
-/// A range of addresses that nothing is mapped to yet. It begins at a huge page's boundary, and the pages on both sides
-/// of it stay unmapped, so that the kernel merges it with no neighbour.
+/// Range of addresses to which no memory is mapped yet. It begins at a huge page's boundary, and the pages on both
+/// sides of it stay unmapped, so that the kernel does not merge it with a neighbour.
 #[derive(Debug)]
 pub(crate) struct Room {
     all: NonNull<u8>,
@@ -49,12 +49,12 @@ unsafe impl Send for Room {}
 // SAFETY: as above; there is nothing to reach through a shared reference.
 unsafe impl Sync for Room {}
 
-/// Anonymous private memory, all zeros at first.
+/// Anonymous private memory, initially all zeros.
 #[derive(Debug)]
 pub(crate) struct Memory(Room);
 
 impl Room {
-    /// Room for `len` bytes, rounded up to whole pages of `kind`.
+    /// Reserves addresses for `len` bytes, rounded up to whole pages of `kind`.
     pub(crate) fn new(len: u64, kind: PageKind) -> Result<Self, BenchError> {
         let page = if kind == PageKind::Huge { HUGE } else { PAGE };
         let doing = || format!("setting aside addresses for {}", ByteSize(len));
@@ -74,14 +74,14 @@ impl Room {
         Ok(Self { all, all_len, start, len })
     }
 
-    /// Maps memory there, with its pages brought in at once (`MAP_POPULATE`) or when they are touched.
+    /// Maps memory into the range. Its pages are populated at once (`MAP_POPULATE`) or when they are touched.
     pub(crate) fn map(self, kind: PageKind, populate: bool) -> Result<Memory, BenchError> {
         let mut flags = MapFlags::PRIVATE | MapFlags::FIXED;
         if kind == PageKind::Huge {
             // 21: pages of 2^21 bytes, whatever size the system prefers (mmap(2), MAP_HUGE_2MB).
             flags |= MapFlags::HUGETLB | MapFlags::from_bits_retain(21 << 26);
         }
-        // The choice between small and transparent pages can be made only of what is mapped: populate after it.
+        // The choice between small and transparent pages can be made for mapped memory only: populate after it.
         let choose = match kind {
             PageKind::Small if always_huge() => Some(Advice::LinuxNoHugepage),
             PageKind::Transparent => Some(Advice::LinuxHugepage),
@@ -91,14 +91,14 @@ impl Room {
             flags |= MapFlags::POPULATE;
         }
         let (start, len) = (self.start.as_ptr().cast(), self.len);
-        // SAFETY: the range is this room's own, and nothing refers to it yet.
+        // SAFETY: the range belongs to this room alone, and nothing refers to it yet.
         unsafe { rustix::mm::mmap_anonymous(start, len, ProtFlags::READ | ProtFlags::WRITE, flags) }
             .map_err(|error| not_mapped(kind, len, error))?;
         if let Some(advice) = choose {
             // SAFETY: the range is mapped; the advice changes no content.
             let advised = unsafe { rustix::mm::madvise(start, len, advice) };
             match advised {
-                // A kernel without transparent huge pages has nothing but small ones.
+                // A kernel without transparent huge pages has only small ones.
                 Err(rustix::io::Errno::INVAL) if kind == PageKind::Small => {}
                 advised => advised.map_err(|error| not_mapped(kind, len, error))?,
             }
@@ -112,12 +112,12 @@ impl Room {
     }
 }
 
-/// Whether every mapping gets huge pages without being asked.
+/// Returns whether every mapping gets huge pages without asking for them.
 fn always_huge() -> bool {
     transparent_mode().is_some_and(|mode| mode == "always")
 }
 
-/// What `/sys/kernel/mm/transparent_hugepage/enabled` says: `always`, `madvise` or `never`.
+/// Returns the mode in `/sys/kernel/mm/transparent_hugepage/enabled`: `always`, `madvise` or `never`.
 pub(crate) fn transparent_mode() -> Option<String> {
     let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
     Some(text.split_once('[')?.1.split_once(']')?.0.to_owned())
@@ -143,18 +143,18 @@ fn not_mapped(kind: PageKind, len: usize, error: rustix::io::Errno) -> BenchErro
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made with this address and length; whoever refers to it borrows the room.
+        // SAFETY: the mapping was made with this address and length; all references to it borrow the room.
         let _ = unsafe { rustix::mm::munmap(self.all.as_ptr().cast(), self.all_len) };
     }
 }
 
 impl Memory {
-    /// Memory that nothing has touched yet.
+    /// Maps memory whose pages have not been touched yet.
     pub(crate) fn untouched(len: u64, kind: PageKind) -> Result<Self, BenchError> {
         Room::new(len, kind)?.map(kind, false)
     }
 
-    /// Memory whose pages were all written once.
+    /// Maps memory and writes to each of its pages once.
     pub(crate) fn touched(len: u64, kind: PageKind) -> Result<Self, BenchError> {
         let mut memory = Self::untouched(len, kind)?;
         memory.touch();
@@ -168,14 +168,16 @@ impl Memory {
         }
     }
 
-    /// Which fraction of it lies in transparent huge pages, as `/proc/self/smaps` tells; nothing where it does not.
+    /// Returns the fraction of the memory that lies in transparent huge pages, by `/proc/self/smaps`; `None` if that
+    /// file does not tell.
     pub(crate) fn transparent_fraction(&self) -> Option<f64> {
         let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
         Some((anon_huge_bytes(&smaps, self.0.start.as_ptr() as usize, self.0.len)? as f64 / self.0.len as f64).min(1.0))
     }
 }
 
-/// Bytes in transparent huge pages, of the mappings that begin inside a range: `mlock` and `madvise` may have split it.
+/// Returns the bytes in transparent huge pages of all mappings that begin inside a range: `mlock` and `madvise` may
+/// have split it.
 fn anon_huge_bytes(smaps: &str, start: usize, len: usize) -> Option<u64> {
     let (mut inside, mut bytes) = (false, None);
     for line in smaps.lines() {
@@ -197,7 +199,7 @@ impl Deref for Memory {
     #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `Room::map` mapped the range for reading and writing; anonymous memory is zeros until it is written,
-        // nobody else knows it, and it is unmapped only when `self` is dropped.
+        // no one else has a pointer to it, and it is unmapped only when `self` is dropped.
         unsafe { std::slice::from_raw_parts(self.0.start.as_ptr(), self.0.len) }
     }
 }
@@ -210,15 +212,15 @@ impl DerefMut for Memory {
     }
 }
 
-// SAFETY: the range stays mapped where it is until `self` is dropped, and nobody else knows it.
+// SAFETY: the range stays mapped where it is until `self` is dropped, and no one else has a pointer to it.
 unsafe impl thalweg_uring::Memory for Memory {
     fn bytes(&mut self) -> &mut [u8] {
         self
     }
 }
 
-/// Bytes that can be taken without pushing anybody out: what `/proc/meminfo` calls available, or less where a control
-/// group has less.
+/// Returns the bytes that can be allocated without evicting others: the available memory by `/proc/meminfo`, or less
+/// where a control group has less.
 pub(crate) fn available() -> u64 {
     let read = |path: &str| fs::read_to_string(path).ok();
     let system = read("/proc/meminfo").and_then(|text| mem_available(&text)).unwrap_or(u64::MAX);
@@ -226,7 +228,7 @@ pub(crate) fn available() -> u64 {
         .and_then(|text| text.lines().find_map(|line| line.strip_prefix("0::/").map(str::to_owned)));
     let number = |path: String| read(&path).and_then(|text| text.trim().parse::<u64>().ok());
     let mut least = system;
-    // A limit may be set on any group above ours; "max" is no number and no limit.
+    // A limit may be set on any group above this one; "max" is no number and no limit.
     let mut group = group.as_deref();
     while let Some(name) = group {
         let file = |file: &str| format!("/sys/fs/cgroup/{name}/{file}");
@@ -243,9 +245,9 @@ fn mem_available(meminfo: &str) -> Option<u64> {
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// An error where `bytes` more would leave the machine short of memory.
+/// Returns an error if `bytes` more would leave the machine short of memory.
 pub(crate) fn must_fit(bytes: u64) -> Result<(), BenchError> {
-    // A sixteenth is left for page tables and for everybody else.
+    // A sixteenth is left for page tables and for other processes.
     let (available, needed) = (available(), bytes.saturating_add(bytes / 16));
     if needed <= available {
         return Ok(());

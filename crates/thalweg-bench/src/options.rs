@@ -1,11 +1,11 @@
-//! Options that instruments have in common, with the letters of iperf3 where they mean the same.
+//! Options that several instruments share, with the letters of iperf3 where they mean the same.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long and how often each point is measured.
+/// Minimum time, warm-up and number of repeats of each point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::Args)]
 pub struct Timing {
     /// Each point is repeated until at least this long has passed
@@ -19,10 +19,10 @@ pub struct Timing {
     pub repeat: u32,
 }
 
-/// The longest time an option may ask for.
+/// Longest time that an option accepts.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// `10s`, `500ms`, or seconds as iperf3 takes them: `10`.
+/// Parses a duration: `10s`, `500ms`, or seconds as iperf3 takes them: `10`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
@@ -31,16 +31,16 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     if time > LONGEST { Err("more than a day".to_owned()) } else { Ok(time) }
 }
 
-/// Which processors the two ends are bound to: `n` for this end, `n/m` for both, as iperf3's `-A n,m`.
+/// Processors that the two ends are bound to: `n` for this end, `n/m` for both, as iperf3's `-A n,m`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cpus {
-    /// This end.
+    /// Processor of this end, the asking one.
     pub asking: Option<u32>,
-    /// The other end.
+    /// Processor of the other end, the serving one.
     pub serving: Option<u32>,
 }
 
-/// Why a pair of processors cannot be understood.
+/// Error of parsing a pair of processors.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "'{0}': write N for this end, N/M for both, /M for the other alone, none for neither; processors are counted from 0"
@@ -102,7 +102,7 @@ mod tests {
     }
 }
 
-/// What lies between two ends on this host.
+/// Network path between two ends on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum On {
     /// The host's own

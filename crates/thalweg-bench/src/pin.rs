@@ -1,19 +1,19 @@
-//! Time to find out where memory lies physically, against the time to pin it: what a device that reads and writes host
-//! memory by itself costs before the first byte moves (the ExpEther paper, section 6.2).
+//! Time to find out the physical addresses of memory, against the time to pin it: the cost, before the first byte
+//! moves, of a device that reads and writes host memory by itself (the ExpEther paper, section 6.2).
 //!
 //! The paper pins a buffer, then times a driver that walks its pages (8.35 µs for 1 MiB, 8.58 ms for 1 GiB), and puts
 //! that beside `mlock` of as much (15.1 µs, 624 ms): 55.3 % and 1.4 %. Here:
 //!
-//! - *page list*: [`thalweg_arena::page_list`] of memory that was pinned first: opening and reading
+//! - *page list*: [`thalweg_arena::page_list`] of memory that was pinned before: opening and reading
 //!   `/proc/self/pagemap` and making the list, no driver needed.
 //! - *mlock*: `mlock` alone.
-//! - *`MAP_POPULATE`*: `mmap` that brings all pages in. Where the kernel has to be told first what pages to take, the
+//! - *`MAP_POPULATE`*: `mmap` that brings all pages in. Where the kernel must first be told which pages to use, the
 //!   three calls `mmap`, `madvise`, `madvise(MADV_POPULATE_WRITE)` together.
 //! - *`io_uring` registration*: `IORING_REGISTER_BUFFERS` alone, which is the same long-term pin (`FOLL_LONGTERM`) as
-//!   an RDMA device's or VFIO's: the one that keeps pages in place too.
+//!   that of an RDMA device or of VFIO: it also keeps pages in place.
 //!
 //! Untouched memory is mapped afresh for every operation, so that bringing its pages in is part of the time; unlocking
-//! and unmapping never is. Latency is the time of one operation.
+//! and unmapping never are. Latency is the time of one operation.
 
 use crate::BenchError;
 use crate::clock::Clock;
@@ -29,7 +29,7 @@ use std::fs;
 use std::time::Instant;
 use thalweg_arena::{page_list, pin};
 
-/// The options.
+/// Options of `thalweg bench pin`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -107,7 +107,7 @@ impl Method {
         }
     }
 
-    /// A page list is of pages that are there, and populating is of pages that are not.
+    /// Returns whether the method applies: a page list needs pages that are present, populating needs absent ones.
     fn goes_with(self, before: Before) -> bool {
         match self {
             Self::PageList => before == Before::Touched,
@@ -117,27 +117,27 @@ impl Method {
     }
 }
 
-/// A page list beside the pinning of the same memory, in the paper's terms; the paper's `mlock` is of memory fresh from
-/// `malloc`, so that its like is the ratio of memory not touched.
+/// Time of a page list beside that of pinning the same memory, as in the paper; the paper's `mlock` is of memory fresh
+/// from `malloc`, so the comparable ratio is the one of untouched memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Ratio {
-    /// Bytes.
+    /// Size of the memory, in bytes.
     pub size: u64,
-    /// What pages: `4 KiB`, `transparent`, `2 MiB`.
+    /// Kind of page: `4 KiB`, `transparent`, `2 MiB`.
     pub pages: String,
-    /// Whether `mlock` found the memory touched; the page list is of touched memory always.
+    /// Whether `mlock` found the memory touched; the page list is always of touched memory.
     pub touched: bool,
     /// Median time of the page list, in microseconds.
     pub page_list_us: f64,
     /// Median time of `mlock`, in microseconds.
     pub mlock_us: f64,
-    /// The one in percent of the other.
+    /// Time of the page list in percent of that of `mlock`.
     pub percent: f64,
-    /// What the paper has for this size.
+    /// Percentage in the paper for this size.
     pub paper_percent: Option<f64>,
 }
 
-/// The ratios that these points have: for each size and kind of page, and for memory touched and not.
+/// Returns the ratios for each size and kind of page, and for touched and untouched memory.
 pub fn ratios(points: &[Point]) -> Vec<Ratio> {
     let p50 = |point: &Point| point.figures.latency_us.map(|latency| latency.p50).filter(|p50| *p50 > 0.0);
     let pages = |point: &Point| point.key.settings.get("pages").cloned().unwrap_or_default();
@@ -163,7 +163,7 @@ pub fn ratios(points: &[Point]) -> Vec<Ratio> {
         .collect()
 }
 
-/// The ExpEther paper, section 7: page list in percent of pinning.
+/// Page list in percent of pinning, by size (the ExpEther paper, section 7).
 const PAPER_PERCENT: [(u64, f64); 2] = [(1 << 20, 55.3), (1 << 30, 1.4)];
 
 impl Options {
@@ -201,7 +201,7 @@ struct Pin {
     notes: BTreeMap<Key, Vec<String>>,
 }
 
-/// A point, as its key says it.
+/// A point, as identified by its key.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     method: Method,
@@ -224,7 +224,7 @@ impl Pin {
         for &pages in &self.pages {
             for &before in &self.options.before {
                 for &method in self.options.method.iter().filter(|method| method.goes_with(before)) {
-                    // Part of a huge page is no huge page.
+                    // A part of a huge page is no huge page.
                     let whole = |size: &&u64| pages == Pages::Small || size.is_multiple_of(HUGE as u64);
                     let sizes = self.options.sizes.0.iter().filter(whole);
                     cases.extend(sizes.map(|&size| Case { method, pages, before, size }));
@@ -272,7 +272,7 @@ impl Instrument for Pin {
     }
 }
 
-/// Fewest operations of a point, however long they take.
+/// Minimum number of operations of a point, however long they take.
 const LEAST: u64 = 3;
 
 impl Case {
@@ -283,15 +283,15 @@ impl Case {
                 why: "they are switched off; `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`".to_owned(),
             });
         }
-        // Reserved huge pages are not counted as available memory: mapping them says what is missing.
+        // Reserved huge pages are not counted as available memory: mapping them reports a shortage.
         if self.pages == Pages::Huge { Ok(()) } else { must_fit(self.size) }
     }
 }
 
-/// What is done again and again, and what it needs.
+/// Operation that is repeated, with its resources.
 struct Operation {
     case: Case,
-    /// The memory, where it is the same one for all of them, or the last.
+    /// Memory of all operations, or of the last one.
     memory: Option<Memory>,
     ring: Option<IoUring>,
     extents: usize,
@@ -301,7 +301,8 @@ impl Operation {
     fn new(case: Case) -> Result<Self, BenchError> {
         let kind = case.pages.kind();
         if case.method == Method::PageList {
-            // Asked for one page first: whoever may not know addresses need not pin a gigabyte to find that out.
+            // One page is asked for first: a process that may not see addresses finds that out without pinning a
+            // gigabyte.
             list(&Memory::touched(1, PageKind::Small)?)?;
         }
         let ring = (case.method == Method::IoUring).then(ring).transpose()?;
@@ -310,11 +311,11 @@ impl Operation {
         Ok(Self { case, memory, ring, extents: 0 })
     }
 
-    /// Does it once and says how many nanoseconds it took.
+    /// Performs the operation once and returns its duration in nanoseconds.
     fn once(&mut self, clock: &Clock) -> Result<u64, BenchError> {
         let (size, kind) = (self.case.size, self.case.pages.kind());
         if self.case.before == Before::Untouched {
-            // The last one goes before the next comes: there may be room for one only.
+            // The last memory is freed before the next is mapped: there may be space for only one.
             self.memory = None;
         }
         if self.case.method == Method::Populate {
@@ -350,7 +351,7 @@ impl Operation {
         }
     }
 
-    /// What pages it had, and in how many pieces they lay.
+    /// Returns remarks on the pages of the memory and the number of pieces it lay in.
     fn notes(&self) -> Result<Vec<String>, BenchError> {
         let (Some(memory), kind) = (&self.memory, self.case.pages.kind()) else { return Ok(Vec::new()) };
         let mut notes = Vec::new();
@@ -387,10 +388,10 @@ fn ring() -> Result<IoUring, BenchError> {
     IoUring::new(4).map_err(|error| crate::file::no_ring(&error))
 }
 
-/// Most bytes in one registered buffer (io_uring_register(2)).
+/// Largest registered buffer, in bytes (io_uring_register(2)).
 const REGISTERED: usize = 1 << 30;
 
-/// Registers `memory`, and unregisters it after the clock was read.
+/// Registers `memory`, and unregisters it after reading the clock; returns the nanoseconds of the registration.
 fn register(ring: &IoUring, memory: &Memory, clock: &Clock) -> Result<u64, BenchError> {
     let vectors: Vec<libc::iovec> = memory
         .chunks(REGISTERED)
@@ -398,7 +399,7 @@ fn register(ring: &IoUring, memory: &Memory, clock: &Clock) -> Result<u64, Bench
         .collect();
     let began = clock.raw();
     // SAFETY: the kernel pins the pages and is never asked to read or write them; they are unregistered below, before
-    // the memory can go.
+    // the memory can be freed.
     let registered = unsafe { ring.submitter().register_buffers(&vectors) };
     let ended = clock.raw();
     registered.map_err(|error| crate::file::not_registered(memory.len() as u64, error))?;
@@ -437,7 +438,7 @@ mod tests {
     #[test]
     fn every_way_takes_some_time_or_says_why_it_cannot_be_had() {
         let points = measure("--sizes 4KiB,2MiB --pages small,transparent,huge");
-        // Two sizes of small pages and one of each other kind; six ways each.
+        // Two sizes of small pages and one of each other kind; six combinations each.
         assert_eq!(points.len(), 6 * 4);
         for point in points {
             match (point.figures.latency_us, &point.error) {
@@ -472,7 +473,7 @@ mod tests {
     #[test]
     fn without_the_privilege_page_lists_say_what_is_missing_and_the_rest_is_measured() {
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-        // Capabilities belong to a thread: this one gives up its own.
+        // Capabilities belong to a thread: this one drops its own.
         let points = std::thread::spawn(|| {
             let mut sets = capabilities(None).unwrap();
             sets.effective.remove(CapabilitySet::SYS_ADMIN);

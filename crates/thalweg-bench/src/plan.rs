@@ -1,4 +1,4 @@
-//! The grammar of `thalweg bench`: one instrument and its options.
+//! Grammar of `thalweg bench`: one instrument and its options.
 
 use crate::drive::Instrument;
 use crate::options::Timing;
@@ -42,15 +42,15 @@ struct Line {
 }
 
 impl Plan {
-    /// From the words behind `thalweg bench`.
+    /// Parses the words after `thalweg bench`.
     ///
     /// # Errors
-    /// [`BenchError::Usage`] where the words are not those of an instrument; it says what they may be.
+    /// [`BenchError::Usage`] if the words are not those of an instrument; the text lists the valid ones.
     pub fn parse(words: &[String]) -> Result<Self, BenchError> {
         Line::try_parse_from(words).map(|line| line.plan).map_err(|error| BenchError::Usage(error.to_string()))
     }
 
-    /// The instrument's name, as on the command line.
+    /// Returns the instrument's name, as on the command line.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Latency(_) => "latency",
@@ -68,7 +68,7 @@ impl Plan {
         }
     }
 
-    /// How long and how often.
+    /// Returns how long and how often each point is measured.
     pub fn timing(&self) -> Timing {
         match self {
             Self::Latency(options) => options.timing,
@@ -103,7 +103,7 @@ impl Plan {
         }
     }
 
-    /// The host at the other end, whose network interface is then the one to describe.
+    /// Returns the host at the other end, if any: the network interface to describe is the one that leads there.
     pub(crate) fn interface(&self) -> Option<String> {
         match self {
             Self::Latency(options) => options.ends.peer.clone(),

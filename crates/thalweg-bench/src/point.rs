@@ -1,4 +1,4 @@
-//! What a measurement says: points with their figures, and the machine they were taken on.
+//! Results of a measurement: points with their figures, and the machine on which they were taken.
 
 use crate::cpu::Cpu;
 use crate::host::Host;
@@ -6,54 +6,54 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Everything one command measured.
+/// Everything that one command measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
-    /// What kind of file this is: [`Report::FORMAT`].
+    /// File format: [`Report::FORMAT`].
     pub format: String,
-    /// The instrument: `latency`, `bandwidth`, …
+    /// Instrument: `latency`, `bandwidth`, …
     pub instrument: String,
-    /// The command as it was given.
+    /// Command line as it was given.
     pub command_line: Vec<String>,
-    /// When it began, UTC (RFC 3339).
+    /// Time at which the measurement began, UTC (RFC 3339).
     pub began: String,
-    /// The asking end.
+    /// Host of the asking end.
     pub host: Host,
-    /// The other end, where it is another host.
+    /// Host of the other end, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<Host>,
-    /// In the order they were taken.
+    /// Points, in the order in which they were taken.
     pub points: Vec<Point>,
-    /// What makes the figures less certain: steal, throttling, spread above 10 %.
+    /// Conditions that make the figures less certain: steal, throttling, spread above 10 %.
     pub warnings: Vec<String>,
 }
 
 impl Report {
-    /// What [`Report::format`] says.
+    /// Value of [`Report::format`].
     pub const FORMAT: &str = "thalweg-bench/1";
 }
 
-/// What tells a point from the others of its report, and what it is compared by.
+/// Identity of a point within its report; points of two reports are compared by it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Key {
-    /// What carries the bytes: `tcp`, `udp`, `shm`, `memory`, `file`, `loopback`, `veth`.
+    /// Carrier of the bytes: `tcp`, `udp`, `shm`, `memory`, `file`, `loopback`, `veth`.
     pub link: String,
-    /// By which call or in which way: `write`, `sendfile`, `mlock`, …
+    /// System call or method: `write`, `sendfile`, `mlock`, …
     pub method: String,
-    /// Bytes in a message, a block, a range.
+    /// Number of bytes in a message, a block, a range.
     pub size: u64,
-    /// What else sets it apart: `socket_buffer`, `pages`, `rate`, …
+    /// Further settings that distinguish the point: `socket_buffer`, `pages`, `rate`, …
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub settings: BTreeMap<String, String>,
 }
 
 impl Key {
-    /// A point without further settings.
+    /// Returns the key of a point without further settings.
     pub fn new(link: &str, method: &str, size: u64) -> Self {
         Self { link: link.to_owned(), method: method.to_owned(), size, settings: BTreeMap::new() }
     }
 
-    /// One more setting.
+    /// Adds one setting.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl ToString) -> Self {
         self.settings.insert(name.to_owned(), value.to_string());
@@ -61,28 +61,28 @@ impl Key {
     }
 }
 
-/// One point.
+/// One measured point.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Point {
-    /// Which.
+    /// Identity of the point.
     #[serde(flatten)]
     pub key: Key,
-    /// The medians over the repeats.
+    /// Medians over the repeats.
     #[serde(flatten)]
     pub figures: Figures,
-    /// From the least to the greatest principal figure (latency p50, or else goodput), in percent of the median.
+    /// Distance from the least to the greatest principal figure (latency p50, or goodput), in percent of the median.
     pub spread_percent: f64,
-    /// The figures of each repeat.
+    /// Figures of each repeat.
     pub repeats: Vec<Figures>,
-    /// What is to be known of this point: a method that was not to be had, what stands in for what.
+    /// Remarks on this point: a method that was not available, a substitute that was measured in its place.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub notes: Vec<String>,
-    /// Why there are no figures, or not of all repeats.
+    /// Reason why there are no figures, or not of all repeats.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }
 
-/// What was measured. What an instrument does not measure is absent.
+/// Measured figures. A figure that an instrument does not measure is absent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Figures {
@@ -92,63 +92,64 @@ pub struct Figures {
     /// Payload bits per second that arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goodput_bits_per_second: Option<f64>,
-    /// Messages per second that were to be sent, where that was fixed.
+    /// Messages per second that were to be sent, if that was fixed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offered_per_second: Option<f64>,
     /// Messages, fragments or operations per second that arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub messages_per_second: Option<f64>,
-    /// Goodput in percent of what the link can carry, where that is known.
+    /// Goodput in percent of the capacity of the link, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent_of_line_rate: Option<f64>,
-    /// Times each payload byte was copied, both ends together.
+    /// Number of times each payload byte was copied, both ends together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copies_per_byte: Option<f64>,
     /// System calls for 10⁶ payload bytes, both ends together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub system_calls_per_megabyte: Option<f64>,
-    /// What it cost.
+    /// Processor time used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<Cpu>,
-    /// The most of the file that was measured that was in the page cache when it was looked, in bytes; where it should
-    /// not be.
+    /// Largest part of the measured file that was found in the page cache, in bytes; present for measurements during
+    /// which the file should not be there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub page_cache_bytes: Option<f64>,
-    /// What did not arrive, counted end to end, where a link may lose.
+    /// Messages that did not arrive, counted end to end, on a link that may lose them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
-    /// How long was measured, in seconds.
+    /// Duration of the measurement, in seconds.
     pub seconds: f64,
-    /// Time that the hypervisor took away meanwhile, in percent of one processor.
+    /// Time that the hypervisor took away during the measurement, in percent of one processor.
     pub steal_percent: f64,
 }
 
-/// Percentiles in microseconds.
+/// Percentiles of a time, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Half of them took no longer.
+    /// Median time.
     pub p50: f64,
-    /// 90 of 100.
+    /// 90th percentile.
     pub p90: f64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99: f64,
-    /// 999 of 1000.
+    /// 99.9th percentile.
     pub p999: f64,
-    /// The longest.
+    /// Longest time.
     pub max: f64,
-    /// Their mean.
+    /// Mean time.
     pub mean: f64,
-    /// How many there were.
+    /// Number of samples.
     pub count: u64,
 }
 
 impl Latency {
-    /// For nanoseconds up to an hour (longer ones count as an hour), made before anything is measured.
+    /// Returns a histogram for nanoseconds up to an hour (longer times count as an hour). To be made before measuring.
     pub(crate) fn histogram() -> Histogram<u64> {
         Histogram::new_with_bounds(1, 3_600_000_000_000, 3).expect("bounds and digits are in range")
     }
 
-    /// From a histogram of nanoseconds, each divided by `divisor`: 2 makes half a round trip of a whole one.
+    /// Returns the percentiles of a histogram of nanoseconds, each divided by `divisor`: 2 turns a round trip into half
+    /// of one.
     pub fn of(histogram: &Histogram<u64>, divisor: f64) -> Self {
         let scale = 1e-3 / divisor;
         let at = |quantile| histogram.value_at_quantile(quantile) as f64 * scale;
@@ -164,29 +165,29 @@ impl Latency {
     }
 }
 
-/// Messages that were sent and did not arrive.
+/// Numbers of messages sent and received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Sent.
+    /// Number of messages sent.
     pub sent: u64,
-    /// Arrived, duplicates not counted.
+    /// Number of messages that arrived, duplicates not counted.
     pub received: u64,
 }
 
 impl Loss {
-    /// In percent of what was sent.
+    /// Returns the loss in percent of the messages sent.
     pub fn percent(&self) -> f64 {
         if self.sent == 0 { 0.0 } else { 100.0 * self.sent.saturating_sub(self.received) as f64 / self.sent as f64 }
     }
 }
 
 impl Figures {
-    /// What a point is judged by: the median latency, or else the goodput, or else the rate.
+    /// Returns the figure by which a point is judged: the median latency, or else the goodput, or else the rate.
     pub fn principal(&self) -> Option<f64> {
         self.latency_us.map(|latency| latency.p50).or(self.goodput_bits_per_second).or(self.messages_per_second)
     }
 
-    /// The median of each figure, over repeats that may lack some.
+    /// Returns the median of each figure, over repeats that may lack some.
     pub fn median(repeats: &[Self]) -> Self {
         let of = |get: &dyn Fn(&Self) -> Option<f64>| median(repeats.iter().filter_map(get).collect());
         let latency = |get: fn(&Latency) -> f64| of(&|one| one.latency_us.as_ref().map(get)).unwrap_or(0.0);
@@ -227,7 +228,7 @@ impl Figures {
 }
 
 impl Point {
-    /// A point of these repeats.
+    /// Makes a point from its repeats.
     pub fn new(key: Key, repeats: Vec<Figures>, notes: Vec<String>, error: Option<String>) -> Self {
         let principal: Vec<f64> = repeats.iter().filter_map(Figures::principal).collect();
         Self {
@@ -241,7 +242,7 @@ impl Point {
     }
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two in the middle; `None` for no values.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -252,7 +253,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     }
 }
 
-/// From the least to the greatest, in percent of the median; 0 for fewer than two.
+/// Returns the distance from the least to the greatest value, in percent of the median; 0 for fewer than two values.
 pub(crate) fn spread_percent(values: &[f64]) -> f64 {
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,37 +1,37 @@
-//! Sizes as people ask for them: `64KiB`, `1,512,4KiB`, `1..128KiB:x2`, `1KiB..16KiB:+1KiB`.
+//! Parser of sizes: `64KiB`, `1,512,4KiB`, `1..128KiB:x2`, `1KiB..16KiB:+1KiB`.
 
 use std::fmt;
 use std::str::FromStr;
 use thalweg_text::ByteSize;
 use thiserror::Error;
 
-/// Most sizes one range may have: a slip of the pen must not ask for a day's work.
+/// Largest number of sizes in one list: a slip of the pen must not ask for a day's work.
 const MOST: usize = 1024;
 
-/// One or more sizes in bytes, in the order they were asked for.
+/// One or more sizes in bytes, in the order in which they were given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes(pub Vec<u64>);
 
 impl Sizes {
-    /// The largest of them.
+    /// Returns the largest size; 0 for an empty list.
     pub fn largest(&self) -> u64 {
         self.0.iter().copied().max().unwrap_or(0)
     }
 }
 
-/// Why a list of sizes cannot be understood.
+/// Error of parsing a list of sizes.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SizesError {
-    /// Not a size.
+    /// Text that is not a size.
     #[error("'{0}' is no size; write bytes with an optional unit, such as 1, 1500, 64KiB, 1MiB, 1MB")]
     Size(String),
-    /// A step that goes nowhere.
+    /// Step that does not advance.
     #[error("'{0}' is no step; write x2 (or more) to multiply, or +1KiB to add")]
     Step(String),
-    /// A range whose end comes before its beginning, or that begins with 0 and multiplies.
+    /// Range whose end comes before its beginning, or that begins with 0 and multiplies.
     #[error("'{0}' is an empty range; write FROM..TO with FROM at least 1 and at most TO")]
     Empty(String),
-    /// More than anybody wants to wait for.
+    /// List of more than `MOST` sizes.
     #[error("'{0}' has more than {MOST} sizes")]
     TooMany(String),
 }

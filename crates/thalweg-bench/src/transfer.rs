@@ -1,12 +1,11 @@
-//! From a file to a socket in pieces of one size, by each of the ways there are (`thalweg-transfer`), with what each
-//! end costs.
+//! From a file to a socket in pieces of one size, by each available method (`thalweg-transfer`), with each end's cost.
 //!
-//! Two threads of this process and a TCP connection over loopback between them: one sends pieces, one after the other,
-//! the other takes what comes and throws it away in the kernel (`MSG_TRUNC`, tcp(7)). Each has a processor of its own
-//! where there are two.
+//! Two threads of this process share a TCP connection over loopback: one sends pieces, one after the other; the other
+//! receives them and discards them in the kernel (`MSG_TRUNC`, tcp(7)). Each has a processor of its own if there are
+//! two.
 //!
-//! Files are *warm*, in the page cache, or *cold*: dropped from it before every pass over the file, outside of the
-//! time. Ways that leave the page cache as it was are measured cold.
+//! Files are *warm*, in the page cache, or *cold*: dropped from it before every pass over the file, outside the
+//! measured time. Methods that leave the page cache as it was are measured cold.
 
 use crate::drive::{Instrument, Stop};
 use crate::file::target::{Target, mount};
@@ -27,7 +26,7 @@ use std::time::Duration;
 use thalweg_text::ByteSize;
 use thalweg_transfer::{Outward, Sender, Stored};
 
-/// The options.
+/// Options of `thalweg bench transfer`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -58,7 +57,7 @@ enum Cache {
     Warm,
 }
 
-/// A point, as its key says it.
+/// A point, as identified by its key.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     way: Outward,
@@ -86,7 +85,7 @@ impl Options {
         Ok(Box::new(Transfer { options: self.clone(), target, clock: Clock::new(), disk }))
     }
 
-    /// Those that are compared with each other stand together.
+    /// Returns all points; those that are compared with each other are adjacent.
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &cache in &self.cache {
@@ -105,12 +104,12 @@ struct Transfer {
     disk: String,
 }
 
-/// What was done.
+/// Work done and time used.
 #[derive(Debug, Default)]
 struct Done {
     bytes: u64,
     seconds: f64,
-    /// Processor time, in seconds, of all that is not the receiving thread.
+    /// Processor time, in seconds, of everything except the receiving thread.
     sender: f64,
     receiver: f64,
     system: f64,
@@ -166,7 +165,7 @@ impl Instrument for Transfer {
 }
 
 impl Transfer {
-    /// Passes over the file, the last of them broken off when the time is over.
+    /// Makes passes over the file; the last pass is cut short when the time is over.
     fn passes(&self, case: Case, time: Duration, stop: &Stop) -> Result<Done, BenchError> {
         let mut done = Done::default();
         while done.seconds < time.as_secs_f64() && !stop.pressed() {
@@ -195,7 +194,7 @@ impl Transfer {
                 sink(&receiving)
             });
             let sender = scope.spawn(|| {
-                // Closed at the end, so that the receiver comes to its end too.
+                // Closed at the end, so that the receiver reaches its end too.
                 let sending = sending;
                 bind(cpus.asking)?;
                 let mut sender = Sender::new();
@@ -242,7 +241,7 @@ fn connection() -> Result<(TcpStream, TcpStream), BenchError> {
     Ok((sending, receiving))
 }
 
-/// Takes everything; gives the bytes and this thread's processor seconds.
+/// Receives everything; returns the number of bytes and this thread's processor seconds.
 fn sink(socket: &TcpStream) -> Result<(u64, f64), BenchError> {
     let mut room = vec![0; 1 << 20];
     let mut bytes = 0;
@@ -258,7 +257,7 @@ fn sink(socket: &TcpStream) -> Result<(u64, f64), BenchError> {
     Ok((bytes, time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9))
 }
 
-/// How long nothing may move: a disk that is shared is slow at times.
+/// Longest time without progress: a shared disk is slow at times.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -267,7 +266,7 @@ mod tests {
     use crate::Plan;
     use thalweg_skip::skipped;
 
-    /// On a disk: beside the tests themselves.
+    /// Parses options for a file on a disk: beside the tests themselves.
     fn options(words: &str) -> Options {
         let directory = std::env::current_exe().unwrap().parent().unwrap().display().to_string();
         let mut line: Vec<String> = ["transfer", "--path", &directory].map(str::to_owned).into();
@@ -283,7 +282,7 @@ mod tests {
         let options = options("--file-size 300KiB --sizes 4KiB,64KiB -t 1ms -O 1ms");
         let mut instrument = options.instrument().unwrap();
         let keys = instrument.keys();
-        // Three ways through the page cache, warm and cold; four past it, cold.
+        // Three methods through the page cache, warm and cold; four past it, cold.
         assert_eq!(keys.len(), (3 * 2 + 4) * 2);
         for key in keys {
             match instrument.measure(&key, &options.timing, &Stop::default()) {

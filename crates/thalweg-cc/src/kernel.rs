@@ -1,4 +1,4 @@
-//! What the running kernel has.
+//! Congestion controls of the running kernel.
 
 use crate::control;
 use libbpf_rs::query::MapInfoIter;
@@ -9,46 +9,46 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// What `/proc`, `/lib/modules` and the kernel's list of BPF maps say of congestion controls.
+/// State of the kernel's congestion controls: from `/proc`, `/lib/modules` and the kernel's list of BPF maps.
 #[derive(Debug)]
 pub struct Kernel {
     available: Vec<String>,
-    /// The programs of this crate that are registered, by name.
+    /// Names of the registered programs of this crate.
     ours: Vec<String>,
     sees_bpf: bool,
     loaded_modules: String,
 }
 
-/// Whether, and by whom, the kernel has a congestion control.
+/// Availability and origin of a congestion control in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Standing {
     /// Loaded by `thalweg cc`.
     Thalweg,
-    /// Built into the kernel, or loaded as BPF by somebody else.
+    /// Built into the kernel, or loaded as BPF by another program.
     Kernel,
     /// A module of the kernel, loaded.
     Module,
-    /// It is there; by whom, only a process with `CAP_SYS_ADMIN` may see.
+    /// Available; only a process with `CAP_SYS_ADMIN` can see who loaded it.
     Unknown,
-    /// Not there, but the kernel has a module for it: `modprobe tcp_NAME`.
+    /// Not available, but the kernel has a module for it: `modprobe tcp_NAME`.
     ModuleNotLoaded,
-    /// Not there.
+    /// Not available, and no module for it.
     Absent,
 }
 
 impl Standing {
-    /// Whether a program can ask for it.
+    /// True if a program can select it.
     pub fn is_available(self) -> bool {
         !matches!(self, Self::ModuleNotLoaded | Self::Absent)
     }
 }
 
 impl Kernel {
-    /// Looks.
+    /// Reads the kernel's state.
     ///
     /// # Errors
-    /// Where `/proc/sys/net/ipv4/tcp_available_congestion_control` cannot be read.
+    /// Fails if `/proc/sys/net/ipv4/tcp_available_congestion_control` cannot be read.
     pub fn look() -> io::Result<Self> {
         let available = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
         Ok(Self {
@@ -61,12 +61,12 @@ impl Kernel {
         })
     }
 
-    /// The names a program can ask for now, in the kernel's order.
+    /// Returns the names that a program can select now, in the kernel's order.
     pub fn available(&self) -> impl Iterator<Item = &str> {
         self.available.iter().map(String::as_str)
     }
 
-    /// Whether, and by whom, there is a control of this name.
+    /// Returns the availability and origin of the control of this name.
     pub fn standing(&self, name: &str) -> Standing {
         let module = format!("tcp_{name}");
         if self.available().any(|there| there == name) {
@@ -87,11 +87,12 @@ impl Kernel {
     }
 }
 
-/// The registered programs of this crate, and their maps. A process that may not see maps sees none.
+/// Returns the registered programs of this crate, and their maps; none for a process that may not read maps.
 ///
-/// A map outlives its registration while a socket still uses it: whether it is registered, its value says.
+/// A map outlives its registration while a socket still uses it: its value tells whether it is registered.
 pub(crate) fn registered() -> Vec<(String, MapHandle)> {
-    /// `struct bpf_struct_ops_common_value`: a reference count, then the state; 1 is `BPF_STRUCT_OPS_STATE_INUSE`.
+    /// Tests the state in `struct bpf_struct_ops_common_value`, which is a reference count followed by the state; 1 is
+    /// `BPF_STRUCT_OPS_STATE_INUSE`.
     fn in_use(value: &[u8]) -> bool {
         value.get(4..8) == Some(&1_u32.to_ne_bytes())
     }
@@ -106,13 +107,13 @@ pub(crate) fn registered() -> Vec<(String, MapHandle)> {
         .collect()
 }
 
-/// What the names of our maps begin with: `CC_OPS` in `bpf/cc.h`.
+/// Prefix of the names of this crate's maps: `CC_OPS` in `bpf/cc.h`.
 const MAP_PREFIX: &str = "tw_";
 
-/// A `struct_ops` map holds one value.
+/// Key of the only value in a `struct_ops` map.
 pub(crate) const ONLY_KEY: [u8; 4] = [0; 4];
 
-/// Whether the running kernel has this module, wherever a distribution put it and however it is compressed.
+/// True if the running kernel has this module, in either directory of distributions and however it is compressed.
 fn module_file(module: &str) -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     ["/lib/modules", "/usr/lib/modules"].iter().any(|modules| {

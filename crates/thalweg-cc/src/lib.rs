@@ -1,8 +1,8 @@
 //! TCP congestion controls for a running kernel.
 //!
 //! The programs in `bpf/` are BPF `struct_ops`: they are loaded into a kernel that has no module for them, and cannot
-//! crash it. What is loaded stays until it is unloaded or the machine restarts: no process holds it, no file system is
-//! needed. Each is checked against the kernel's own module of that name, see `docs/congestion.md`.
+//! crash it. A loaded program stays until it is unloaded or the machine restarts: no process needs to hold it, and no
+//! file system is needed. Each is tested against the kernel's own module of that name, see `docs/congestion.md`.
 //!
 //! The objects in this library are GPL-2.0-only, as their sources are; the library itself is not. They reach the kernel
 //! as data, the way firmware reaches a device.
@@ -14,7 +14,7 @@ mod load;
 pub use kernel::{Kernel, Standing};
 pub use load::{LoadError, Loaded, UnloadError, load, unload};
 
-/// What `build.rs` made of `bpf/NAME.c`, aligned as the reader of ELF files expects it.
+/// Returns the bytes that `build.rs` compiled from `bpf/NAME.c`, aligned as the reader of ELF files expects it.
 macro_rules! object {
     ($name:literal) => {{
         #[repr(align(8))]
@@ -27,21 +27,21 @@ macro_rules! object {
 /// A congestion control that can be loaded.
 #[derive(Debug)]
 pub struct Control {
-    /// What a program asks for: `TCP_CONGESTION`, a source's `congestion`.
+    /// Name by which a program selects it: `TCP_CONGESTION`, a source's `congestion`.
     pub name: &'static str,
-    /// What it does, in a few words.
+    /// Description, in a few words.
     pub about: &'static str,
-    /// The paper or standard it is written from.
+    /// Paper or standard that it implements.
     pub source: &'static str,
     object: &'static [u8],
 }
 
-/// The control of this name.
+/// Returns the control of this name, or `None`.
 pub fn control(name: &str) -> Option<&'static Control> {
     CONTROLS.iter().find(|control| control.name == name)
 }
 
-/// All there are, our own first.
+/// All controls of this crate, Thalweg's own first.
 pub static CONTROLS: [Control; 10] = [
     Control {
         name: "thalweg",

@@ -1,4 +1,4 @@
-//! Loading a control into the kernel, and taking it out again.
+//! Loading and unloading of a control.
 
 use crate::kernel::{ONLY_KEY, registered};
 use crate::{Control, Kernel, Standing};
@@ -8,77 +8,77 @@ use std::io;
 use std::path::Path;
 use thiserror::Error;
 
-/// What became of a control that was to be loaded.
+/// Result of loading a control.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loaded {
-    /// It was loaded.
+    /// Loaded by this call.
     Now,
-    /// It had been loaded before.
+    /// Loaded before this call.
     Already,
-    /// The kernel has its own of that name, which is as good: nothing was done.
+    /// The kernel has a control of that name, which is as good: nothing was loaded.
     ByKernel,
 }
 
-/// Why a control is not loaded.
+/// Reason why a control is not loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The kernel's own could be loaded, and could not after ours.
+    /// The kernel has a module for it, which could not be loaded after this crate's program.
     #[error("{0}: this kernel has a module for it, which is as good: modprobe tcp_{0}")]
     Module(&'static str),
-    /// No type information.
+    /// The kernel has no type information (BTF).
     #[error(
         "{0}: this kernel does not describe its types (no {BTF}, CONFIG_DEBUG_INFO_BTF), so no program fits into it"
     )]
     NoBtf(&'static str),
-    /// No privilege.
+    /// The process lacks privilege.
     #[error("{0}: loading into the kernel needs root (CAP_BPF, CAP_NET_ADMIN and CAP_SYS_ADMIN)")]
     NotPermitted(&'static str),
-    /// The kernel does not take it.
+    /// The kernel refuses the program.
     #[error(
         "{name}: the kernel does not take it: {reason}. It must be Linux 6.1 or newer with the BPF JIT on; -vv shows what it said"
     )]
     Refused {
-        /// Which.
+        /// Name of the control.
         name: &'static str,
-        /// What libbpf says.
+        /// Error of libbpf.
         reason: String,
     },
-    /// The kernel cannot be asked.
+    /// The kernel's state cannot be read.
     #[error("reading what congestion controls there are: {0}")]
     Kernel(#[from] io::Error),
 }
 
-/// Why a control is not unloaded.
+/// Reason why a control is not unloaded.
 #[derive(Debug, Error)]
 pub enum UnloadError {
-    /// It is not ours.
+    /// The control is available, but was not loaded by `thalweg cc`.
     #[error("{0}: it is there, but `thalweg cc` did not load it")]
     NotOurs(&'static str),
-    /// It is not there.
+    /// The control is not loaded.
     #[error("{0}: it is not loaded")]
     NotLoaded(&'static str),
-    /// No privilege.
+    /// The process lacks privilege.
     #[error("{0}: unloading needs root (CAP_SYS_ADMIN)")]
     NotPermitted(&'static str),
-    /// The kernel does not give it up.
+    /// The kernel refuses to unload it.
     #[error("{name}: the kernel does not give it up: {reason}")]
     Refused {
-        /// Which.
+        /// Name of the control.
         name: &'static str,
-        /// What libbpf says.
+        /// Error of libbpf.
         reason: String,
     },
-    /// The kernel cannot be asked.
+    /// The kernel's state cannot be read.
     #[error("reading what congestion controls there are: {0}")]
     Kernel(#[from] io::Error),
 }
 
-/// Loads a control. From then on every program on this machine may ask for it, in any network namespace, until it is
+/// Loads a control. From then on every program on this machine can select it, in any network namespace, until it is
 /// unloaded or the machine restarts.
 ///
 /// # Errors
-/// Where the kernel has a module of that name that is not loaded, does not describe its types, or refuses the program:
-/// for lack of privilege, most likely. Nothing was loaded then.
+/// Fails if the kernel has a module of that name that is not loaded, does not describe its types, or refuses the
+/// program, most likely for lack of privilege. Nothing is loaded in these cases.
 pub fn load(control: &'static Control) -> Result<Loaded, LoadError> {
     let name = control.name;
     match Kernel::look()?.standing(name) {
@@ -97,10 +97,10 @@ pub fn load(control: &'static Control) -> Result<Loaded, LoadError> {
     Ok(Loaded::Now)
 }
 
-/// Takes out a control that [`load`] put in. Connections that use it keep it until they end.
+/// Unloads a control that was loaded by [`load`]. Connections that use it keep it until they end.
 ///
 /// # Errors
-/// Where it is not loaded, or not by [`load`], or the kernel does not give it up. It stays as it was then.
+/// Fails if it is not loaded, or not by [`load`], or the kernel refuses. Nothing is changed in these cases.
 pub fn unload(control: &'static Control) -> Result<(), UnloadError> {
     let name = control.name;
     match Kernel::look()?.standing(name) {
@@ -116,7 +116,7 @@ pub fn unload(control: &'static Control) -> Result<(), UnloadError> {
     })
 }
 
-/// Where a kernel describes its types.
+/// File in which a kernel describes its types.
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 fn register(object: &[u8]) -> libbpf_rs::Result<()> {
@@ -131,14 +131,14 @@ fn register(object: &[u8]) -> libbpf_rs::Result<()> {
     let mut object = object.load()?;
     for mut map in object.maps_mut() {
         if map.map_type() == MapType::StructOps {
-            // The kernel keeps what is registered: the end of the link would take it back.
+            // The kernel keeps the registration, which the end of the link would take back.
             map.attach_struct_ops()?.disconnect();
         }
     }
     Ok(())
 }
 
-/// The kernel's HZ: the coarse clock advances once a tick, and says so.
+/// Returns the kernel's HZ: the resolution of the coarse clock is one tick.
 fn ticks_per_second() -> u32 {
     let tick = clock_getres(ClockId::MonotonicCoarse);
     u32::try_from(1_000_000_000 / tick.tv_nsec.max(1)).unwrap_or(1000)

@@ -28,7 +28,7 @@ pub(crate) fn examine(needs: &Needs) -> Vec<Finding> {
     findings
 }
 
-/// The processors that nodes are bound to.
+/// Returns the processors that nodes are bound to.
 fn bound(needs: &Needs) -> Vec<u32> {
     needs.nodes.iter().filter_map(|node| node.cpu).collect()
 }

@@ -1,18 +1,18 @@
-//! What was found.
+//! Findings of an examination.
 
 use serde::Serialize;
 use std::fmt;
 
-/// How good or bad a finding is, best first.
+/// Severity of a finding, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be, or not there and not needed.
+    /// As it should be, or absent and not needed.
     #[default]
     Ok,
-    /// It works, slower or with less margin than it could.
+    /// Works, but slower or with less margin than possible.
     Degraded,
-    /// What was asked for would lose data, or cannot run.
+    /// The requested run would lose data, or cannot take place.
     Missing,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Level {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Section {
-    /// What the kernel offers this process.
+    /// Features of the kernel that are available to this process.
     #[default]
     Kernel,
     /// Memory for slots and blocks.
@@ -61,20 +61,20 @@ impl fmt::Display for Section {
     }
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The part of the machine.
+    /// The part of the machine that was checked.
     pub section: Section,
-    /// What was looked at, unique in its section.
+    /// Name of the check, unique in its section.
     pub name: String,
-    /// How it is.
+    /// Severity of the finding.
     pub level: Level,
-    /// What was read, and where.
+    /// Values that were read, and their source.
     pub evidence: String,
-    /// What it costs. Nothing where the level is ok.
+    /// Consequence for a run; `None` if the level is ok.
     pub cost: Option<String>,
-    /// The command that mends it, where there is one.
+    /// Command that solves the problem, if there is one.
     pub remedy: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel offers this process.
+//! Features of the kernel that are available to this process.
 
 mod config;
 mod io_uring;

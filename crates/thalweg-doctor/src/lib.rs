@@ -1,27 +1,27 @@
-//! What this machine can do for a run, and what would lose data on it, found out before the run.
+//! Examination of this machine for a run: what it offers, and what would lose data on it.
 //!
-//! [`examine`] looks at everything, [`preflight`] at what a node would otherwise notice only in the middle of a run. Both
-//! only look: they read `/proc` and `/sys`, ask the kernel over netlink, and try things that leave no trace (a socket
-//! that is bound and closed, a ring that is made and dropped). One file holds one probe, which makes one kind of
-//! [`Finding`]; what is written in `/proc` and `/sys` is read by pure functions, and what cannot be read is said to be
-//! unknown, never guessed. Nothing is changed, but by [`Steered`], which changes it back.
+//! [`examine`] checks everything, [`preflight`] only what a node would otherwise notice in the middle of a run. Both
+//! only read: they read `/proc` and `/sys`, ask the kernel over netlink, and try operations that leave no trace (a
+//! socket that is bound and closed, a ring that is made and dropped). One file holds one probe, which makes one kind of
+//! [`Finding`]; texts of `/proc` and `/sys` are parsed by pure functions, and what cannot be read is reported as
+//! unknown, never guessed. Nothing is changed, except by [`Steered`], which restores it.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `needs` | What is asked of the machine |
-//! | `finding` | What was found |
+//! | `needs` | Requirements of a run on the machine |
+//! | `finding` | Findings of an examination |
 //! | `cpu` | Processors for hot threads |
-//! | `placement` | Which processors a server's threads are best kept on: not those that the network interrupts, where there are others |
+//! | `placement` | Placement of a server's threads: off the processors that the network interrupts, if possible |
 //! | `memory` | Memory for slots and blocks |
 //! | `clock` | Clocks that date fragments |
-//! | `kernel` | What the kernel offers this process |
+//! | `kernel` | Features of the kernel that are available to this process |
 //! | `network` | Interfaces and TCP |
 //! | `disk` | The record directory |
 //! | `userspace` | Ways around the kernel: DPDK, VFIO, RDMA, GPUs |
-//! | `steering` | Interrupts that other processors take, for as long as somebody wants it |
-//! | `read` | Reading what the kernel writes for people: small texts, never trusted to have the shape they should |
+//! | `steering` | Temporary steering of interrupts to chosen processors |
+//! | `read` | Reading of the kernel's texts for people: small, and never trusted to have the expected shape |
 #![deny(unsafe_code)]
 
 mod clock;
@@ -42,9 +42,9 @@ pub use needs::{Data, Needs, NodeNeeds};
 pub use placement::{Placement, placement};
 pub use steering::{SteerError, Steered};
 
-/// Everything there is to say about this machine, in the order of [`Section`].
+/// Returns all findings about this machine, in the order of [`Section`].
 ///
-/// Takes about a quarter of a second, in which it watches the processors; with [`Needs::measure_disk`] two more.
+/// Takes about a quarter of a second, in which the processors are observed; with [`Needs::measure_disk`] two more.
 pub fn examine(needs: &Needs) -> Vec<Finding> {
     let sections = [
         (Section::Kernel, kernel::examine()),
@@ -58,9 +58,9 @@ pub fn examine(needs: &Needs) -> Vec<Finding> {
     sections.into_iter().flat_map(|(section, found)| found.into_iter().map(move |one| one.of(section))).collect()
 }
 
-/// What would end a node, or lose data, after it has begun: processors, addresses, congestion controls, memory, files,
-/// the record directory and the space there, for what it is about to do. Takes a few milliseconds, and as long as it
-/// takes to resolve names.
+/// Returns the findings about problems that would end a node, or lose data, after it has begun: processors, addresses,
+/// congestion controls, memory, files, the record directory and its free space, for what the node is about to do. Takes
+/// a few milliseconds, and as long as it takes to resolve names.
 pub fn preflight(needs: &Needs) -> Vec<Finding> {
     let sections = [
         (Section::Cpu, vec![cpu::pinned::probe(needs)]),
@@ -72,7 +72,7 @@ pub fn preflight(needs: &Needs) -> Vec<Finding> {
     sections.into_iter().flat_map(|(section, found)| found.into_iter().map(move |one| one.of(section))).collect()
 }
 
-/// The worst of the levels; [`Level::Ok`] where there is nothing.
+/// Returns the worst of the levels; [`Level::Ok`] if there are no findings.
 pub fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or_default()
 }

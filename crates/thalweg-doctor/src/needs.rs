@@ -1,23 +1,23 @@
-//! What is asked of the machine.
+//! Requirements of a run on the machine.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
 use thalweg_link::Address;
 
-/// What is asked of the machine. By default nothing in particular: then nothing can be missing.
+/// Requirements of a run on the machine. None by default: then nothing can be missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Needs {
-    /// The directory that run directories are made in. It need not exist.
+    /// Directory in which run directories are made. It need not exist.
     pub directory: PathBuf,
-    /// Whether it will be written to.
+    /// True if runs are recorded there.
     pub record: bool,
-    /// What will be written, as far as it is known.
+    /// Amount of data that will be written, as far as it is known.
     pub data: Data,
-    /// Write to the directory for a moment, to a file without a name, to see how fast that goes.
+    /// True if the disk's speed is to be measured, by writing for a moment to a file without a name in the directory.
     pub measure_disk: bool,
-    /// The nodes that will run on this machine.
+    /// Nodes that will run on this machine.
     pub nodes: Vec<NodeNeeds>,
 }
 
@@ -27,22 +27,22 @@ impl Default for Needs {
     }
 }
 
-/// What a run writes to this machine's disk.
+/// Amount of data that a run writes to this machine's disk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Data {
-    /// Bytes per second, where a rate is stated.
+    /// Bytes per second, if a rate is stated.
     pub bytes_per_second: Option<f64>,
-    /// How long the run lasts, where that is stated.
+    /// Duration of the run, if it is stated.
     pub duration: Option<Duration>,
-    /// Bytes in all, where the number of events is stated.
+    /// Total number of bytes, if the number of events is stated.
     pub bytes: Option<u64>,
-    /// Fragments may be smaller or fewer than that, as those of a recording that ends.
+    /// True if the amounts are upper limits: fragments may be smaller or fewer, such as those of a recording that ends.
     pub at_most: bool,
 }
 
 impl Data {
-    /// Bytes in all, where that follows from what is stated.
+    /// Returns the total number of bytes, if the stated values determine it.
     pub fn volume(&self) -> Option<u64> {
         #[expect(
             clippy::cast_possible_truncation,
@@ -54,30 +54,30 @@ impl Data {
     }
 }
 
-/// What one node asks of the machine.
+/// Requirements of one node on the machine.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeNeeds {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// The processor its hot thread is bound to.
+    /// Processor to which its hot thread is bound.
     pub cpu: Option<u32>,
-    /// Bytes of its slots, which another process maps or a socket sends from.
+    /// Total size of its slots in bytes, which another process maps or a socket sends from.
     pub slots: u64,
-    /// Bytes of its blocks, which are registered with the kernel for writing.
+    /// Total size of its blocks in bytes, which are registered with the kernel for writing.
     pub blocks: u64,
-    /// Where it listens.
+    /// Addresses on which it listens.
     pub listen: Vec<Address>,
-    /// Where it connects to.
+    /// Addresses to which it connects.
     pub connect: Vec<Address>,
-    /// Whether it drives a network adapter by itself.
+    /// True if it drives a network adapter by itself.
     pub adapter: bool,
-    /// The TCP congestion control it asks for by name; `system` for the system's.
+    /// Name of the TCP congestion control that it requests; `system` for the system's default.
     pub congestion: Option<String>,
-    /// Bytes that may be on their way to it.
+    /// Number of bytes that may be on their way to it.
     pub window: u64,
-    /// Bytes per second that enter or leave it, where a rate is stated.
+    /// Bytes per second that enter or leave it, if a rate is stated.
     pub bytes_per_second: Option<f64>,
-    /// Files and sockets it has open.
+    /// Number of files and sockets that it has open.
     pub files: u64,
 }

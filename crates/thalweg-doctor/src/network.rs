@@ -42,7 +42,7 @@ pub(crate) fn examine(needs: &Needs) -> Vec<Finding> {
     findings
 }
 
-/// What is asked for by name: congestion controls and addresses.
+/// Returns findings about what is requested by name: congestion controls and addresses.
 pub(crate) fn asked_for(needs: &Needs) -> Vec<Finding> {
     let mut findings = congestion::probe(needs);
     findings.extend(addresses::probe(needs));

@@ -1,9 +1,9 @@
-//! Which processors a server's threads are best kept on: not those that the network interrupts, where there are others.
+//! Placement of a server's threads: off the processors that the network interrupts, if possible.
 //!
-//! A program on the processor that takes packets in is stopped for each batch of them (Olive, section 4.1; `thalweg
-//! bench bandwidth --interrupts`). A disk's completions need no place of their own: the kernel takes them back to where
-//! the read was asked for (`rq_affinity`, Documentation/ABI/stable/sysfs-block), and with them comes what the thread
-//! wants next.
+//! A program on the processor that receives packets is interrupted for each batch of them (Olive, section 4.1; `thalweg
+//! bench bandwidth --interrupts`). A disk's completions need no processor of their own: the kernel returns them to the
+//! processor that requested the read (`rq_affinity`, Documentation/ABI/stable/sysfs-block), and with them comes what
+//! the thread needs next.
 
 use crate::network::Interface;
 use crate::{disk, read};
@@ -11,17 +11,17 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use std::net::IpAddr;
 use std::path::Path;
 
-/// Where a server's threads are put.
+/// Processors for a server's threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// Processors, all that may be used where none is better than another.
+    /// Numbers of the processors: all usable ones if none is better than another.
     pub cpus: Vec<u32>,
-    /// What was seen, for people.
+    /// Observations behind the choice, for people.
     pub why: String,
 }
 
-/// For a server that listens on this address and serves this directory. Looks at where interrupts are taken now, and
-/// changes nothing.
+/// Returns the placement for a server that listens on this address and serves this directory. Reads where interrupts
+/// are handled now, and changes nothing.
 pub fn placement(listen: IpAddr, directory: &Path) -> Placement {
     let allowed = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let allowed: Vec<u32> = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize)).collect();
@@ -51,8 +51,8 @@ fn judge(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Option<String
     Placement { cpus, why: [Some(choice), disk].into_iter().flatten().collect::<Vec<_>>().join("; ") }
 }
 
-/// The interfaces that packets for an address come in by: those with a device behind them, since the others interrupt
-/// nobody.
+/// Returns the interfaces on which packets for an address arrive: only those with a device, since others cause no
+/// interrupts.
 pub(crate) fn towards(address: IpAddr) -> Vec<Interface> {
     let named: Vec<String> = if_addrs::get_if_addrs()
         .unwrap_or_default()
@@ -64,7 +64,7 @@ pub(crate) fn towards(address: IpAddr) -> Vec<Interface> {
     Interface::all().into_iter().filter(|one| one.up && one.physical() && wanted(one)).collect()
 }
 
-/// A device's message-signalled interrupts and the processors that take them.
+/// Returns a device's message-signalled interrupts and the processors that handle them.
 pub(crate) fn lines(msi_irqs: &Path) -> Vec<(u32, Vec<u32>)> {
     let numbers = read::names(msi_irqs).into_iter().filter_map(|number| number.parse().ok());
     numbers
@@ -72,7 +72,7 @@ pub(crate) fn lines(msi_irqs: &Path) -> Vec<(u32, Vec<u32>)> {
             let list = |kind: &str| read::text(format!("/proc/irq/{number}/{kind}")).map(|text| read::list(&text));
             let (possible, now) =
                 (list("smp_affinity_list"), list("effective_affinity_list").filter(|now| !now.is_empty()));
-            // One that was moved goes on where it was until it comes the next time.
+            // An interrupt that was moved stays where it was until it occurs the next time.
             let stays =
                 |now: &Vec<u32>| possible.as_ref().is_none_or(|possible| now.iter().all(|cpu| possible.contains(cpu)));
             Some((number, now.filter(stays).or(possible)?))

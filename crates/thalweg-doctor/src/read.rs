@@ -1,33 +1,34 @@
-//! Reading what the kernel writes for people: small texts, never trusted to have the shape they should.
+//! Reading of the kernel's texts for people: small, and never trusted to have the expected shape.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Longest text that is read: `/proc/interrupts` of a large machine has some hundred KiB.
+/// Longest text that is read, in bytes: `/proc/interrupts` of a large machine has some hundred KiB.
 const LONGEST: u64 = 4 << 20;
-/// Processors there can be (`CONFIG_NR_CPUS`), and then some: a hostile list must not fill memory.
+/// Limit on processor numbers and on their count, above any real one (`CONFIG_NR_CPUS`): a hostile list must not fill
+/// memory.
 const MOST: u32 = 1 << 16;
 
-/// A file's text without the white space around it. Nothing where it is not there, or not for us.
+/// Returns a file's text without the white space around it; `None` if it does not exist or cannot be read.
 pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
     let bytes = bytes(path, LONGEST)?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
-/// A file's first bytes.
+/// Returns the first `longest` bytes of a file at most.
 pub(crate) fn bytes(path: impl AsRef<Path>, longest: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path).ok()?.take(longest).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }
 
-/// A file's text as a number.
+/// Returns a file's text as a number.
 pub(crate) fn number(path: impl AsRef<Path>) -> Option<u64> {
     text(path)?.parse().ok()
 }
 
-/// The names in a directory, in order. None where it is not there.
+/// Returns the names in a directory, sorted; none if it does not exist.
 pub(crate) fn names(path: impl AsRef<Path>) -> Vec<String> {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -35,23 +36,23 @@ pub(crate) fn names(path: impl AsRef<Path>) -> Vec<String> {
     names
 }
 
-/// The value behind `key:` in `/proc/meminfo` or `/proc/self/status`.
+/// Returns the value after `key:` in `/proc/meminfo` or `/proc/self/status`.
 pub(crate) fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Bytes, of a value in `kB`.
+/// Returns a value stated in `kB`, in bytes.
 pub(crate) fn kibibytes(text: &str, key: &str) -> Option<u64> {
     value(text, key)?.strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The choice in brackets: `madvise` of `always [madvise] never`.
+/// Returns the choice in brackets: `madvise` of `always [madvise] never`.
 pub(crate) fn chosen(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(chosen, _)| chosen)
 }
 
-/// A list of processors or nodes: `0-3,5`.
+/// Returns the numbers in a list of processors or nodes: `0-3,5`.
 pub(crate) fn list(text: &str) -> Vec<u32> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',') {
@@ -66,7 +67,7 @@ pub(crate) fn list(text: &str) -> Vec<u32> {
     numbers
 }
 
-/// What is there, or that it could not be read.
+/// Returns the text, or `unknown` if there is none.
 pub(crate) fn or_unknown(text: Option<impl Into<String>>) -> String {
     text.map_or_else(|| "unknown".to_owned(), Into::into)
 }

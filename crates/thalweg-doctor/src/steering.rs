@@ -1,4 +1,4 @@
-//! Interrupts that other processors take, for as long as somebody wants it.
+//! Temporary steering of interrupts to chosen processors.
 
 use crate::disk::completions;
 use crate::placement::{join, lines, towards};
@@ -7,45 +7,45 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-/// Settings of the kernel that are as they were before when this is dropped.
+/// Changed settings of the kernel, restored when this is dropped.
 #[derive(Debug, Default)]
 pub struct Steered {
-    /// Files, and what was in them.
+    /// Files, and their content before.
     before: Vec<(PathBuf, String)>,
 }
 
-/// Why interrupts stay where they are.
+/// Reason why interrupts stay where they are.
 #[derive(Debug, thiserror::Error)]
 pub enum SteerError {
-    /// Nothing interrupts for these packets.
+    /// No interrupts belong to these packets.
     #[error("no network card leads to {0}: there are no interrupts to be moved")]
     NoCard(IpAddr),
-    /// Nothing is known to interrupt for these files.
+    /// No interrupts are known for these files.
     #[error("{}: the interrupts of its disk are not listed", .0.display())]
     NoDisk(PathBuf),
-    /// The kernel does not do it: for lack of privilege, for a processor that is not there, or because the driver wants
-    /// them where they are.
+    /// The kernel refuses: for lack of privilege, because a processor does not exist, or because the driver keeps the
+    /// interrupts where they are.
     #[error(
         "cannot write {wanted} to {}: {error}. It takes root, processors that are there, and interrupts that the kernel does not manage \
          itself, as it does those of most disks with several queues",
         path.display()
     )]
     Refused {
-        /// The setting.
+        /// File of the setting.
         path: PathBuf,
-        /// What it should be.
+        /// The value that was to be set.
         wanted: String,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
 }
 
 impl Steered {
-    /// These processors take the interrupts of the network cards that packets for an address come in by
+    /// Steers the interrupts of the network cards on which packets for an address arrive to these processors
     /// (`/proc/irq/*/smp_affinity_list`, Documentation/core-api/irq/irq-affinity.rst).
     ///
     /// # Errors
-    /// Where no network card leads there, or the kernel does not move an interrupt. All settings are as before then.
+    /// No network card leads there, or the kernel does not move an interrupt. All settings are as before then.
     pub fn network(address: IpAddr, cpus: &[u32]) -> Result<Self, SteerError> {
         let interfaces = towards(address).into_iter().filter_map(|interface| interface.device_file("msi_irqs"));
         let interrupts: Vec<u32> = interfaces.flat_map(|list| numbers(&list)).collect();
@@ -55,12 +55,11 @@ impl Steered {
         Self::default().with_interrupts(&interrupts, cpus)
     }
 
-    /// These processors take the interrupts of the disk below a directory, and reads and writes end there
+    /// Steers the interrupts of the disk below a directory to these processors, and has reads and writes complete there
     /// (`rq_affinity` 0, Documentation/ABI/stable/sysfs-block).
     ///
     /// # Errors
-    /// Where the interrupts of the disk are not listed, or the kernel does not move one. All settings are as before
-    /// then.
+    /// The interrupts of the disk are not listed, or the kernel does not move one. All settings are as before then.
     pub fn disk(directory: &Path, cpus: &[u32]) -> Result<Self, SteerError> {
         let nothing = || SteerError::NoDisk(directory.to_owned());
         let disk = completions::of(directory).ok_or_else(nothing)?;
@@ -93,7 +92,7 @@ impl Steered {
 impl Drop for Steered {
     fn drop(&mut self) {
         for (path, before) in self.before.drain(..).rev() {
-            // What was written can be written again; what is gone meanwhile needs no setting.
+            // A setting that was written can be written again; one that has disappeared meanwhile needs none.
             let _ = std::fs::write(path, before);
         }
     }

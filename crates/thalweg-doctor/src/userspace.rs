@@ -1,5 +1,5 @@
-//! Ways around the kernel: DPDK, VFIO, RDMA, GPUs. Nothing here is needed for shared memory and TCP, so that what is not
-//! there is no fault, but for DPDK where a topology's node drives an adapter by it.
+//! Ways around the kernel: DPDK, VFIO, RDMA, GPUs. Shared memory and TCP need none of them, so their absence is no
+//! fault, except that of DPDK if a node of the topology drives an adapter by it.
 
 pub(crate) mod dpdk;
 mod gpu;

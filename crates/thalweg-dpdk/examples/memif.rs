@@ -1,10 +1,10 @@
-//! How fast frames go over net_memif from one process to another, beside DPDK's own `dpdk-testpmd`.
+//! Throughput of frames over net_memif from one process to another, compared with DPDK's own `dpdk-testpmd`.
 //!
 //! `cargo run --release -p thalweg-dpdk --example memif [SECONDS [REPEATS]]`; testpmd is in Debian's package dpdk-dev.
 //!
-//! The sender has processor 0 and the receiver processor 1. Ours sends a head of 42 bytes, which is copied, and a piece
-//! from where it lies. testpmd sends buffers of its own (txonly) and looks at nothing (rxonly): once a frame in one, and
-//! once in two, as ours is. They take turns.
+//! The sender has processor 0 and the receiver processor 1. Our sender sends a head of 42 bytes, which is copied, and a
+//! piece from where it lies. testpmd sends buffers of its own (txonly) and inspects none (rxonly): first with a frame
+//! in one buffer, and then in two, as ours is. They take turns.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::error::Error;
@@ -15,7 +15,7 @@ use thalweg_arena::Arena;
 use thalweg_dpdk::{DpdkPort, Options};
 use thalweg_frames::RawIo;
 
-/// Ethernet, IPv4 and UDP.
+/// Length of the Ethernet, IPv4 and UDP headers.
 const HEAD: usize = 42;
 const BURST: &str = "64";
 const MTU: u16 = 9000;
@@ -78,7 +78,7 @@ fn their_rate(parts: &str, seconds: u64) -> Result<f64, Box<dyn Error>> {
     let directory = tempfile::tempdir()?;
     let socket = directory.path().join("memif").display().to_string();
     let mut receiver = testpmd("rxonly", &socket, parts).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    // A client does not start before its server.
+    // The server has to be started before its client.
     std::thread::sleep(Duration::from_secs(2));
     let mut sender = testpmd("txonly", &socket, parts).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let said = BufReader::new(receiver.stdout.take().expect("piped")).lines();
@@ -104,9 +104,9 @@ fn stop(child: &mut Child) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// `parts`: the bytes of each buffer of a frame.
+/// Runs testpmd. `parts`: the bytes of each buffer of a frame.
 fn testpmd(mode: &str, socket: &str, parts: &str) -> Command {
-    // The thread that works and the one that waits for commands.
+    // One thread that works, and one that waits for commands.
     let (role, lcores) = if mode == "rxonly" { ("server", "0@0,1@1") } else { ("client", "0@1,1@0") };
     let device = format!("net_memif0,role={role},socket={socket},bsize=9024,rsize=10");
     let mut command = Command::new("dpdk-testpmd");
@@ -118,14 +118,14 @@ fn testpmd(mode: &str, socket: &str, parts: &str) -> Command {
     command
 }
 
-/// That one waits for the other.
+/// Time that one process waits for the other.
 const LONGEST: Duration = Duration::from_secs(20);
 
 fn open(role: &str, socket: &str, processor: usize) -> DpdkPort {
     let mut only = CpuSet::new();
     only.set(processor);
     sched_setaffinity(None, &only).expect("this processor");
-    // A client does not start before its server is ready, and asks no second time.
+    // The server has to be ready before its client starts, which does not retry.
     let (longest, link) = if role == "client" { (LONGEST, LONGEST / 100) } else { (Duration::ZERO, LONGEST) };
     let options = Options { mtu: Some(MTU), link, huge_pages: false, ..Options::default() };
     let begun = Instant::now();
@@ -147,7 +147,7 @@ fn send(socket: &str, length: usize, head: usize) {
     port.register(span.arena()).expect("memory that DPDK may read");
     let bytes = [0x55; 64];
     let (piece, mut at) = (length - head, 0);
-    // As many as a burst has, so that they stay in the cache, as the buffers of testpmd do.
+    // As many pieces as a burst has frames, so that they stay in the cache, as the buffers of testpmd do.
     let slots = 64 * piece.max(64).next_multiple_of(64);
     loop {
         let view = arena.piece(at as u64, piece).expect("inside");

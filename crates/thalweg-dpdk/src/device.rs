@@ -1,4 +1,4 @@
-//! What a device is called, and what its driver has to be told.
+//! Names of devices, and the arguments that their drivers need.
 
 use crate::DpdkError;
 use crate::shim::Settings;
@@ -6,19 +6,20 @@ use std::ffi::CString;
 use std::io;
 use std::time::Duration;
 
-/// How a port is opened.
+/// Options for opening a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// Most bytes of a frame behind its Ethernet header. By default what the device or the kernel's interface has, or
-    /// 1500.
+    /// Largest number of bytes of a frame after its Ethernet header. By default that of the device or the kernel's
+    /// interface, or 1500.
     pub mtu: Option<u16>,
-    /// Frames that may wait to be received, and to be sent: a power of two, which the device may change.
+    /// Number of frames that may wait to be received, and to be sent: a power of two, which the device may change.
     pub descriptors: u16,
-    /// How long to wait for a link, if at all. Without one the port is open all the same, which a warning says.
+    /// Time to wait for a link, if any. Without a link the port is opened all the same, with a warning.
     pub link: Duration,
-    /// Whether buffers are in huge pages, where enough are free. The first port of a process decides for all.
+    /// True if buffers are to be in huge pages, provided that enough are free. The first port of a process decides for
+    /// all.
     pub huge_pages: bool,
-    /// Whether frames for others are taken, too, where the driver can.
+    /// True if frames for other addresses are to be received, too, provided that the driver supports it.
     pub promiscuous: bool,
 }
 
@@ -29,25 +30,25 @@ impl Default for Options {
     }
 }
 
-/// A device and what it is opened with.
+/// A device, and the settings for opening it.
 pub(crate) struct Device {
     pub(crate) text: CString,
     pub(crate) settings: Settings,
 }
 
-/// Drivers that copy whatever comes, or hand it on, and say of themselves that 1518 bytes are the most.
+/// Drivers that copy any frame, or hand it on, but report 1518 bytes as their limit.
 const LAX: [&str; 5] = ["net_memif", "net_ring", "net_af_packet", "net_pcap", "net_null"];
-/// What memif and AF_PACKET take at least.
+/// Smallest buffer that memif and AF_PACKET accept, in bytes.
 const SMALLEST: u32 = 2048;
-/// In front of a frame in a ring of AF_PACKET's (`TPACKET2_HDRLEN`, linux/if_packet.h), rounded up.
+/// Bytes before a frame in a ring of AF_PACKET (`TPACKET2_HDRLEN`, linux/if_packet.h), rounded up.
 const PACKET_HEADER: u32 = 64;
-/// Bytes of an Ethernet header.
+/// Length of an Ethernet header in bytes.
 pub(crate) const ETHERNET: u32 = 14;
-/// What memif assumes (Memif Poll Mode Driver, Network Interface Controller Drivers), where nothing else is known.
+/// MTU that memif assumes (Memif Poll Mode Driver, Network Interface Controller Drivers) if nothing else is known.
 const ORDINARY_MTU: u16 = 1500;
 
 impl Device {
-    /// Reads a device's name, and adds to its arguments what follows from the options.
+    /// Parses a device's name, and adds the arguments that follow from the options.
     pub(crate) fn new(device: &str, options: &Options) -> Result<Self, DpdkError> {
         let wrong = |why| DpdkError::Name { device: device.into(), why };
         let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
@@ -70,8 +71,8 @@ impl Device {
                     return Err(wrong("with zero-copy=yes a peer reads DPDK's own memory, and no other"));
                 }
                 mtu = options.mtu.unwrap_or(ORDINARY_MTU).into();
-                // A frame is in one buffer: up to DPDK 26 the driver does not clear the mark of those that go on in the
-                // next (f7a52200d4, "fix descriptor Tx flags corruption").
+                // A frame is in one buffer: up to DPDK 26 the driver does not clear the mark of frames that continue in
+                // the next one (f7a52200d4, "fix descriptor Tx flags corruption").
                 add("bsize", (mtu + ETHERNET).next_multiple_of(64).max(SMALLEST));
                 add("rsize", descriptors.ilog2());
             }
@@ -104,7 +105,7 @@ impl Device {
     }
 }
 
-/// The MTU that is asked for, if the interface has it: it is not ours to change.
+/// Returns the requested MTU, if the interface's is as large: this process does not change the interface.
 fn interface_mtu(interface: &str, options: &Options) -> Result<u16, DpdkError> {
     let failed = |error| DpdkError::Interface { interface: interface.into(), error };
     let present = kernel_mtu(interface).map_err(failed)?;
@@ -114,12 +115,12 @@ fn interface_mtu(interface: &str, options: &Options) -> Result<u16, DpdkError> {
     }
 }
 
-/// What the kernel says (netdevice(7)). The loopback's 65,536 is told as one less.
+/// Returns the MTU that the kernel reports (netdevice(7)). The loopback's 65,536 is returned as one less.
 fn kernel_mtu(interface: &str) -> io::Result<u16> {
     use rustix::net::{AddressFamily, SocketType, socket};
     use std::os::fd::AsRawFd;
     let socket = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-    // SAFETY: names and numbers, of which all zeros is one.
+    // SAFETY: the type consists of names and numbers, for which all zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if interface.len() >= request.ifr_name.len() {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
@@ -127,11 +128,11 @@ fn kernel_mtu(interface: &str) -> io::Result<u16> {
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from.cast_signed();
     }
-    // SAFETY: the request is one, with a name that ends in a zero.
+    // SAFETY: the request is a valid one, with a name that ends in a zero.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has written this part.
+    // SAFETY: the kernel has written this part of the union.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     Ok(u16::try_from(mtu).unwrap_or(u16::MAX))
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use thalweg_arena::HugePagesLock;
 
-/// Which DPDK it is.
+/// Version of DPDK.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Version(String);
 
@@ -19,45 +19,45 @@ impl fmt::Display for Version {
     }
 }
 
-/// The DPDK that ports are opened with. Nothing is started.
+/// Returns the version of the DPDK that ports are opened with. Starts nothing.
 ///
 /// # Errors
-/// There is none here, or there was none where the program was built: with what to do about it.
+/// There is no DPDK on this machine, or there was none where the program was built; the text includes the remedy.
 pub fn available() -> Result<Version, String> {
     let shim = shim().map_err(|error| error.to_string())?;
-    // SAFETY: the answer is a constant string.
+    // SAFETY: the returned pointer is that of a constant string.
     let version = unsafe { (shim.version)() };
     // SAFETY: as above.
     let version = unsafe { CStr::from_ptr(version) };
     Ok(Version(version.to_string_lossy().into_owned()))
 }
 
-/// The environment, once it is started. Whoever holds it is the only one who opens, closes or changes ports.
+/// The environment, once it is started. Its holder is the only one who opens, closes or changes ports.
 pub(crate) struct Environment {
     pub(crate) shim: &'static Shim,
     _alone: MutexGuard<'static, ()>,
-    /// Until its first port has taken its buffers.
+    /// Held until the first port has taken its buffers.
     _huge_pages: Option<HugePagesLock>,
 }
 
-/// Bytes of memory, in MiB, where there are no huge pages: addresses at first, and pages as they are touched.
+/// Size of DPDK's memory in MiB without huge pages: only addresses at first, and pages as they are touched.
 const ORDINARY: &str = "1024";
-/// An adapter that there is not. A list of adapters that may be used keeps DPDK from all others, and one that is named
-/// later can still be added; `--no-pci` would forbid that, too.
+/// Address of a PCI adapter that does not exist. A list of allowed adapters keeps DPDK from all others, and one that is
+/// named later can still be added; `--no-pci` would forbid that, too.
 const NOBODY: &str = "ffff:ff:1f.7";
 
 impl Environment {
-    /// Starts it, if it is not started. Its memory is in huge pages where the first port wants that, and its buffers fit into
-    /// those that are free. `physical`: the first device reads memory by physical addresses.
+    /// Starts the environment, if it is not started. Its memory is in huge pages if the first port requests that, and
+    /// its buffers fit into those that are free. `physical`: the first device reads memory by physical addresses.
     pub(crate) fn enter(huge_pages: bool, settings: &Settings, physical: bool) -> Result<Self, DpdkError> {
         static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
         let shim = shim()?;
         let alone = alone();
         let huge_pages_lock = (huge_pages && STARTED.get().is_none()).then(HugePagesLock::acquire).flatten();
         let started = STARTED.get_or_init(|| {
-            // SAFETY: it reads the settings, and nothing else.
+            // SAFETY: the function reads the settings, and nothing else.
             let bytes = huge_pages.then(|| unsafe { (shim.port_bytes)(settings) });
-            // In a thread of its own, which ends: EAL pins whoever starts it.
+            // In a thread of its own, which ends: EAL pins the thread that starts it.
             let start = || start(shim, bytes, physical);
             std::thread::scope(|scope| scope.spawn(start).join()).unwrap_or_else(|_| Err("the thread panicked".into()))
         });
@@ -68,13 +68,13 @@ impl Environment {
     }
 }
 
-/// To be held by whoever opens, closes or changes ports.
+/// Acquires the lock for opening, closing or changing ports.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `bytes`: what the first port takes, where that is to be in huge pages.
+/// Starts EAL. `bytes`: size of the first port's buffers, if they are to be in huge pages.
 fn start(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<(), String> {
     let free = bytes.map(|bytes| (bytes, free_huge_pages()));
     let huge = free.is_some_and(|(bytes, free)| free >= bytes);
@@ -94,24 +94,24 @@ fn start(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<(), String> 
     tracing::debug!("starting DPDK: {}", arguments.join(" "));
     let owned: Vec<CString> =
         arguments.into_iter().map(|argument| CString::new(argument).expect("no zero in it")).collect();
-    // EAL may change the order of what it is given, and keeps some of it: the program's name.
+    // EAL may change the order of its arguments, and keeps some of them: the program's name.
     let pointers: Vec<*mut c_char> = owned.into_iter().map(CString::into_raw).chain([std::ptr::null_mut()]).collect();
     let pointers: &'static mut [*mut c_char] = pointers.leak();
     let count = c_int::try_from(pointers.len() - 1).expect("a dozen");
     forget_said();
-    // SAFETY: `count` strings and a null pointer behind them, all of which stay. Nobody else starts it.
+    // SAFETY: `count` strings followed by a null pointer, all of which are leaked. No other thread starts EAL.
     match unsafe { (shim.start)(count, pointers.as_mut_ptr(), log) } {
         0 => Ok(()),
         error => Err(format!("{}{}", std::io::Error::from_raw_os_error(-error), said())),
     }
 }
 
-/// What the environment is started with (EAL parameters, Getting Started Guide for Linux).
+/// Returns the arguments for starting the environment (EAL parameters, Getting Started Guide for Linux).
 fn arguments(huge: bool, physical: bool) -> Vec<String> {
     let mut arguments: Vec<String> = [
         "thalweg",
         "--no-telemetry",
-        // Addresses on the bus are those of the process: an arena is at one place for both. Not without an IOMMU.
+        // Addresses on the bus are those of the process: an arena has the same address for both. Not without an IOMMU.
         if physical { "--iova-mode=pa" } else { "--iova-mode=va" },
         "--allow",
         NOBODY,
@@ -119,19 +119,19 @@ fn arguments(huge: bool, physical: bool) -> Vec<String> {
     .map(Into::into)
     .into();
     arguments.push(format!("--file-prefix=thalweg-{}", std::process::id()));
-    // One thread, which runs where it may now.
+    // One thread, which may run where this one may.
     arguments.push(format!("--lcores=0@({})", processors()));
-    // No file that is shared with other processes, so nothing is left, whatever ends this one.
+    // No file that is shared with other processes, so nothing is left, however this one ends.
     if huge {
         arguments.push("--in-memory".into());
     } else {
-        // Memory without huge pages is never a file; EAL does not take both.
+        // Memory without huge pages is never a file; EAL does not accept both options.
         arguments.extend(["--no-shconf", "--no-huge", "-m", ORDINARY].map(Into::into));
     }
     arguments
 }
 
-/// Those that the calling thread may run on, as a list with commas.
+/// Returns the processors that the calling thread may run on, as a list with commas.
 fn processors() -> String {
     let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
     let all: Vec<String> =
@@ -139,7 +139,7 @@ fn processors() -> String {
     if all.is_empty() { "0".into() } else { all.join(",") }
 }
 
-/// Bytes.
+/// Returns the size of the free huge pages, in bytes.
 fn free_huge_pages() -> u64 {
     let sizes = Path::new("/sys/kernel/mm/hugepages").read_dir();
     let free = |entry: std::fs::DirEntry| {
@@ -150,7 +150,7 @@ fn free_huge_pages() -> u64 {
     sizes.into_iter().flatten().flatten().filter_map(free).max().unwrap_or(0)
 }
 
-/// Lines that are kept.
+/// Number of error lines that are kept.
 const KEPT: usize = 4;
 
 fn lines() -> MutexGuard<'static, VecDeque<String>> {
@@ -158,11 +158,11 @@ fn lines() -> MutexGuard<'static, VecDeque<String>> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What DPDK logs goes where everything else goes; its errors are kept for the one that is about to be told.
+/// Forwards DPDK's log to the program's; keeps error lines for the error that is about to be reported.
 extern "C" fn log(level: c_int, bytes: *const c_char, length: usize) {
-    /// `RTE_LOG_ERR`
+    /// Log level `RTE_LOG_ERR`.
     const ERROR: c_int = 4;
-    // SAFETY: the shim hands over as many bytes, for as long as this call takes.
+    // SAFETY: the shim passes `length` bytes, which are valid during this call.
     let bytes = unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), length) };
     for line in String::from_utf8_lossy(bytes).lines().map(str::trim).filter(|line| !line.is_empty()) {
         tracing::debug!(target: "dpdk", "{line}");
@@ -176,18 +176,18 @@ extern "C" fn log(level: c_int, bytes: *const c_char, length: usize) {
     }
 }
 
-/// From here on, what DPDK says belongs to what is done next.
+/// Clears the kept error lines: those that follow belong to the next operation.
 pub(crate) fn forget_said() {
     lines().clear();
 }
 
-/// What DPDK has said, with a colon in front; nothing, if it said nothing.
+/// Returns the kept error lines, after a colon; an empty string if there are none.
 pub(crate) fn said() -> String {
     let lines = lines();
     if lines.is_empty() { String::new() } else { format!(": {}", Vec::from_iter(lines.iter().cloned()).join("; ")) }
 }
 
-/// Makes the calling thread known to DPDK, until it ends: its buffers then come from a cache of its own.
+/// Registers the calling thread with DPDK, until it ends: its buffers then come from a cache of its own.
 pub(crate) fn register_thread(shim: &'static Shim) {
     struct Known(Option<&'static Shim>);
     impl Known {

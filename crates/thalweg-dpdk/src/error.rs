@@ -1,74 +1,74 @@
-//! Why a port cannot be opened.
+//! Reasons why a port cannot be opened.
 
 use std::io;
 use thiserror::Error;
 
-/// What DPDK comes from.
+/// Command that installs DPDK.
 pub(crate) const REMEDY: &str = "apt-get install dpdk librte-meta-net librte-meta-mempool";
 
-/// Why a port cannot be opened.
+/// Reason why a port cannot be opened.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum DpdkError {
-    /// Where the program was compiled there was no DPDK.
+    /// The program was compiled without DPDK.
     #[error("this program was built without DPDK: install libdpdk-dev (22.11 or later) and build it again")]
     NotBuilt,
-    /// Here there is none, or not the one that the program was compiled for.
+    /// DPDK is not installed here, or not the version that the program was compiled for.
     #[error("DPDK cannot be loaded ({why}): {REMEDY}")]
     NotInstalled {
-        /// What the loader said.
+        /// Error of the loader.
         why: String,
     },
     /// The shim cannot be loaded from memory.
     #[error("{doing}, which DPDK's functions are called from: {error}")]
     Load {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
     /// DPDK's environment (EAL) cannot be started. It is not tried again in this process.
     #[error("starting DPDK: {why}")]
     Start {
-        /// What DPDK said.
+        /// Error of DPDK.
         why: String,
     },
-    /// The device's name is not one.
+    /// The device's name is not valid.
     #[error("{device:?} is no device of DPDK's: {why}")]
     Name {
-        /// The name.
+        /// Name of the device.
         device: String,
-        /// What is wrong with it.
+        /// Problem with the name.
         why: &'static str,
     },
-    /// The frames would be longer than the interface behind the device takes.
+    /// The frames would be longer than the interface of the device allows.
     #[error("{interface} has an MTU of {present}, not {wanted}: ip link set {interface} mtu {wanted}")]
     Mtu {
-        /// The kernel's interface.
+        /// Name of the kernel's interface.
         interface: String,
-        /// Its MTU.
+        /// MTU of the interface.
         present: u16,
-        /// What was asked for.
+        /// MTU that was requested.
         wanted: u16,
     },
-    /// The kernel knows nothing of the interface behind the device.
+    /// The kernel cannot report on the interface of the device.
     #[error("asking for the MTU of {interface}: {error}")]
     Interface {
-        /// The kernel's interface.
+        /// Name of the kernel's interface.
         interface: String,
-        /// The kernel's answer.
+        /// Error of the kernel.
         error: io::Error,
     },
     /// The device cannot be opened.
     #[error("opening {device}: {doing}: {error}{said}")]
     Open {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// What was being done.
+        /// Operation that failed.
         doing: String,
-        /// DPDK's answer.
+        /// Error of DPDK.
         error: io::Error,
-        /// What DPDK has logged meanwhile, with a colon in front.
+        /// Error lines that DPDK has logged meanwhile, after a colon.
         said: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Links through a port: the three verbs over UDP and IPv4, past the kernel. The datagrams are those of UDP, so that the
-//! other end may have an ordinary socket.
+//! Links through a port: the three verbs over UDP and IPv4, past the kernel. The datagrams are those of UDP, so that
+//! the other end may have an ordinary socket.
 
 use crate::{DpdkError, DpdkPort, Options};
 use std::hash::{BuildHasher, RandomState};
@@ -15,12 +15,12 @@ use thalweg_link::{
 #[derive(Debug)]
 pub struct Dpdk;
 
-/// Makes `dpdk:HOST:PORT` an address of this process.
+/// Registers `dpdk:HOST:PORT` as a kind of address in this process.
 pub fn register() -> LinkKind {
     LinkKind::register(&Dpdk)
 }
 
-/// Where nobody listens for long (RFC 6335, dynamic ports): a source's port, and one that is to be chosen.
+/// Ports without permanent listeners (RFC 6335, dynamic ports): for a source's port, and for one that is to be chosen.
 const CHOSEN: std::ops::Range<u16> = 49152..65535;
 
 impl Transport for Dpdk {
@@ -46,12 +46,14 @@ impl Transport for Dpdk {
         if own.port() == 0 {
             own.set_port(chosen());
         }
-        // What all sources may send at a time waits here, and the device takes as many as it can.
+        // Datagrams that all sources may send at a time wait here, and the device limits the number to what it
+        // supports.
         builder_over(open(adapter, own, Options { descriptors: 4096, ..Options::default() })?, watch)
     }
 }
 
-/// A port for datagrams through an adapter, at one of its addresses; for who receives others' than a link's.
+/// Opens a port for datagrams through an adapter, at one of its addresses; for receivers of datagrams other than a
+/// link's.
 ///
 /// # Errors
 /// The adapter cannot be driven.
@@ -59,7 +61,7 @@ pub fn datagrams(adapter: &Adapter, at: SocketAddrV4) -> Result<EthernetPort<Dpd
     open(adapter, at, Options { descriptors: 4096, ..Options::default() })
 }
 
-/// A port for datagrams through an adapter.
+/// Opens a port for datagrams through an adapter.
 fn open(adapter: &Adapter, own: SocketAddrV4, options: Options) -> Result<EthernetPort<DpdkPort>, LinkError> {
     let failed = |error: DpdkError| LinkError::Unusable {
         doing: format!("speaking by {}", adapter.device),

@@ -11,15 +11,16 @@ use thalweg_pci::Held;
 
 /// Memory that one port may read.
 ///
-/// A view may be of another mapping than the one that was registered: the process that made an arena looks at it
-/// through its own import, which it cannot write, and VFIO takes only what can be written (it maps for both directions:
-/// `vfio_type1_dma_mem_map`, lib/eal/linux/eal_vfio.c). So an arena is known by its file, and pieces are read where the
-/// registered mapping has them.
+/// A view may belong to another mapping than the registered one: the process that made an arena reads it through its
+/// own import, which it cannot write, and VFIO accepts only writable memory (it maps for both directions:
+/// `vfio_type1_dma_mem_map`, lib/eal/linux/eal_vfio.c). So an arena is identified by its file, and pieces are read at
+/// their place in the registered mapping.
 pub(crate) struct Admitted {
-    /// Belongs to the port, and is valid until that is closed.
+    /// Memory of the shim, which belongs to the port, and is valid until the port is closed.
     memory: NonNull<shim::Memory>,
     length: usize,
-    /// Mappings of that file that were seen, the registered one first. Keeping them keeps their addresses theirs.
+    /// Mappings of that file that were seen, the registered one first. Keeping them ensures that their addresses are
+    /// not reused.
     mappings: Vec<Arc<Arena>>,
 }
 
@@ -27,7 +28,7 @@ impl Admitted {
     /// Lets a port read an arena.
     ///
     /// # Safety
-    /// `port` is open, and nobody else opens, closes or changes ports meanwhile.
+    /// `port` is open, and no other thread opens, closes or changes ports meanwhile.
     pub(crate) unsafe fn new(
         shim: &'static Shim,
         port: NonNull<shim::Port>,
@@ -40,7 +41,7 @@ impl Admitted {
         let mapping = arena.mapping();
         let owner = Box::into_raw(owner);
         let mut error: c_int = 0;
-        // SAFETY: the caller says that the port is open. The mapping is there as long as the owner lives, which is
+        // SAFETY: the caller guarantees that the port is open. The mapping exists as long as the owner lives, which is
         // until the port gives it back.
         let memory = unsafe {
             let start = mapping.cast_mut().cast::<c_void>();
@@ -49,14 +50,14 @@ impl Admitted {
         match NonNull::new(memory) {
             Some(memory) => Ok(Self { memory, length: mapping.len(), mappings: vec![Arc::clone(arena)] }),
             None => {
-                // SAFETY: it comes from a box, and the shim has not kept it.
+                // SAFETY: the pointer comes from a box, and the shim has not kept it.
                 drop(unsafe { Box::from_raw(owner) });
                 Err(io::Error::from_raw_os_error(error))
             }
         }
     }
 
-    /// Whether it is this arena, through whichever mapping.
+    /// Returns true if this is the arena, through any mapping of it.
     pub(crate) fn is(&mut self, arena: &Arc<Arena>) -> bool {
         if self.mappings.iter().any(|known| Arc::ptr_eq(known, arena)) {
             return true;
@@ -68,10 +69,10 @@ impl Admitted {
         same
     }
 
-    /// Where a view into this arena begins.
+    /// Returns the memory of a view into this arena, and the offset at which the view begins.
     ///
     /// # Panics
-    /// It does not lie within what was registered.
+    /// The view does not lie within the registered memory.
     pub(crate) fn place(&self, view: Piece<'_>) -> (NonNull<shim::Memory>, usize) {
         let end = view.offset() + view.len();
         assert!(end <= self.length, "a piece up to byte {end} of an arena of {} bytes", self.length);
@@ -84,17 +85,17 @@ struct Owner {
     shim: &'static Shim,
     arena: Arc<Arena>,
     _registration: Registration,
-    /// Where a device reads by physical addresses.
+    /// The arena's physical addresses, for a device that reads by them.
     _held: Option<Held>,
 }
 
-/// How many owners each arena has, by its address: DPDK learns of it once.
+/// Number of owners of each arena, by its address: each arena is registered with DPDK once.
 static OWNERS: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 
 impl Owner {
     fn new(shim: &'static Shim, arena: &Arc<Arena>, held: Option<Held>) -> io::Result<Self> {
         let (mapping, page) = (arena.mapping(), page(arena));
-        // Of the first byte of each page, of those that it is told of.
+        // One address for each page of the size that DPDK is given: that of its first byte.
         let step = page / PAGE;
         let mut addresses: Option<Vec<u64>> =
             held.as_ref().map(|held| held.addresses().iter().step_by(step).copied().collect());
@@ -103,8 +104,8 @@ impl Owner {
         let count = owners.entry(mapping.addr()).or_insert(0);
         if *count == 0 {
             let length = mapping.len().next_multiple_of(page);
-            // SAFETY: a mapping that stays until it is forgotten, in whole pages, which DPDK does not know. Addresses are
-            // copied: one for each page, where there are any.
+            // SAFETY: a mapping that stays until it is forgotten, in whole pages, which DPDK does not know yet.
+            // Addresses are copied: one for each page, if there are any.
             let answer = unsafe { (shim.learn)(mapping.cast_mut().cast(), length, page, addresses) };
             if answer != 0 {
                 owners.remove(&mapping.addr());
@@ -124,7 +125,7 @@ impl Drop for Owner {
         *count -= 1;
         if *count == 0 {
             owners.remove(&mapping.addr());
-            // SAFETY: as it was learned, and no port reads there any more.
+            // SAFETY: the same range as was learned, and no port reads there any more.
             let answer = unsafe { (self.shim.forget)(mapping.cast_mut().cast(), mapping.len().next_multiple_of(page)) };
             if answer != 0 {
                 tracing::warn!("DPDK does not forget an arena: {}", io::Error::from_raw_os_error(-answer));
@@ -133,13 +134,14 @@ impl Drop for Owner {
     }
 }
 
-/// Bytes of an arena's pages. Those that the kernel has put together by itself may be taken apart again.
+/// Returns the size of an arena's pages in bytes. Huge pages that the kernel has merged by itself do not count: they
+/// may be split again.
 fn page(arena: &Arena) -> usize {
     if arena.backing() == Backing::Reserved { 2 << 20 } else { PAGE }
 }
 
-/// The port gives an owner back.
+/// Called when the port gives an owner back.
 extern "C" fn give_back(owner: *mut c_void) {
-    // SAFETY: it comes from `Box::into_raw`, and is given back once.
+    // SAFETY: the pointer comes from `Box::into_raw`, and is given back once.
     drop(unsafe { Box::from_raw(owner.cast::<Owner>()) });
 }

@@ -1,4 +1,4 @@
-//! The port.
+//! A port of DPDK: an adapter, or a virtual device.
 
 use crate::DpdkError;
 use crate::device::{Device, ETHERNET, Options};
@@ -16,30 +16,30 @@ use thalweg_arena::{Arena, Piece};
 use thalweg_frames::{Counters, FramesError, RawIo};
 use thalweg_pci::{has_iommu, share_container};
 
-/// Frames in a burst (`BURST` in `shim/shim.h`).
+/// Number of frames in a burst (`BURST` in `shim/shim.h`).
 const BURST: u32 = 64;
 
-/// A port of DPDK's: an adapter, or a virtual device.
+/// A port of DPDK: an adapter, or a virtual device.
 ///
-/// Dropped, it lets go of the device. What it was given and has not sent is lost.
+/// Releases the device when it is dropped. Frames that it has taken and not yet sent are lost then.
 pub struct DpdkPort {
     shim: &'static Shim,
-    /// Open until this is dropped.
+    /// The shim's port, open until this is dropped.
     port: NonNull<shim::Port>,
     device: String,
     facts: Facts,
     memories: Vec<Admitted>,
-    /// Frames and bytes that have gone to the shim; its own part is in its statistics.
+    /// Counters of frames and bytes passed to the shim; the device's own counters are in its statistics.
     counters: Counters,
-    /// Frames that the shim has taken and not yet sent.
+    /// Number of frames that the shim has taken and not yet sent.
     taken: u64,
     joined: u64,
-    /// A thread has begun to drive it.
+    /// True once a thread has begun to drive the port.
     driven: bool,
 }
 
-// SAFETY: the shim's port belongs to nobody else and may be used from any thread, one at a time. `&self` reaches only
-// functions that read what the device has counted.
+// SAFETY: the shim's port is owned by this value alone and may be used from any thread, one at a time. `&self` reaches
+// only functions that read the device's counters.
 unsafe impl Send for DpdkPort {}
 
 impl DpdkPort {
@@ -55,7 +55,7 @@ impl DpdkPort {
         let mut facts = Facts::default();
         let (mut doing, mut error): (_, c_int) = (ptr::null(), 0);
         forget_said();
-        // SAFETY: the environment is started, and ours alone for now.
+        // SAFETY: the environment is started, and locked by this thread for now.
         let port = unsafe {
             (shim.open)(
                 wanted.text.as_ptr(),
@@ -66,7 +66,7 @@ impl DpdkPort {
             )
         };
         let Some(port) = NonNull::new(port) else {
-            // SAFETY: a constant string.
+            // SAFETY: the pointer is that of a constant string.
             let doing = unsafe { CStr::from_ptr(doing) }.to_string_lossy().into_owned();
             let error = io::Error::from_raw_os_error(error);
             return Err(DpdkError::Open { device: name.into(), doing, error, said: said() });
@@ -97,13 +97,13 @@ impl DpdkPort {
         Ok(port)
     }
 
-    /// Whether there is a link: a cable with somebody at the other end, a peer that has connected.
+    /// Returns true if there is a link: a cable with a partner at the other end, a peer that has connected.
     pub fn link(&self) -> bool {
         // SAFETY: the port is open.
         unsafe { (self.shim.link)(self.port.as_ptr()) != 0 }
     }
 
-    /// Waits until there is a link. False where there was none in all that time.
+    /// Waits until there is a link. Returns false if there was none within `longest`.
     pub fn wait_for_link(&self, longest: Duration) -> bool {
         let begun = Instant::now();
         loop {
@@ -117,7 +117,7 @@ impl DpdkPort {
         }
     }
 
-    /// Says which thread drives it, and warns where that is far away.
+    /// Logs which thread drives the port, and warns if it is far from the device.
     fn tell_placement(&self) {
         let Ok((processor, node)) = current_processor() else { return };
         // SAFETY: the environment is started, since there is a port.
@@ -134,17 +134,17 @@ impl DpdkPort {
         }
     }
 
-    /// The NUMA node that the device is at, where it is at one in particular.
+    /// Returns the NUMA node of the device; `None` if it belongs to none in particular.
     pub fn node(&self) -> Option<u32> {
         u32::try_from(self.facts.node).ok()
     }
 
-    /// Whether frames are sent in pieces, from where these lie. Where not, pieces are copied.
+    /// Returns true if frames are sent in pieces, from where these lie; otherwise pieces are copied.
     pub fn gathers(&self) -> bool {
         self.facts.gathers != 0
     }
 
-    /// Frames that came in several pieces, and were copied into one.
+    /// Returns the number of frames that came in several pieces, and were copied into one.
     pub fn joined(&self) -> u64 {
         self.joined
     }
@@ -161,9 +161,9 @@ impl RawIo for DpdkPort {
             tracing::warn!("{} is at NUMA node {node}, and sends from memory of node {its}", self.device);
         }
         let _alone = alone();
-        // SAFETY: the port is open, and we are alone.
+        // SAFETY: the port is open, and this thread has the lock.
         let admitted = unsafe { Admitted::new(self.shim, self.port, memory, self.facts.physical != 0) };
-        // A device that cannot read it is most likely one behind an IOMMU, and the mapping one that cannot be written.
+        // A device that cannot read it is most likely behind an IOMMU, with a mapping that cannot be written.
         let doing = || {
             format!("letting {} read {memory:?} (of an arena that was made here, register that itself)", self.device)
         };
@@ -199,7 +199,8 @@ impl RawIo for DpdkPort {
         let mut places = tracing::enabled!(tracing::Level::TRACE).then(Places::default);
         let wanted = places.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
         // SAFETY: the port is open; the head is copied before the call returns; the piece lies within the memory, which
-        // stays until the device has read it. Whoever writes there changes what is sent, and nothing else.
+        // stays until the device has read it. A concurrent write there changes the content of the frame, and nothing
+        // else.
         let answer =
             unsafe { (self.shim.take)(self.port.as_ptr(), head.as_ptr(), head_length, memory, at, length, wanted) };
         for (address, length) in places.iter().flat_map(Places::parts) {
@@ -239,7 +240,7 @@ impl RawIo for DpdkPort {
         // SAFETY: the port is open.
         let count = unsafe { (self.shim.receive)(self.port.as_ptr(), &raw mut frames) };
         for at in 0..count {
-            // SAFETY: there are `count` of them, until the shim is told that we are done.
+            // SAFETY: there are `count` frames, valid until `done` is called.
             let frame = unsafe { frames.add(at as usize) };
             // SAFETY: as above.
             let frame = unsafe { *frame };
@@ -247,7 +248,7 @@ impl RawIo for DpdkPort {
                 frame.bytes
             } else {
                 self.joined += 1;
-                // SAFETY: one of those that have come.
+                // SAFETY: `at` is the index of one of the received frames.
                 unsafe { (self.shim.join)(self.port.as_ptr(), at) }
             };
             if bytes.is_null() {
@@ -255,12 +256,12 @@ impl RawIo for DpdkPort {
                 continue;
             }
             self.counters.received += 1;
-            // SAFETY: so many bytes, in a buffer that is ours until the shim is told that we are done, or in the one
-            // for joined frames until the next is joined.
+            // SAFETY: `length` bytes, in a buffer that is ours until `done` is called, or in the one for joined frames
+            // until the next is joined.
             each(unsafe { std::slice::from_raw_parts(bytes, frame.length as usize) });
         }
-        // SAFETY: the port is open, and no slice of a frame is left. Had `each` panicked, it would be done with the
-        // next burst, or at the end.
+        // SAFETY: the port is open, and no slice of a frame is left. If `each` panics, this is done with the next
+        // burst, or at the end.
         unsafe { (self.shim.done)(self.port.as_ptr()) };
         Ok(count == BURST)
     }
@@ -285,7 +286,7 @@ impl RawIo for DpdkPort {
     }
 }
 
-/// What it is and where, for people.
+/// Describes the port for people: driver, addresses, NUMA node.
 impl fmt::Display for DpdkPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Facts { mac, mtu, node, driver, gathers, physical, .. } = &self.facts;
@@ -308,12 +309,12 @@ impl Drop for DpdkPort {
     fn drop(&mut self) {
         register_thread(self.shim);
         let _alone = alone();
-        // SAFETY: the port is open, is not used after this, and we are alone.
+        // SAFETY: the port is open, is not used after this, and this thread has the lock.
         unsafe { (self.shim.close)(self.port.as_ptr()) }
     }
 }
 
-/// The processor that this thread runs on, and its NUMA node.
+/// Returns the processor that this thread runs on, and its NUMA node.
 fn current_processor() -> io::Result<(u32, u32)> {
     let (mut processor, mut node): (u32, u32) = (0, 0);
     // SAFETY: getcpu(2) writes two numbers.
@@ -326,24 +327,24 @@ fn share(container: c_int, has_iommu: bool) {
     if container < 0 {
         return;
     }
-    // SAFETY: DPDK keeps it open as long as the process lives.
+    // SAFETY: DPDK keeps the descriptor open as long as the process lives.
     let container = unsafe { BorrowedFd::borrow_raw(container) };
     if let Err(error) = share_container(container, has_iommu) {
         tracing::warn!("other devices do not share DPDK's VFIO container: {error}");
     }
 }
 
-/// linux/mempolicy.h: of the page at an address, its node.
+/// Flags of get_mempolicy(2) (linux/mempolicy.h) for the node of the page at an address.
 const MPOL_F_NODE: c_int = 1;
 const MPOL_F_ADDR: c_int = 2;
 
-/// The NUMA node that an arena's first page is at.
+/// Returns the NUMA node of an arena's first page.
 fn node_of(arena: &Arena) -> io::Result<u32> {
     let mut node: c_int = 0;
     let nobody = ptr::null_mut::<libc::c_ulong>();
     let start = arena.mapping().cast::<u8>();
     let flags = MPOL_F_NODE | MPOL_F_ADDR;
-    // SAFETY: get_mempolicy(2) writes one number, and looks at a page that is mapped.
+    // SAFETY: get_mempolicy(2) writes one number, and inspects a page that is mapped.
     let answer = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut node, nobody, 0, start, flags) };
     if answer == 0 { Ok(node.cast_unsigned()) } else { Err(io::Error::last_os_error()) }
 }

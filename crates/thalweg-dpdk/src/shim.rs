@@ -1,4 +1,4 @@
-//! The shim: what it can do, and how it gets into the process.
+//! The shim: its functions, and how it is loaded into the process.
 
 use crate::DpdkError;
 use rustix::fs::MemfdFlags;
@@ -7,10 +7,10 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
-/// What the compiler made of `shim/shim.c`: nothing, where there was no DPDK.
+/// Shared object compiled from `shim/shim.c`; empty if there was no DPDK.
 static BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/shim.so"));
 
-/// The shim, loaded for as long as the process lives.
+/// Returns the shim, which is loaded for as long as the process lives.
 pub(crate) fn shim() -> Result<&'static Shim, DpdkError> {
     // An attempt that failed costs little, and may succeed when DPDK has been installed meanwhile.
     static LOADED: OnceLock<&'static Shim> = OnceLock::new();
@@ -30,24 +30,24 @@ fn load() -> Result<&'static Shim, DpdkError> {
     let mut file = std::fs::File::from(file);
     file.write_all(BYTES).map_err(|error| DpdkError::Load { doing, error })?;
     let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no zero in it");
-    // SAFETY: the shared object is our own and runs nothing when it is loaded; DPDK's, which it needs, register their
-    // drivers and log types in lists of their own.
+    // SAFETY: the shared object is our own and runs no code when it is loaded; DPDK's libraries, which it needs,
+    // register their drivers and log types in lists of their own.
     let object = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if object.is_null() {
         return Err(DpdkError::NotInstalled { why: loader_error() });
     }
-    // SAFETY: an open object, and a name.
+    // SAFETY: the object is open, and the name is a string.
     let table = unsafe { libc::dlsym(object, c"thalweg_dpdk".as_ptr()) };
     if table.is_null() {
         return Err(DpdkError::NotInstalled { why: loader_error() });
     }
-    // SAFETY: the object was compiled together with this file, from a header that says the same as `Shim`, and is never
-    // unloaded.
+    // SAFETY: the object was compiled together with this file, from a header that declares the same as `Shim`, and is
+    // never unloaded.
     Ok(unsafe { &*table.cast::<Shim>() })
 }
 
 fn loader_error() -> String {
-    // SAFETY: the answer is null, or a string that stays until this thread asks again.
+    // SAFETY: the returned pointer is null, or that of a string that stays until this thread's next call.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return "no reason given".into();
@@ -56,35 +56,35 @@ fn loader_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// A port of the shim's.
+/// A port of the shim.
 #[repr(C)]
 pub(crate) struct Port {
     opaque: [u8; 0],
 }
 
-/// Memory that a port of the shim's may read.
+/// Memory that a port of the shim may read.
 #[repr(C)]
 pub(crate) struct Memory {
     opaque: [u8; 0],
 }
 
-/// How a port is to be opened.
+/// Settings for opening a port.
 #[repr(C)]
 pub(crate) struct Settings {
-    /// 0: as the device has it.
+    /// Largest frame without its Ethernet header, in bytes; 0: the device's default.
     pub(crate) mtu: u32,
-    /// Bytes that the driver wants to have in a receive buffer, where it is more than a frame.
+    /// Number of bytes that the driver needs in a receive buffer, if more than a frame has.
     pub(crate) room: u32,
-    /// Whether the driver carries frames of any length, whatever it says is the longest.
+    /// True (not 0) if the driver carries frames of any length, despite the limit that it reports.
     pub(crate) lax: u32,
-    /// Whether frames for others are taken, too, where the driver can.
+    /// True (not 0) if frames for other addresses are to be received, too, provided that the driver supports it.
     pub(crate) all: u32,
-    /// Descriptors for frames that come, and for those that go.
+    /// Number of descriptors for received frames, and for sent ones.
     pub(crate) receive: u16,
     pub(crate) transmit: u16,
 }
 
-/// What an open port is like.
+/// Properties of an open port.
 #[repr(C)]
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Facts {
@@ -93,16 +93,16 @@ pub(crate) struct Facts {
     pub(crate) mtu: u32,
     /// NUMA node; -1: none in particular.
     pub(crate) node: i32,
-    /// Whether it takes a frame in pieces.
+    /// True (not 0) if the device takes a frame in pieces.
     pub(crate) gathers: i32,
-    /// Whether it reads memory by physical addresses.
+    /// True (not 0) if the device reads memory by physical addresses.
     pub(crate) physical: i32,
-    /// Whether it takes frames for others, too.
+    /// True (not 0) if the device receives frames for other addresses, too.
     pub(crate) all: i32,
     pub(crate) driver: [u8; 32],
 }
 
-/// A frame that has come.
+/// A frame that was received.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Frame {
@@ -111,7 +111,7 @@ pub(crate) struct Frame {
     pub(crate) pieces: u32,
 }
 
-/// Where on the bus a device reads a piece: the first parts of it.
+/// Addresses on the bus at which a device reads the first parts of a piece.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Places {
@@ -121,13 +121,13 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Addresses and lengths.
+    /// Returns addresses and lengths of the parts.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (u64, u32)> {
         self.addresses.into_iter().zip(self.lengths).take(self.count as usize)
     }
 }
 
-/// What a device has counted.
+/// Counters of a device.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct Statistics {
@@ -135,12 +135,12 @@ pub(crate) struct Statistics {
     pub(crate) damaged: u64,
 }
 
-/// What `take` says: taken, taken and copied, or no room.
+/// Results of `take`: taken, or taken and copied; any other means no room.
 pub(crate) const TAKEN: c_int = 0;
 pub(crate) const COPIED: c_int = 1;
 
-/// Its functions (`shim/shim.h`). A port is used by one thread at a time; `start`, `open`, `close` and `admit` are
-/// called one at a time.
+/// Functions of the shim (`shim/shim.h`). A port is used by one thread at a time; `start`, `open`, `close` and `admit`
+/// are called one at a time.
 #[repr(C)]
 pub(crate) struct Shim {
     pub(crate) version: unsafe extern "C" fn() -> *const c_char,

@@ -1,6 +1,6 @@
-//! The camera's description of its features (GenICam), and where in its memory they lie.
+//! The camera's description of its features (GenICam), and the addresses of their registers.
 
-/// Where the description begins in the camera's memory.
+/// Address at which the description begins in the camera's memory.
 pub(crate) const DESCRIPTION: u32 = 0x1_0000;
 pub(crate) const WIDTH: u32 = 0xa000;
 pub(crate) const HEIGHT: u32 = 0xa004;
@@ -15,14 +15,14 @@ pub(crate) const PTP_LATCH: u32 = 0xa024;
 pub(crate) const PTP_STATUS: u32 = 0xa028;
 pub(crate) const CHUNKS: u32 = 0xa02c;
 pub(crate) const WIDE: u32 = 0xa030;
-/// The states of PTP (IEEE 1588, as SFNC names them), numbered from 0.
+/// States of PTP (IEEE 1588, as SFNC names them), numbered from 0.
 pub(crate) const PTP_STATES: [&str; 9] =
     ["Initializing", "Faulty", "Disabled", "Listening", "PreMaster", "Master", "Passive", "Uncalibrated", "Slave"];
 
-/// The names that a feature's values have.
+/// Names and numbers of a feature's values.
 type Entries<'a> = &'a [(&'a str, u32)];
 
-/// The description of a camera without faults.
+/// Returns the description of a camera without faults.
 pub(crate) fn xml() -> String {
     let mut nodes = String::new();
     let mut register = |name: &str, address: u32| {

@@ -1,14 +1,14 @@
 //! A GigE Vision camera in software, for tests: control by registers, features by a description, frames in packets, and
 //! the faults that cameras have, when a test asks for them.
 //!
-//! It sends a frame when [`EmulatedCamera::expose`] is called, so that a test decides which trigger it sees. A frame's
-//! pixels begin with the number of its trigger.
+//! It sends a frame when [`EmulatedCamera::expose`] is called, so that the test decides which triggers the camera
+//! receives. A frame's pixels begin with the number of its trigger.
 //!
 //! # Files
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `description` | The camera's description of its features (GenICam), and where in its memory they lie |
+//! | `description` | The camera's description of its features (GenICam), and the addresses of their registers |
 #![forbid(unsafe_code)]
 
 mod description;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Where a camera listens.
+/// UDP port on which a camera listens.
 const PORT: u16 = 3956;
 const CAPABILITY: u32 = 0x0934;
 const HEARTBEAT: u32 = 0x0938;
@@ -36,36 +36,36 @@ const STREAM_ADDRESS: u32 = 0x0d18;
 const FIRE_TEST: u32 = 1 << 31;
 /// Bytes of the IP and UDP headers.
 const OUTSIDE: usize = 28;
-/// Frames that it can send again.
+/// Number of frames kept for sending again.
 const KEPT: usize = 32;
-/// The identifiers of its chunks: the image, the time, the number of the trigger.
+/// Identifiers of the camera's chunks: the image, the time, the number of the trigger.
 pub const CHUNK_IDS: [u32; 3] = [0x1000, 0x2001, 0x2002];
 
-/// How a camera is made.
+/// Properties of an emulated camera.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The address that it has, of this machine.
+    /// Address of the camera, which this machine must have.
     pub address: Ipv4Addr,
-    /// Pixels in a row: 8 at least, where the trigger's number is.
+    /// Pixels in a row: 8 at least, which hold the trigger's number.
     pub width: u32,
-    /// Rows.
+    /// Number of rows of pixels.
     pub height: u32,
-    /// Whether it sends packets again.
+    /// True if it sends packets again on request.
     pub resends: bool,
-    /// Nanoseconds that its clock is ahead of TAI, and how much faster it goes, in parts per million.
+    /// Nanoseconds by which its clock is ahead of TAI, and drift of its clock in parts per million.
     pub clock: (i64, i64),
-    /// The state of PTP that it states, by its name in SFNC.
+    /// State of PTP that it reports, by its name in SFNC.
     pub ptp: &'static str,
-    /// The longest heartbeat that it takes, in milliseconds.
+    /// Longest heartbeat that it accepts, in milliseconds.
     pub longest_heartbeat: u32,
-    /// Its description, where it is not the usual one.
+    /// Feature description; `None` for the usual one.
     pub description: Option<Vec<u8>>,
-    /// What its leaders say that frames are, where that is not an image.
+    /// Payload type in its leaders; `None` for an image.
     pub payload_kind: Option<u16>,
 }
 
 impl Settings {
-    /// A camera with images of 64 × 48 pixels.
+    /// Returns the settings of a camera with images of 64 × 48 pixels.
     pub fn at(address: Ipv4Addr) -> Self {
         Self {
             address,
@@ -81,7 +81,7 @@ impl Settings {
     }
 }
 
-/// A camera. It is gone when this is dropped.
+/// An emulated camera, switched off when this is dropped.
 #[derive(Debug)]
 pub struct EmulatedCamera {
     shared: Arc<Shared>,
@@ -101,9 +101,9 @@ struct Shared {
 struct State {
     memory: Vec<u8>,
     is_plugged: bool,
-    /// The number of the last frame.
+    /// Number of the last frame.
     block: u64,
-    /// Frames that can be sent again: their number and packets.
+    /// Frames that can be sent again: number and packets of each.
     kept: VecDeque<(u64, Vec<Vec<u8>>)>,
     resent: u64,
     heard: Instant,
@@ -113,7 +113,7 @@ impl EmulatedCamera {
     /// Switches a camera on.
     ///
     /// # Errors
-    /// Its address is not of this machine, or has a camera already.
+    /// This machine does not have the address, or another camera uses it.
     pub fn start(settings: Settings) -> io::Result<Self> {
         let socket = UdpSocket::bind((settings.address, PORT))?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
@@ -133,13 +133,13 @@ impl EmulatedCamera {
         Ok(Self { shared, control: Some(control) })
     }
 
-    /// Whether it is to send what it sees.
+    /// Returns true if the camera has been started, and would send frames.
     pub fn is_acquiring(&self) -> bool {
         let state = self.shared.state();
         state.is_plugged && state.long(at::ACQUISITION) == 1 && state.long(STREAM_PORT) != 0
     }
 
-    /// Waits until it is to send what it sees. False where that takes longer than `timeout`.
+    /// Waits until the camera has been started. Returns false if that takes longer than `timeout`.
     pub fn wait_until_acquiring(&self, timeout: Duration) -> bool {
         let begun = Instant::now();
         while !self.is_acquiring() {
@@ -151,15 +151,16 @@ impl EmulatedCamera {
         true
     }
 
-    /// Sees trigger `trigger` at `time`, nanoseconds of TAI, and sends the frame but for those packets that `is_lost`
-    /// says: 0 is the leader, the last one the trailer. Does nothing where it is not acquiring.
+    /// Exposes a frame for trigger `trigger` at `time`, nanoseconds of TAI, and sends its packets except those for
+    /// which `is_lost` returns true: 0 is the leader, the last one the trailer. Does nothing if the camera is not
+    /// acquiring.
     pub fn expose(&self, trigger: u64, time: u64, is_lost: impl Fn(usize) -> bool) {
         if !self.is_acquiring() {
             return;
         }
         let mut state = self.shared.state();
         let is_wide = state.long(at::WIDE) == 1;
-        // Numbers of 16 bits leave 0 out.
+        // 16-bit numbers skip 0.
         state.block = if !is_wide && state.block == 0xffff { 1 } else { state.block + 1 };
         let (block, kind) = (state.block, self.shared.settings.payload_kind);
         let packets = self.shared.packets(&state, trigger, time, kind);
@@ -173,18 +174,18 @@ impl EmulatedCamera {
         }
     }
 
-    /// Counts a frame that it does not send.
+    /// Counts a frame without sending it.
     pub fn skip(&self) {
         let mut state = self.shared.state();
         state.block = if state.long(at::WIDE) == 0 && state.block == 0xffff { 1 } else { state.block + 1 };
     }
 
-    /// The number of its next frame is this plus one.
+    /// Sets the number of the last frame: that of the next one is one higher.
     pub fn count_from(&self, block: u64) {
         self.shared.state().block = block;
     }
 
-    /// Loses its network and its power: all that it was told is forgotten.
+    /// Cuts network and power: all settings are lost.
     pub fn unplug(&self) {
         let mut state = self.shared.state();
         state.is_plugged = false;
@@ -193,31 +194,31 @@ impl EmulatedCamera {
         state.kept.clear();
     }
 
-    /// Is back.
+    /// Restores network and power.
     pub fn plug(&self) {
         self.shared.state().is_plugged = true;
     }
 
-    /// States another state of PTP.
+    /// Sets the reported state of PTP.
     ///
     /// # Panics
-    /// Where SFNC has no state of this name.
+    /// SFNC has no state of this name.
     pub fn set_ptp(&self, name: &str) {
         let value = ptp_state(name);
         self.shared.state().set(at::PTP_STATUS, value);
     }
 
-    /// The port that its stream goes to; 0: it does not.
+    /// Returns the port to which the stream is sent; 0: no stream.
     pub fn stream_port(&self) -> u16 {
         self.shared.state().stream_to().port()
     }
 
-    /// How many packets it has sent again.
+    /// Returns the number of packets that were sent again.
     pub fn resent(&self) -> u64 {
         self.shared.state().resent
     }
 
-    /// The heartbeat that it keeps.
+    /// Returns the heartbeat in effect.
     pub fn heartbeat(&self) -> Duration {
         Duration::from_millis(self.shared.state().long(HEARTBEAT).into())
     }
@@ -232,12 +233,12 @@ impl Drop for EmulatedCamera {
     }
 }
 
-/// The description of a camera without faults: GenICam's XML.
+/// Returns the description of a camera without faults: GenICam's XML.
 pub fn description() -> Vec<u8> {
     at::xml().into_bytes()
 }
 
-/// The pixels of the frame of a trigger.
+/// Returns the pixels of the frame of a trigger.
 pub fn pixels(trigger: u64, bytes: usize) -> Vec<u8> {
     let rest = (8..bytes as u64).map(|at| (at.wrapping_add(trigger) % 251) as u8);
     trigger.to_be_bytes().into_iter().chain(rest).collect()
@@ -248,7 +249,7 @@ fn ptp_state(name: &str) -> u32 {
     state.expect("a state of PTP").1
 }
 
-/// The memory of a camera that was just switched on.
+/// Returns the memory of a camera that was just switched on.
 fn memory(settings: &Settings) -> Vec<u8> {
     let xml = settings.description.clone().unwrap_or_else(description);
     let mut state = State {
@@ -319,10 +320,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What its clock shows at a time of TAI.
+    /// Returns the value of the camera's clock at a time of TAI, in nanoseconds.
     fn ticks(&self, time: u64) -> u64 {
         let (ahead, ppm) = self.settings.clock;
-        // It began to go wrong an hour ago at most: drift is counted from the last full hour.
+        // The drift restarts at each full hour of TAI, which keeps it small.
         let drift = (time % 3_600_000_000_000).cast_signed() / 1_000_000 * ppm;
         time.wrapping_add_signed(ahead + drift)
     }
@@ -339,7 +340,7 @@ impl Shared {
         }
     }
 
-    /// An application that is silent for longer than the heartbeat is gone.
+    /// Ends the control of an application that is silent for longer than the heartbeat.
     fn watch(&self) {
         let mut state = self.state();
         let heartbeat = Duration::from_millis(state.long(HEARTBEAT).into());
@@ -388,7 +389,7 @@ impl Shared {
         Some(head.into_iter().flat_map(u16::to_be_bytes).chain(payload).collect())
     }
 
-    /// A register is written.
+    /// Writes a register.
     fn set(&self, state: &mut State, address: u32, value: u32) {
         match address {
             HEARTBEAT => state.set(HEARTBEAT, value.min(self.settings.longest_heartbeat)),
@@ -410,7 +411,7 @@ impl Shared {
                     state.block = 0;
                 }
             }
-            // What only it says.
+            // Read-only registers.
             at::PTP_STATUS | at::PAYLOAD_SIZE => {}
             _ => {
                 state.set(address, value);
@@ -434,7 +435,7 @@ impl Shared {
         }
     }
 
-    /// The packets of a frame: leader, payload, trailer.
+    /// Returns the packets of a frame: leader, payload, trailer.
     fn packets(&self, state: &State, trigger: u64, time: u64, kind: Option<u16>) -> Vec<Vec<u8>> {
         let (is_wide, has_chunks) = (state.long(at::WIDE) == 1, state.long(at::CHUNKS) == 1);
         let head = |packet: u32, kind: u8| -> Vec<u8> {

@@ -1,29 +1,29 @@
-//! What TCP counts, per network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat`.
+//! TCP's counters of a network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat`.
 
 use crate::LabError;
 use crate::network::Namespace;
 use std::fs::File;
 use std::io::{Read, Seek};
 
-/// TCP's counters of a host.
+/// Values of a host's TCP counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Segments sent again, for whatever reason.
+    /// Number of retransmitted segments, for any reason.
     pub(crate) retransmissions: u64,
-    /// Retransmission timeouts.
+    /// Number of retransmission timeouts.
     pub(crate) timeouts: u64,
-    /// Tail loss probes, which may be segments sent again and counted there too.
+    /// Number of tail loss probes, which may be retransmissions and counted there, too.
     pub(crate) tail_loss_probes: u64,
-    /// Segments sent again after acknowledgements that showed a gap.
+    /// Number of segments retransmitted after acknowledgements that showed a gap.
     pub(crate) fast: u64,
-    /// Segments sent again behind the one that timed out.
+    /// Number of segments retransmitted after the one that timed out.
     pub(crate) after_timeout: u64,
-    /// Segments of which the receiver said (DSACK, RFC 2883) that it had them already.
+    /// Number of segments that the receiver reported (DSACK, RFC 2883) as already received.
     pub(crate) needless: u64,
 }
 
 impl Counts {
-    /// What was counted since.
+    /// Returns the increase since `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         Self {
             retransmissions: self.retransmissions.saturating_sub(before.retransmissions),
@@ -36,7 +36,7 @@ impl Counts {
     }
 }
 
-/// Where a namespace's counters are read, from any other.
+/// Files with a namespace's counters, which can be read from any other namespace.
 #[derive(Debug)]
 pub(crate) struct Counters {
     snmp: File,
@@ -44,7 +44,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Opens them. An open file belongs to the namespace it was opened in.
+    /// Opens the files of a namespace. An open file belongs to the namespace it was opened in.
     pub(crate) fn open(space: &Namespace) -> Result<Self, LabError> {
         let open = |name: &str| {
             let path = format!("/proc/thread-self/net/{name}");
@@ -53,7 +53,7 @@ impl Counters {
         space.enter(|| Ok(Self { snmp: open("snmp")?, netstat: open("netstat")? }))?
     }
 
-    /// Reads them.
+    /// Reads the counters.
     pub(crate) fn read(&mut self) -> Result<Counts, LabError> {
         let read = |file: &mut File| {
             let mut text = String::new();
@@ -68,15 +68,15 @@ impl Counters {
             timeouts: value(&netstat, "TcpExt:", "TCPTimeouts"),
             tail_loss_probes: value(&netstat, "TcpExt:", "TCPLossProbes"),
             fast: value(&netstat, "TcpExt:", "TCPFastRetrans"),
-            // tcp_xmit_retransmit_queue in net/ipv4/tcp_output.c; the first one is counted as a timeout only.
+            // tcp_xmit_retransmit_queue in net/ipv4/tcp_output.c; the first segment is counted as a timeout only.
             after_timeout: value(&netstat, "TcpExt:", "TCPSlowStartRetrans"),
-            // Kernels before 5.10 count the reports only, which may each be of several.
+            // Kernels before 5.10 count reports only, each of which may be of several segments.
             needless: value(&netstat, "TcpExt:", "TCPDSACKRecvSegs").max(value(&netstat, "TcpExt:", "TCPDSACKRecv")),
         })
     }
 }
 
-/// A counter by its name: a line of names is followed by a line of values, both with the same first word.
+/// Returns a counter by its name: a line of names is followed by a line of values, both with the same first word.
 fn value(text: &str, group: &str, name: &str) -> u64 {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };

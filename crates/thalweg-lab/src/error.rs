@@ -1,88 +1,88 @@
-//! Why a laboratory has no result.
+//! Reasons why a laboratory has no result.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 
-/// Why a scenario has no report.
+/// Reason why a scenario has no report.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LabError {
-    /// The scenario itself.
+    /// The scenario cannot be read or is not valid.
     #[error(transparent)]
     Scenario(#[from] crate::scenario::ScenarioError),
-    /// Of the scenario, what this laboratory cannot do though another can.
+    /// The scenario has a part that this laboratory cannot run, though another can.
     #[error(transparent)]
     Wrong(#[from] crate::scenario::Wrong),
-    /// A laboratory that cannot do this scenario, or is not to be had here.
+    /// The laboratory cannot run this scenario, or is not available here.
     #[error("{what} cannot be had here: {why}")]
     Unavailable {
-        /// What was asked for.
+        /// Name of the missing part.
         what: String,
-        /// Why, and what would mend it.
+        /// Reason, and what can be done.
         why: String,
     },
     /// A system call failed.
     #[error("{doing}: {error}")]
     Os {
-        /// What was being done, to what.
+        /// Action that failed, and its object.
         doing: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         #[source]
         error: io::Error,
     },
     /// A file cannot be used.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
     /// `ip` or `tc` refused.
     #[error("{command}: {said}")]
     Command {
-        /// What was run.
+        /// The command that was run.
         command: String,
-        /// What it said.
+        /// Error output of the command.
         said: String,
     },
     /// A node of the scenario ended with an error.
     #[error("{name}: {said}")]
     Node {
-        /// Which.
+        /// Name of the node.
         name: String,
-        /// Its last words.
+        /// Last lines of the node's error output.
         said: String,
     },
-    /// A builder was killed, as the scenario says, and the others did not go on.
+    /// A builder was killed, as the scenario specifies, and the other nodes did not continue.
     #[error("{} killed, as the scenario says, and the others did not go on without: {then}", were(dead))]
     Death {
-        /// Who was killed.
+        /// Names of the killed nodes.
         dead: Vec<String>,
-        /// What became of the others.
+        /// Error of the other nodes.
         then: Box<Self>,
     },
-    /// Something that was to end did not.
+    /// Something did not end within its time limit.
     #[error("{what} did not end within {} and was killed", humantime::format_duration(*limit))]
     Limit {
-        /// What.
+        /// Name of what did not end.
         what: String,
-        /// How long it was given.
+        /// Limit of its time.
         limit: Duration,
     },
-    /// The virtual machine.
+    /// The virtual machine failed.
     #[error(transparent)]
     Boot(#[from] crate::kernel::BootError),
-    /// Its kernel.
+    /// The virtual machine's kernel cannot be built.
     #[error(transparent)]
     Kernel(#[from] crate::kernel::KernelError),
-    /// What the machine inside said of its own failure.
+    /// The scenario failed inside the virtual machine; its error is the text.
     #[error("in the virtual machine: {0}")]
     Guest(String),
-    /// Interrupted.
+    /// The run was interrupted.
     #[error("interrupted")]
     Interrupted,
 }
@@ -92,19 +92,19 @@ fn were(names: &[String]) -> String {
 }
 
 impl LabError {
-    /// For `map_err`: what was being done.
+    /// Returns a conversion for `map_err` that adds the action that failed.
     pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
         let doing = doing.into();
         move |error| Self::Os { doing, error: error.into() }
     }
 
-    /// For `map_err`: which file it was.
+    /// Returns a conversion for `map_err` that adds the file.
     pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::File { path, error }
     }
 
-    /// Whether what was asked for is at fault, not what became of it.
+    /// True if the request is at fault, not its execution.
     pub fn is_usage(&self) -> bool {
         matches!(self, Self::Scenario(_) | Self::Wrong(_) | Self::Unavailable { .. })
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How late timers of an ordinary kernel are, and a little more.
+/// Lateness of an ordinary kernel's timers, with a margin.
 const SLACK: Duration = Duration::from_micros(250);
 
 pub(crate) fn run(scenario: &Scenario, directory: &Path, stop: &AtomicBool) -> Result<Report, LabError> {
@@ -20,10 +20,10 @@ pub(crate) fn run(scenario: &Scenario, directory: &Path, stop: &AtomicBool) -> R
     Rig { laboratory: "host", directory, prefix: &prefix, timing, limit, stop }.run(scenario)
 }
 
-/// What all namespaces' names begin with; the number of the process that made them follows.
+/// Prefix of all namespaces' names; the number of the process that made them follows.
 const PREFIX: &str = "thalweg-";
 
-/// Takes down what processes that were killed have left.
+/// Deletes the namespaces of processes that were killed.
 fn sweep() {
     for entry in std::fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -34,7 +34,7 @@ fn sweep() {
     }
 }
 
-/// Whether this host can do it.
+/// Fails if this host cannot run the scenario.
 fn can(scenario: &Scenario) -> Result<(), LabError> {
     let unavailable = |what: &str, why: String| Err(LabError::Unavailable { what: what.to_owned(), why });
     if !rustix::process::geteuid().is_root() {
@@ -69,7 +69,7 @@ fn can(scenario: &Scenario) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Tries a kind of queue in a namespace of its own.
+/// Creates a kind of queue in a namespace of its own, as a test.
 fn probe(queue: &str) -> Result<(), LabError> {
     let space = Namespace::named(format!("{PREFIX}{}-probe", std::process::id()));
     batch("ip", &format!("netns add {}\n", space.name()))?;

@@ -1,37 +1,37 @@
-//! A virtual laboratory: N sources and M builders behind switches, rehearsed before any hardware is bought.
+//! A virtual laboratory: N sources and M builders behind switches, tested before any hardware is bought.
 //!
-//! A [`Scenario`] says what network there is, what it carries and how long it is looked at; a [`Laboratory`] runs it
-//! and returns a [`Report`]:
+//! A [`Scenario`] describes a network, its traffic and the measured time; a [`Laboratory`] runs it and returns a
+//! [`Report`]:
 //!
 //! - *virtual*: Linux's own TCP and Thalweg's own programs, in a User-Mode Linux [`kernel`] under virtual time.
-//!   Processors take no time there; only links and timers do. Needs no privilege and no hardware, and the host's load
-//!   does not matter.
+//!   Processors take no time there; only links and timers do. No privilege and no hardware is needed, and the host's
+//!   load does not matter.
 //! - *host*: the same programs in network namespaces of this host, in real time.
 //! - *ns3*: a model of both in the network simulator [ns-3](ns3), for a second opinion.
-//! - *model*: Thalweg's own event builder in a simulated network of queues, without sockets: for hundreds of builders, and for
-//!   what is to be tried a hundred times.
+//! - *model*: Thalweg's own event builder in a simulated network of queues, without sockets: for hundreds of builders,
+//!   and for experiments that are repeated a hundred times.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `scenario` | The scenario: a network of senders behind switches, what they send, and how long it is looked at |
-//! | `topology` | The topology that a scenario's nodes run: sources and builders with Thalweg's own defaults wherever the scenario does not say otherwise |
-//! | `network` | The scenario's network, made of network namespaces: every host and every switch one, a veth pair for each cable |
-//! | `queue` | Looks into a queue of the kernel: what waits in it, what it dropped, what went through |
+//! | `scenario` | The scenario: a network of senders behind switches, their traffic, and the measurement |
+//! | `topology` | The topology of a scenario's nodes: Thalweg's own defaults unless the scenario overrides them |
+//! | `network` | The scenario's network, made of network namespaces: one per host and switch, a veth pair per cable |
+//! | `queue` | Queries a queue of the kernel for its backlog, its drops and the bytes it sent |
 //! | `machine` | A scenario in the virtual machine: this program boots a kernel, and is the program that runs in it |
-//! | `kernel` | The kernel of the virtual laboratory: User-Mode Linux with time travel, built here once, kept, and booted as an ordinary process without privilege |
-//! | `rig` | A scenario on a Linux kernel, this one or the virtual machine's: makes the network, runs a node on each host, watches the queues, and puts together what was found |
+//! | `kernel` | The kernel of the virtual laboratory: User-Mode Linux with time travel |
+//! | `rig` | A scenario on a Linux kernel, this one or the virtual machine's |
 //! | `host` | A scenario in network namespaces of this host, in real time |
-//! | `ns3` | The same scenario in ns-3: a second opinion by TCPs that share no line with Linux's, and a laboratory for more senders than a kernel can be given |
-//! | `model` | A scenario as a model: Thalweg's own event builder, with its credits and its order of asking, in a network of FIFOs |
-//! | `counters` | What TCP counts, per network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat` |
-//! | `progress` | How far a scenario is: a small file in its directory, which the machine that runs it writes and whoever waits reads |
-//! | `report` | What a laboratory found: one shape for all of them |
-//! | `render` | A report as a page that needs nothing else: no server, no scripts, no fonts |
+//! | `ns3` | A scenario in ns-3: a second opinion by TCPs that share no line with Linux's |
+//! | `model` | A scenario as a model: Thalweg's own event builder in a network of FIFOs |
+//! | `counters` | TCP's counters of a network namespace: proc_net(5), `/proc/net/snmp` and `/proc/net/netstat` |
+//! | `progress` | Progress of a scenario: a small file in its directory |
+//! | `report` | Result of a laboratory: one type for all of them |
+//! | `render` | A report as a self-contained page: no server, no scripts, no fonts |
 //! | `sweep` | A sweep: one scenario with lists in it |
-//! | `reproduce` | Published measurements taken again in the laboratory: what was measured there, the sweeps that measure it here, what stands beside what, and which findings hold |
-//! | `error` | Why a laboratory has no result |
+//! | `reproduce` | Published measurements repeated in the laboratory |
+//! | `error` | Reasons why a laboratory has no result |
 #![forbid(unsafe_code)]
 
 mod counters;
@@ -63,7 +63,7 @@ use scenario::{MOST_RECEIVERS, MOST_SENDERS, Wrong};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// Who runs a scenario.
+/// Means of running a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Laboratory {
     /// The virtual machine.
@@ -71,15 +71,15 @@ pub enum Laboratory {
     Virtual,
     /// Network namespaces of this host.
     Host,
-    /// ns-3.
+    /// The network simulator ns-3.
     Ns3,
     /// A model around Thalweg's own event builder.
     Model,
 }
 
 impl Laboratory {
-    /// How many senders it takes. On a Linux kernel each is a process in a network namespace of its own, with memory of
-    /// its own.
+    /// Returns the largest number of senders. On a Linux kernel each is a process with memory of its own, in a network
+    /// namespace of its own.
     pub fn most_senders(self) -> u32 {
         match self {
             Self::Virtual | Self::Host => 512,
@@ -87,7 +87,7 @@ impl Laboratory {
         }
     }
 
-    /// How many receivers it takes.
+    /// Returns the largest number of receivers.
     pub fn most_receivers(self) -> u32 {
         match self {
             Self::Virtual | Self::Host | Self::Ns3 => 64,
@@ -130,12 +130,12 @@ impl std::str::FromStr for Laboratory {
     }
 }
 
-/// Runs a scenario. `directory` exists and is the run's own: the topology and what each node says are left there.
-/// `stop` ends it early; `progress` hears about a kernel that must be built first.
+/// Runs a scenario. `directory` exists and is the run's own: the topology and the output of each node are left there.
+/// `stop` ends the run early; `progress` is called if a kernel must be built first.
 ///
 /// # Errors
-/// Where the laboratory is not to be had or cannot do this scenario, or a part of it fails or does not end;
-/// [`LabError::Interrupted`] where it was stopped.
+/// Fails if the laboratory is not available or cannot run this scenario, or a part of it fails or does not end; with
+/// [`LabError::Interrupted`] if it was stopped.
 pub fn run(
     scenario: &Scenario,
     laboratory: Laboratory,
@@ -181,7 +181,7 @@ mod tests {
         let scenario = Scenario::parse("[network]\nsenders = 1000\n").unwrap();
         assert!(Laboratory::Ns3.takes(&scenario).is_ok());
         for laboratory in [Laboratory::Virtual, Laboratory::Host] {
-            // Nothing is built or made before.
+            // Refused before anything is built or created.
             let error = run(&scenario, laboratory, Path::new("/nowhere"), &AtomicBool::new(false), |_| {}).unwrap_err();
             assert!(error.is_usage());
             assert_eq!(

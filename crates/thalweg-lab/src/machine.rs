@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use thalweg_text::ByteSize;
 
-/// What the machine is asked, and what it answers, in the directory they share.
+/// Files of the request and the answer, in the directory that the machine shares.
 const SCENARIO: &str = "scenario.toml";
 const ANSWER: &str = "answer.json";
 
@@ -24,7 +24,7 @@ enum Answer {
     Error(String),
 }
 
-/// Outside: boots the machine and takes its answer.
+/// Boots the machine and returns its answer. Runs outside of it.
 pub(crate) fn run(
     scenario: &Scenario,
     kernel: &Kernel,
@@ -65,10 +65,10 @@ pub(crate) fn run(
     }
 }
 
-/// Inside: the program that runs in the machine.
+/// Runs the scenario inside the machine and writes the answer.
 ///
 /// # Errors
-/// Where the answer cannot be written. That the scenario failed is an answer.
+/// Fails if the answer cannot be written. The failure of a scenario is an answer.
 pub fn guest(directory: &Path) -> Result<(), LabError> {
     let answer = match inside(directory) {
         Ok(report) => Answer::Report(Box::new(report)),
@@ -82,7 +82,7 @@ pub fn guest(directory: &Path) -> Result<(), LabError> {
 fn inside(directory: &Path) -> Result<Report, LabError> {
     let scenario = Scenario::load(&directory.join(SCENARIO))?;
     // Bytes and packets that all of TCP, and the one processor, may hold: the machine has memory for them.
-    // Every congestion control may be a namespace's default: dctcp's receiver needs that.
+    // Every congestion control may be a namespace's default, as dctcp's receiver needs.
     let controls = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let controls = std::fs::read_to_string(controls).map_err(LabError::file(controls))?;
     for (name, value) in [
@@ -93,20 +93,20 @@ fn inside(directory: &Path) -> Result<Report, LabError> {
         let path = Path::new("/proc/sys").join(name);
         std::fs::write(&path, value).map_err(LabError::file(path))?;
     }
-    // Twice the run and a minute of the machine's time: more than the longest series of timeouts that still gets on.
-    // To find out what a link carries takes some thousand round trips.
+    // Twice the run and a minute of the machine's time: more than the longest series of timeouts that still makes
+    // progress. Calibrating a link takes some thousand round trips.
     let search = if scenario.measure.calibrate { 5000 * scenario.round_trip() } else { Duration::ZERO };
     let limit = 2 * (scenario.warm_up() + scenario.measured()) + Duration::from_secs(60) + search;
     let timing = Timing { slack: SLACK };
     Rig { laboratory: "virtual", directory, prefix: "", timing, limit, stop: &AtomicBool::new(false) }.run(&scenario)
 }
 
-/// How late timers are under time travel: the clock counts in steps of 256 ns, and a timer cannot be nearer than 500 ns
+/// Lateness of timers under time travel: the clock counts in steps of 256 ns, and a timer cannot be nearer than 500 ns
 /// (`TIMER_MULTIPLIER`, `TIMER_MIN_DELTA` in arch/um/include/linux/time-internal.h).
 const SLACK: Duration = Duration::from_nanos(1_000);
 
-/// How much memory the machine needs: kernel and programs, the nodes' own, and what TCP and the network hold of what is
-/// on the way (payload in pages, and about as much again around packets).
+/// Returns the memory that the machine needs: for kernel and programs, for the nodes, and for the data under way that
+/// TCP and the network hold (payload in pages, and about as much again around packets).
 fn memory(scenario: &Scenario) -> ByteSize {
     let network = &scenario.network;
     let hosts = u64::from(network.senders + network.receivers + 1);

@@ -1,10 +1,10 @@
-//! A scenario as a model: Thalweg's own event builder, with its credits and its order of asking, in a network of FIFOs.
-//! No sockets, no kernel, no processors.
+//! A scenario as a model: Thalweg's own event builder in a network of FIFOs. Credits and the order of fetches are the
+//! builder's; there are no sockets, no kernel, no processors.
 //!
-//! What is real is [`thalweg_build::Builder`]: the same code that a node runs, told the same things. What is a model is
-//! all around it: sources that always have more, links that carry frames at their rate, ports that drop what does not
-//! fit, and a transport that sends again what was dropped, a round trip later. It takes a small part of the time that
-//! the virtual machine takes, and hundreds of hosts.
+//! The [`thalweg_build::Builder`] is real: the same code that a node runs, with the same inputs. Everything around it
+//! is a model: sources that always have more, links that carry frames at their rate, ports that drop what does not fit,
+//! and a transport that sends again what was dropped, a round trip later. A run takes a small part of the virtual
+//! machine's time, and may have hundreds of hosts.
 
 mod source;
 mod wire;
@@ -21,10 +21,10 @@ use thalweg_build::{Builder, BuilderConfig, Check, Hold, Path, Window};
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, RunNumber, SourceId, record_len};
 use wire::{Calendar, Port, Time};
 
-/// Bytes of a message of the conversation.
+/// Bytes of a message between nodes.
 const MESSAGE: u64 = 64;
 
-/// What it lacks is refused.
+/// Fails if the scenario needs a feature that the model lacks.
 pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
     let Scenario { network, traffic, measure } = scenario;
     let stalls = network.unlike_receivers.iter().any(|receiver| receiver.stall.is_some() || receiver.dies.is_some());
@@ -44,7 +44,7 @@ pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
     }
 }
 
-/// Runs it.
+/// Runs the scenario.
 pub(crate) fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
     let begun = Instant::now();
     let mut world = World::new(scenario);
@@ -52,10 +52,10 @@ pub(crate) fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabE
     Ok(world.report(begun.elapsed()))
 }
 
-/// What happens.
+/// Event of the simulation.
 #[derive(Debug)]
 enum Happening {
-    /// A builder's word reaches a source.
+    /// A builder's message reaches a source.
     Said { source: usize, builder: usize, what: Said },
     /// A source's link can take its next frame.
     Free { source: usize },
@@ -63,13 +63,13 @@ enum Happening {
     AtPort(Frame),
     /// A frame reaches its builder.
     Arrives(Frame),
-    /// A builder's pace allows more.
+    /// A builder's pace allows more fetches.
     Ask { builder: usize },
     /// A source has its next event.
     Next { source: usize },
     /// The measurement begins.
     Warm,
-    /// It ends.
+    /// The measurement ends.
     End,
 }
 
@@ -83,26 +83,27 @@ enum Said {
 struct Frame {
     source: usize,
     builder: usize,
-    /// How many ports of its way it has passed.
+    /// Number of ports of its way that it has passed.
     passed: usize,
     what: Cargo,
-    /// Bytes of the conversation, and on the wire.
+    /// Number of bytes of messages and data, without the headers of the network.
     bytes: u64,
 }
 
 #[derive(Debug)]
 enum Cargo {
     Offer(Announcement),
-    /// So many bytes of a slot.
+    /// Number of bytes of a slot.
     Data(u64),
 }
 
 /// A builder's host.
 struct Host {
     builder: Builder,
-    /// For each source: what was asked for and has not come, in order: ticket, bytes, and whether these are its last.
+    /// Fetches of each source that have not been answered, in order: ticket, bytes, and whether they are the slot's
+    /// last.
     asked: Vec<VecDeque<(u64, u64, bool)>>,
-    /// The time it will be asked again.
+    /// Time at which the builder is to be asked for fetches again.
     asks: Option<Time>,
     payload: u64,
     /// Bytes of places that are being filled, now and at most.
@@ -116,21 +117,21 @@ struct World<'a> {
     calendar: Calendar<Happening>,
     sources: Vec<Source>,
     hosts: Vec<Host>,
-    /// In the order of [`Scenario::links`].
+    /// All ports, in the order of [`Scenario::links`].
     ports: Vec<Port>,
-    /// Where in it receivers' ports begin.
+    /// Index of the first receiver's port.
     downlinks: usize,
-    /// Payload bytes of a segment, and what a frame of it is longer on the wire.
+    /// Payload bytes of a segment, and the bytes that a frame adds to them on the wire.
     segment: u64,
     overhead: u64,
     delay: Time,
-    /// Messages that went either way.
+    /// Number of messages in both directions.
     messages: u64,
     warm: Marks,
     end: Marks,
 }
 
-/// What was counted up to a moment.
+/// Counters at a moment.
 #[derive(Debug, Default, Clone)]
 struct Marks {
     at: Time,
@@ -146,7 +147,7 @@ impl<'a> World<'a> {
         let (senders, receivers) = (network.senders as usize, network.receivers as usize);
         let memory = Memory::of(scenario);
         let segment = u64::from(network.mtu - TCP_IP);
-        // As `LinkConfig` has it: what is on the line without headers.
+        // As in `LinkConfig`: the rate on the line without headers.
         let wire = f64::from(network.mtu + 38);
         let path = |builder: usize| {
             let (rate, buffer) = scenario.port_for_credit(builder as u32);
@@ -155,7 +156,7 @@ impl<'a> World<'a> {
                 round_trip: scenario.round_trip().max(Duration::from_micros(50)),
                 buffer,
                 segment: segment as u32,
-                // As a node has it, with small slots or without.
+                // As in a node, with small slots or without.
                 unasked: buffer / 8,
             }
         };
@@ -262,7 +263,7 @@ impl<'a> World<'a> {
         self.wake(source);
     }
 
-    /// Has a source send, where its link is free.
+    /// Starts a source sending, if its link is free.
     fn wake(&mut self, source: usize) {
         if !self.sources[source].sending {
             self.sources[source].sending = true;
@@ -315,13 +316,13 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A frame leaves a port for the next one. Behind the last switch is the cable, with all of the delay.
+    /// Sends a frame from a port to the next one. The cable after the last switch has all of the delay.
     fn pass_on(&mut self, now: Time, frame: Frame) {
         let delay = if frame.passed + 1 == self.way(&frame).len() { self.delay } else { 0 };
         self.calendar.at(now + delay, Happening::AtPort(frame));
     }
 
-    /// The ports on a frame's way, the sender's own link first.
+    /// Returns the ports on a frame's way, the sender's own link first.
     fn way(&self, frame: &Frame) -> Vec<usize> {
         let Frame { source, builder, .. } = *frame;
         let senders = self.sources.len();
@@ -347,7 +348,7 @@ impl<'a> World<'a> {
                 frame.passed += 1;
                 self.pass_on(gone, frame);
             }
-            // Found missing, and sent again.
+            // The loss is detected, and the frame sent again.
             None => {
                 frame.passed = 1;
                 self.calendar.at(self.now + 2 * self.delay + 1000, Happening::AtPort(frame));
@@ -402,13 +403,13 @@ impl<'a> World<'a> {
         self.ask(builder);
     }
 
-    /// A builder's message goes to a source.
+    /// Sends a builder's message to a source.
     fn say(&mut self, source: usize, builder: usize, what: Said) {
         self.messages += 1;
         self.calendar.at(self.now + self.delay, Happening::Said { source, builder, what });
     }
 
-    /// A builder's turn.
+    /// Sends the fetches that a builder wants now, and schedules the next time it is asked.
     fn ask(&mut self, builder: usize) {
         let now = self.time();
         while self.hosts[builder].builder.next_closed().is_some() {}
@@ -421,7 +422,7 @@ impl<'a> World<'a> {
                 host.holds += u64::from(fetch.offer.bytes);
                 host.most_held = host.most_held.max(host.holds);
             }
-            // The message in front of the data that answers it counts too.
+            // The header before the data that answers it counts as a message, too.
             self.messages += 1;
             self.say(fetch.source, builder, Said::Fetch(bytes));
         }
@@ -518,7 +519,7 @@ impl<'a> World<'a> {
 }
 
 impl World<'_> {
-    /// What it takes to say who sends what.
+    /// Returns the cost of coordinating the senders.
     fn bookkeeping(&self, seconds: f64) -> Bookkeeping {
         let messages = (self.end.messages - self.warm.messages) as f64;
         let payload: u64 = self.end.payload.iter().sum::<u64>() - self.warm.payload.iter().sum::<u64>();
@@ -534,7 +535,7 @@ impl World<'_> {
         }
     }
 
-    /// The ports between switches.
+    /// Returns the results of the ports between switches.
     fn between(&self) -> Vec<report::Port> {
         let ports = self.sources.len()..self.downlinks;
         let port = |at: usize| report::Port {
@@ -546,7 +547,7 @@ impl World<'_> {
     }
 }
 
-/// A slot's bytes, as far as they matter: headers.
+/// Content of a slot, of which only the headers matter.
 struct Records {
     headers: Vec<(usize, [u8; HEADER_LEN])>,
     bytes: usize,
@@ -578,7 +579,7 @@ impl RecordBytes for Records {
         self.bytes
     }
 
-    /// Only headers are ever looked at.
+    /// Copies a header, as nothing but headers is ever read.
     fn copy_to(&self, at: usize, out: &mut [u8]) {
         let header =
             self.headers.iter().find(|(begins, _)| *begins == at).map_or([0; HEADER_LEN], |(_, header)| *header);
@@ -597,7 +598,7 @@ mod tests {
         run(&scenario, &AtomicBool::new(false)).unwrap()
     }
 
-    /// Nothing is dropped, no event incomplete, and so much of the ceiling is carried.
+    /// Checks that nothing is dropped, no event is incomplete, and this share of the ceiling is reached.
     fn carries(text: &str, share: f64) -> Report {
         let report = report(text);
         assert_eq!((report.whole_run.drops, report.events.incomplete), (0, 0), "{text}");
@@ -649,7 +650,8 @@ mod tests {
         }
     }
 
-    /// Messages for each fragment: an offer, a release, and for each piece a fetch and what is in front of its data.
+    /// Number of messages for each fragment: an offer, a release, and for each piece a fetch and the header of its
+    /// data.
     #[test]
     fn messages_grow_with_the_fragments_and_memory_with_the_peers() {
         let fabric = |hosts: u32| {

@@ -1,4 +1,4 @@
-//! The scenario's network, made of network namespaces: every host and every switch one, a veth pair for each cable.
+//! The scenario's network, made of network namespaces: one per host and switch, a veth pair per cable.
 //!
 //! ```text
 //!   sender-0                 switch                      receiver-0
@@ -10,33 +10,33 @@
 //!                           └─────────────────────────┘             └────────┘
 //! ```
 //!
-//! Senders that share an uplink are behind a switch of their own (`rack-N`), whose port to the switch of all is a
+//! Senders that share an uplink are behind a switch of their own (`rack-N`), whose port to the common switch is a
 //! [`tbf`](bucket) of the uplink's rate and buffer. In a tree, hosts are behind leaf switches (`leaf-N`), and these
-//! behind a core (`core`); each end of a trunk is such a port. What comes back over a trunk shares it with what others
-//! send there; from a rack's uplink it comes back without a queue.
+//! behind a core (`core`); each end of a trunk is such a port. Traffic back over a trunk shares it with the other
+//! hosts' traffic in that direction; traffic back over a rack's uplink has no queue.
 //!
-//! Each piece, and why it is faithful:
+//! The parts, and why each is faithful:
 //!
-//! - *Rates* are those of a real wire: a queue counts 14 bytes of Ethernet where a frame takes 38, so that it is given
-//!   (mtu + 14) / (mtu + 38) of the link's rate, and full frames leave as often as they do on the wire.
+//! - *Rates* are those of a real wire: a queue counts 14 bytes of Ethernet where a frame takes 38, so it is configured
+//!   to (mtu + 14) / (mtu + 38) of the link's rate, and full frames leave as often as they do on the wire.
 //! - *A sender's network card* is a `tbf` (tc-tbf(8)) with the link's rate and a bucket of one frame: at any load above
 //!   single frames, frames leave one after the other at the link's rate. TCP hands it segments of up to 64 KiB, as it
 //!   does to real cards; `tbf_enqueue` (net/sched/sch_tbf.c) cuts what is longer than its bucket into frames, as a
-//!   card's segmentation offload does, so that the switch sees nothing but frames of the MTU. Segments keep their owner
+//!   card's segmentation offload does, so that the switch receives only frames of the MTU. Segments keep their owner
 //!   while they wait there, so that TCP's small-queue limit works as with a real card.
 //! - *The switch* forwards IP packets between its ports. It is a router and not a bridge because `ip_rcv_core`
 //!   (net/ipv4/ip_input.c) takes packets off their senders' accounts: behind a bridge, TCP's small-queue limit would
 //!   also count what waits in the switch, which no real sender can see. All network cards have one hardware address and
-//!   `arp off`, so nobody needs to be found before the first packet.
-//! - *The receiver's port* first holds each packet for the delay and loses some (`netem`, tc-netem(8), whose order is
-//!   kept: a delay without jitter is a FIFO), then has a `tbf` with the port's rate, a bucket of one frame, and `limit`
-//!   bytes of buffer: `bfifo_enqueue` drops what does not fit. The frame on the wire is not in the buffer. That netem
-//!   is outside and tbf inside puts the delay in front of the queue, as cables of senders do, so that what is in flight
-//!   takes no room in the buffer.
+//!   `arp off`, so no address has to be resolved before the first packet.
+//! - *The receiver's port* first holds each packet for the delay and loses some (`netem`, tc-netem(8), which keeps the
+//!   order: a delay without jitter is a FIFO), then has a `tbf` with the port's rate, a bucket of one frame, and
+//!   `limit` bytes of buffer: `bfifo_enqueue` drops what does not fit. The frame on the wire is not in the buffer. With
+//!   netem outside and tbf inside, the delay comes before the queue, as with the cables of senders, so that data in
+//!   flight takes no room in the buffer.
 //! - *The way back* (acknowledgements, requests) has the delay and no queue: it carries a hundredth of the bytes.
-//! - *For dctcp* the port's buffer is a `red` (tc-red(8)) that marks every packet that finds more than K bytes in front
-//!   of it (Alizadeh and others, "Data Center TCP", SIGCOMM 2010: K of 20 frames at 1 Gbit/s and 65 at 10 Gbit/s; in
-//!   between and beyond in proportion to the rate, and no less than a seventh of the bandwidth-delay product).
+//! - *For dctcp* the port's buffer is a `red` (tc-red(8)) that marks every packet that finds more than K bytes queued
+//!   before it (Alizadeh and others, "Data Center TCP", SIGCOMM 2010: K of 20 frames at 1 Gbit/s and 65 at 10 Gbit/s;
+//!   in between and beyond in proportion to the rate, and no less than a seventh of the bandwidth-delay product).
 
 mod namespace;
 
@@ -51,41 +51,41 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use thalweg_text::{BitRate, size};
 
-/// Handle of the `tbf` that is in front of a link: `2:`.
+/// Handle of the `tbf` before a link: `2:`.
 pub(crate) const PORT: u16 = 2;
 
-/// A network. Its namespaces are taken down when it is dropped.
+/// A network. Its namespaces are deleted when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Network {
     switches: Vec<Switch>,
     pub(crate) senders: Vec<Host>,
     pub(crate) receivers: Vec<Host>,
     pub(crate) cross: Option<Host>,
-    /// What is in front of each link, in the order of [`Scenario::links`].
+    /// Queue before each link, in the order of [`Scenario::links`].
     pub(crate) ports: Vec<Port>,
 }
 
-/// A host.
+/// A host: a namespace with one network card.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) address: Ipv4Addr,
-    /// Its port's name in its switch.
+    /// Name of its port in its switch.
     port: String,
-    /// Its switch.
+    /// Index of its switch.
     at: usize,
     pub(crate) space: Namespace,
 }
 
-/// A switch.
+/// A switch: a namespace that forwards packets.
 #[derive(Debug)]
 struct Switch {
     space: Namespace,
-    /// The cable to the switch behind which all others are: its device's name here and there. That switch is the first.
+    /// Cable to the common switch, which is the first: names of its device in this switch and in that one.
     up: Option<(&'static str, String)>,
 }
 
-/// The queue in front of a link: a [`PORT`] on a device of a namespace.
+/// The queue before a link: a [`PORT`] on a device of a namespace.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) link: Link,
@@ -93,15 +93,15 @@ pub(crate) struct Port {
     pub(crate) device: String,
 }
 
-/// What differs between a machine where processors take no time and a real one.
+/// Properties in which a machine whose processors take no time differs from a real one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// How late timers are. A token bucket may send as much more at once as it would otherwise lose by that.
+    /// Lateness of timers. A token bucket may send as much more at once as it would otherwise lose by that.
     pub(crate) slack: std::time::Duration,
 }
 
 impl Network {
-    /// Makes it. `prefix` is in front of the namespaces' names.
+    /// Creates the network. The namespaces' names begin with `prefix`.
     pub(crate) fn new(scenario: &Scenario, prefix: &str, timing: Timing) -> Result<Self, LabError> {
         let Scenario { network, traffic, .. } = scenario;
         let space = |name: String| Namespace::named(format!("{prefix}{name}"));
@@ -119,7 +119,7 @@ impl Network {
             (None, Some(tree)) => ("core", (0..tree.leaves).map(|n| below(format!("leaf-{n}"))).collect()),
             (None, None) => ("switch", Vec::new()),
         };
-        // Behind the first switch are the others; hosts that are on none of these are on the first.
+        // The other switches follow the first; hosts that are on none of these are on the first.
         let beyond = |number: Option<u32>| number.map_or(0, |number| number + 1);
         let sender = |n| host(1, n, format!("sender-{n}"), beyond(scenario.rack_of(n).or(scenario.leaf_of(n))));
         let receiver = |n| host(2, n, format!("receiver-{n}"), beyond(scenario.leaf_of(n)));
@@ -127,7 +127,7 @@ impl Network {
             switches: [Switch { space: space(first.to_owned()), up: None }].into_iter().chain(lower).collect(),
             senders: (0..network.senders).map(sender).collect(),
             receivers: (0..network.receivers).map(receiver).collect(),
-            // Beside the first receiver, so that it meets the others nowhere but in front of it.
+            // Next to the first receiver, so that it meets other traffic only at that receiver's port.
             cross: (traffic.cross > 0).then(|| host(3, 0, "cross".to_owned(), beyond(scenario.leaf_of(0)))),
             ports: Vec::new(),
         };
@@ -140,14 +140,14 @@ impl Network {
         self.senders.iter().chain(&self.receivers).chain(&self.cross)
     }
 
-    /// Where each link of the scenario begins.
+    /// Returns the place at which each link of the scenario begins.
     fn ports(&self, scenario: &Scenario) -> Vec<Port> {
         let on = |switch: &Switch, device: &str| (switch.space.clone(), device.to_owned());
         let cards = self.senders.iter().map(|host| (host.space.clone(), "eth".to_owned()));
         let core = self.switches.first();
         let between = self.switches.iter().zip(core.into_iter().cycle()).flat_map(|(switch, core)| {
             let ends = switch.up.iter().flat_map(|(here, there)| [on(switch, here), on(core, there)]);
-            // Down to a rack there is no queue.
+            // There is no queue down to a rack.
             ends.take(if scenario.network.tree.is_some() { 2 } else { 1 }).collect::<Vec<_>>()
         });
         let down = self.receivers.iter().map(|host| on(&self.switches[host.at], &host.port));
@@ -163,7 +163,7 @@ impl Network {
         }
         batch("ip", &spaces)?;
         let mtu = scenario.network.mtu;
-        // Address, MTU and namespace of each end stand in front of it.
+        // Address, MTU and namespace of each end precede it.
         let end = |space: &Namespace| format!("mtu {mtu} address {CARD} netns {}", space.name());
         let mut links = String::new();
         let mut settings_of: Vec<String> = vec![String::new(); self.switches.len()];
@@ -232,21 +232,21 @@ impl Drop for Network {
     }
 }
 
-/// The hardware address of every network card: each is alone with its port.
+/// Hardware address of every network card, as each has a cable of its own.
 const CARD: &str = "02:00:00:00:00:01";
-/// What a switch calls its port towards the first switch. (`up` would be a word of ip.)
+/// Name of a switch's port towards the first switch. (`up` is a keyword of ip.)
 const UP: &str = "uplink";
-/// Bytes that may wait in a sender's network card. TCP's small-queue limit keeps them far below.
+/// Limit of the bytes that wait in a sender's network card. TCP's small-queue limit keeps them far below.
 const CARD_QUEUE: u64 = 1 << 30;
 
 impl Port {
-    /// What makes the queue.
+    /// Returns the commands of tc that create the queue.
     fn queue(&self, scenario: &Scenario, timing: Timing) -> String {
         let Scenario { network, traffic, .. } = scenario;
         let Link { kind, rate, buffer, .. } = &self.link;
         let name = &self.device;
         let bucket = bucket(scenario, *rate, timing, buffer.unwrap_or(CARD_QUEUE));
-        // All of the way's delay and losses are in front of the last port.
+        // All of the way's delay and losses are before the last port.
         let last = *kind == LinkKind::Down && !(network.delay.is_zero() && network.loss == 0.0);
         let mut lines = match last {
             false => format!("qdisc add dev {name} root handle {PORT}: {bucket}\n"),
@@ -259,8 +259,8 @@ impl Port {
             && let Some(buffer) = *buffer
         {
             let (mark, frame) = (marking(scenario, *rate, buffer), u64::from(scenario.frame()));
-            // A burst of as many packets as the least threshold holds is what makes tc choose the fastest of averages,
-            // one half of the present queue and one half of the past (tc_red_eval_ewma in iproute2).
+            // A burst of as many packets as the least threshold holds makes tc choose the fastest of averages, one half
+            // of the present queue and one half of the past (tc_red_eval_ewma in iproute2).
             let _ = writeln!(
                 lines,
                 "qdisc add dev {name} parent {PORT}:1 handle 3: red limit {buffer} min {mark} max {} avpkt {frame} burst {} probability 1 ecn bandwidth {}bit",
@@ -273,7 +273,7 @@ impl Port {
     }
 }
 
-/// Bytes in front of a packet from which on it is marked, for dctcp.
+/// Returns the number of queued bytes from which on a packet is marked, for dctcp.
 pub(crate) fn marking(scenario: &Scenario, rate: BitRate, buffer: u64) -> u64 {
     let gigabits = rate.0 as f64 * 1e-9;
     let frames = if gigabits <= 1.0 { 20.0 } else { 20.0 + 5.0 * (gigabits - 1.0) };
@@ -281,7 +281,7 @@ pub(crate) fn marking(scenario: &Scenario, rate: BitRate, buffer: u64) -> u64 {
     paper.max(scenario.bandwidth_delay() / 7).min(buffer / 2)
 }
 
-/// What a reader must know of the ports, in sentences.
+/// Returns notes on the ports for the reader of a report, in sentences.
 pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
     let Scenario { network, traffic, .. } = scenario;
     let mut notes = Vec::new();
@@ -314,18 +314,18 @@ fn bucket(scenario: &Scenario, rate: BitRate, timing: Timing, limit: u64) -> Str
 fn netem(scenario: &Scenario, loss: f64) -> String {
     let micros = scenario.network.delay.as_secs_f64() * 1e6;
     let loss = if loss > 0.0 { format!(" loss {}%", loss * 100.0) } else { String::new() };
-    // The limit is in packets and is never to be met: what is on the way is not in a queue.
+    // The limit is in packets and must never be reached: packets under way are not in a queue.
     format!("netem delay {micros:.3}us{loss} limit 100000000")
 }
 
-/// Settings of TCP on a host.
+/// Sets TCP's parameters on a host.
 fn tcp_settings(scenario: &Scenario) -> Result<(), LabError> {
     let buffers = tcp_buffer(scenario);
     let (receive, send) = (format!("4096 131072 {buffers}"), format!("4096 16384 {buffers}"));
     let control = scenario.traffic.control;
     let mut values = vec![("tcp_rmem", receive.as_str()), ("tcp_wmem", send.as_str()), ("tcp_no_metrics_save", "1")];
     if control.congestion == "dctcp" {
-        // The receiver's too: it echoes marks packet by packet.
+        // At the receiver, too, which echoes marks packet by packet.
         values.push(("tcp_congestion_control", "dctcp"));
     }
     if control.credit {
@@ -337,13 +337,13 @@ fn tcp_settings(scenario: &Scenario) -> Result<(), LabError> {
     settings(&values)
 }
 
-/// The most bytes a socket may hold: what is on the way and in the switch, four times. Half of it is bookkeeping
-/// (`tcp_adv_win_scale`), and slow start overshoots by two.
+/// Returns the size limit of a socket's buffer, in bytes: the data under way and in the switch, four times. Half of it
+/// is bookkeeping (`tcp_adv_win_scale`), and slow start overshoots by two.
 pub(crate) fn tcp_buffer(scenario: &Scenario) -> u64 {
     (4 * (scenario.bandwidth_delay() + scenario.buffers())).clamp(6 << 20, i32::MAX as u64)
 }
 
-/// Writes into `/proc/sys/net/ipv4` of the namespace this thread is in.
+/// Writes to `/proc/sys/net/ipv4` of the calling thread's namespace.
 fn settings(values: &[(&str, &str)]) -> Result<(), LabError> {
     for (name, value) in values {
         let path = Path::new("/proc/sys/net/ipv4").join(name);
@@ -352,7 +352,7 @@ fn settings(values: &[(&str, &str)]) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Runs `ip` or `tc` with one command a line.
+/// Runs `ip` or `tc` with one command per line.
 pub(crate) fn batch(program: &str, commands: &str) -> Result<(), LabError> {
     use std::io::Write as _;
     let described = format!("{program} -batch");
@@ -367,7 +367,7 @@ pub(crate) fn batch(program: &str, commands: &str) -> Result<(), LabError> {
         why: format!("{error}; on Debian: apt install iproute2"),
     })?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends early says why on standard error.
+        // A program that ends early reports why on standard error.
         let _ = stdin.write_all(commands.as_bytes());
     }
     let output = child.wait_with_output().map_err(LabError::os(described.clone()))?;

@@ -1,15 +1,15 @@
-//! The same scenario in ns-3: a second opinion by TCPs that share no line with Linux's, and a laboratory for more
-//! senders than a kernel can be given.
+//! A scenario in ns-3: a second opinion by TCPs that share no line with Linux's. It takes more senders than a kernel
+//! does.
 //!
 //! ns-3 (<https://www.nsnam.org>) is not part of Thalweg: an installed one is looked for, and the scenario's program
-//! (`ns3/incast.cc`) is compiled against it once. The network is the scenario's, by the same definitions: the queue in
-//! front of a receiver counts IP packets and 14 bytes of Ethernet and not the packet on the wire, links spend the time
+//! (`ns3/incast.cc`) is compiled against it once. The network is the scenario's, by the same definitions: the queue
+//! before a receiver counts IP packets and 14 bytes of Ethernet and not the packet on the wire, and links take the time
 //! of as many bytes, so that [`Scenario::ceiling`] holds here too. Senders and receivers are models of Thalweg's
 //! sources and builders: requests and answers over persistent TCP connections, and under `credit` the rule of
 //! `thalweg-build`'s scheduler with its constants.
 //!
-//! Where it is expected to disagree with Linux, and which settings are made to keep that little, is said in the
-//! report's [notes](Report::notes).
+//! The report's [notes](Report::notes) list where it is expected to disagree with Linux, and the settings that keep
+//! this small.
 
 mod compare;
 mod install;
@@ -29,12 +29,12 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Runs a scenario in ns-3. The first run with an ns-3 compiles the program, which takes some ten seconds. `stop` ends
-/// it early, as an error.
+/// it early, with an error.
 ///
 /// # Errors
 ///
-/// [`LabError::Unavailable`] where no ns-3 or no compiler is installed; [`LabError::Limit`] where it takes longer than
-/// `measure.wall_limit` once compiled; others where the program cannot be compiled or ends with an error.
+/// Fails with [`LabError::Unavailable`] if no ns-3 or no compiler is installed; with [`LabError::Limit`] if it takes
+/// longer than `measure.wall_limit` once compiled; with others if the program cannot be compiled or ends with an error.
 pub fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
     let begun = Instant::now();
     let ns3 = Ns3::find(stop)?;
@@ -51,7 +51,7 @@ pub fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
     Ok(report)
 }
 
-/// Refuses what `ns3/incast.cc` has no model of.
+/// Fails if the scenario needs a feature that `ns3/incast.cc` lacks.
 pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
     let Scenario { network, traffic, .. } = scenario;
     let sized = network.unlike.iter().position(|sender| sender.size.is_some() || sender.sizes.is_some());
@@ -76,7 +76,7 @@ pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
     }
 }
 
-/// The program's arguments for a scenario, as `ns3/incast.cc` names them.
+/// Returns the program's arguments for a scenario, as `ns3/incast.cc` names them.
 fn arguments(scenario: &Scenario) -> Vec<String> {
     let Scenario { network, traffic, .. } = scenario;
     let nanos = |time: Duration| time.as_nanos().to_string();
@@ -113,7 +113,7 @@ fn arguments(scenario: &Scenario) -> Vec<String> {
     all.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("--{name}={value}")).collect()
 }
 
-/// What ns-3 calls a congestion control of Linux.
+/// Returns the name in ns-3 of a congestion control of Linux.
 fn control(name: &str) -> &'static str {
     match name {
         "bic" => "TcpBic",
@@ -127,7 +127,7 @@ fn control(name: &str) -> &'static str {
         // Linux's westwood is Westwood+ (tcp_westwood.c).
         "westwood" => "TcpWestwoodPlus",
         // ns-3's NewReno grows in steps of bytes, its LinuxReno as tcp_reno_cong_avoid does.
-        // It has no window that follows the credit: the next best is one that nothing but losses makes smaller.
+        // It has no window that follows the credit: the closest is one that only losses reduce.
         "reno" | "thalweg" => "TcpLinuxReno",
         "bbr" => "TcpBbr",
         "dctcp" => "TcpDctcp",
@@ -135,17 +135,18 @@ fn control(name: &str) -> &'static str {
     }
 }
 
-/// Payload bytes that a socket holds: what Linux leaves of a buffer of that size for the window (`tcp_adv_win_scale`).
+/// Returns the payload bytes that a socket holds: the part of the buffer that Linux leaves for the window
+/// (`tcp_adv_win_scale`).
 fn socket(scenario: &Scenario) -> u64 {
     tcp_buffer(scenario) / 2
 }
 
-/// From one entry of the queue's history to the next: a thousand in all.
+/// Returns the time between two entries of the queue's history: a thousand in all.
 fn history_step(scenario: &Scenario) -> Duration {
     ((scenario.warm_up() + scenario.measured()) / 1000).max(Duration::from_nanos(1))
 }
 
-/// What ns-3 cannot model and what was set, in sentences.
+/// Returns notes on features that ns-3 cannot model and on its settings, in sentences.
 fn notes(scenario: &Scenario, ns3: &Ns3) -> Vec<String> {
     let Scenario { network, traffic, .. } = scenario;
     let version = &ns3.version;

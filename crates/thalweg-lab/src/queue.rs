@@ -1,5 +1,5 @@
-//! Looks into a queue of the kernel: what waits in it, what it dropped, what went through. One question and one answer
-//! of rtnetlink(7), cheap enough to be asked every few packets.
+//! Queries a queue of the kernel for its backlog, its drops and the bytes it sent. One request and one answer of
+//! rtnetlink(7), cheap enough to be repeated every few packets.
 
 use crate::LabError;
 use netlink_packet_core::{NLM_F_ECHO, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
@@ -12,18 +12,18 @@ use rustix::net::{
 };
 use std::time::Duration;
 
-/// What a queue is at one moment.
+/// State of a queue at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Look {
-    /// Bytes that wait.
+    /// Number of bytes that wait.
     pub(crate) backlog: u32,
-    /// Packets dropped since it was made.
+    /// Number of packets dropped since it was created.
     pub(crate) drops: u32,
-    /// Bytes gone through since it was made.
+    /// Number of bytes sent since it was created.
     pub(crate) sent: u64,
 }
 
-/// A queue to look into.
+/// A queue of the kernel that can be queried.
 #[derive(Debug)]
 pub(crate) struct Queue {
     socket: OwnedFd,
@@ -32,13 +32,14 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// The queue with this handle (`HANDLE:`) on the device of this index, in the namespace of the calling thread.
+    /// Opens the queue with this handle (`HANDLE:`) on the device of this index, in the namespace of the calling
+    /// thread.
     pub(crate) fn open(device: i32, handle: u16) -> Result<Self, LabError> {
         let opened = || -> Result<OwnedFd, Errno> {
             // Protocol 0 of this family is rtnetlink.
             let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
             rustix::net::connect(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
-            // An answer that does not come is an error, not a reason to wait for ever.
+            // An answer that does not come is an error, not a reason to wait forever.
             sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(5)))?;
             Ok(socket)
         };
@@ -46,8 +47,8 @@ impl Queue {
         let mut question = TcMessage::with_index(device);
         question.header.handle = TcHandle { major: handle, minor: 0 };
         let mut header = NetlinkHeader::default();
-        // Kernels before 6.9 send the answer to those who listen to all changes, and back only where an echo is asked
-        // for (qdisc_notify in net/sched/sch_api.c).
+        // Kernels before 6.9 send the answer to subscribers of all changes, and to the requester only if it asks for an
+        // echo (qdisc_notify in net/sched/sch_api.c).
         header.flags = NLM_F_REQUEST | NLM_F_ECHO;
         let mut message =
             NetlinkMessage::new(header, NetlinkPayload::from(RouteNetlinkMessage::GetQueueDiscipline(question)));
@@ -57,7 +58,7 @@ impl Queue {
         Ok(Self { socket, question, answer: vec![0; 8192] })
     }
 
-    /// Looks.
+    /// Returns the state of the queue now.
     pub(crate) fn look(&mut self) -> Result<Look, LabError> {
         let doing = "asking for a queue's length";
         send(&self.socket, &self.question, SendFlags::empty()).map_err(LabError::os(doing))?;

@@ -1,4 +1,4 @@
-//! A report as a page that needs nothing else: no server, no scripts, no fonts.
+//! A report as a self-contained page: no server, no scripts, no fonts.
 
 mod timeline;
 
@@ -11,10 +11,10 @@ use thalweg_page::html::{escaped, figure, list, page, table};
 use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, WIDTH, svg};
 use thalweg_text::volume;
 
-/// The whole report.
+/// Returns the whole report as HTML.
 ///
 /// # Errors
-/// Where a picture cannot be drawn.
+/// Fails if a picture cannot be drawn.
 pub fn html(report: &Report) -> Result<String, DrawError> {
     let title = format!("thalweg lab: {}", headline(report));
     let mut body = table::<&str>("", &[], summary(report));
@@ -62,7 +62,7 @@ pub fn html(report: &Report) -> Result<String, DrawError> {
     Ok(page(&title, timeline::STYLE, &body))
 }
 
-/// The scenario in one line.
+/// Returns the scenario in one line.
 pub fn headline(report: &Report) -> String {
     let network = &report.scenario.network;
     let delay = humantime::format_duration(network.delay);
@@ -77,7 +77,7 @@ pub fn headline(report: &Report) -> String {
     )
 }
 
-/// What matters most, as names and values.
+/// Returns the most important results, as rows of names and values.
 pub fn summary(report: &Report) -> Vec<Vec<String>> {
     let whole = &report.whole_run;
     let of_all = |here: u64, whole: u64| format!("{here} ({whole} with beginning and end)");
@@ -150,7 +150,7 @@ fn bits(per_second: f64) -> String {
     }
 }
 
-/// The length of the fullest queue over time, and what there is room for.
+/// Draws the length of the fullest queue over time, and its limit.
 fn queue(report: &Report) -> Result<String, DrawError> {
     let points: Vec<(f64, f64)> = report.queue.over_time.iter().map(|&(at, bytes)| (at, bytes as f64 / 1e3)).collect();
     let from = points.first().map_or(0.0, |point| point.0);
@@ -177,7 +177,7 @@ fn queue(report: &Report) -> Result<String, DrawError> {
     })
 }
 
-/// Three bars: half of the events, 99 of 100, all.
+/// Draws three bars: half of the events, 99 of 100, all.
 fn completion(times: &Completion) -> Result<String, DrawError> {
     let most = times.max_us.max(1e-3);
     svg(118, |area| {
@@ -239,7 +239,7 @@ mod tests {
             assert!(page.contains(text), "{text}");
         }
         assert!(!page.contains("<script"));
-        // A report of nothing is a page too.
+        // An empty report is a page, too.
         assert!(html(&Report::default()).is_ok());
     }
 }

@@ -1,262 +1,262 @@
-//! What a laboratory found: one shape for all of them. Its JSON is what `thalweg lab --json` prints.
+//! Result of a laboratory: one type for all of them. Its JSON is the output of `thalweg lab --json`.
 
 use crate::scenario::{self, Scenario};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use thalweg_text::{BitRate, ByteSize};
 
-/// What became of a scenario.
+/// Result of a scenario.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// `virtual`, `host` or `ns3`.
+    /// Name of the laboratory: `virtual`, `host`, `ns3` or `model`.
     pub laboratory: String,
-    /// What was asked for.
+    /// The scenario that was run.
     pub scenario: Scenario,
-    /// What the laboratory has set or cannot model, in sentences, so that nobody has to guess.
+    /// Settings of the laboratory, and what it cannot model, in sentences.
     pub notes: Vec<String>,
     /// Payload bits that all receivers built in a second of the measured time.
     pub goodput_bits_per_second: f64,
-    /// [`Scenario::ceiling`].
+    /// Highest possible goodput, [`Scenario::ceiling`].
     pub ceiling_bits_per_second: f64,
-    /// Goodput over ceiling.
+    /// Goodput divided by the ceiling.
     pub share_of_ceiling: f64,
-    /// TCP segments that the senders sent again, in the measured time.
+    /// Number of TCP segments that the senders retransmitted, in the measured time.
     pub retransmissions: u64,
-    /// Retransmission timeouts of the senders, in the measured time.
+    /// Number of retransmission timeouts of the senders, in the measured time.
     pub timeouts: u64,
-    /// Packets that found no room at a switch's port, in the measured time.
+    /// Number of packets dropped by full switch ports, in the measured time.
     pub drops: u64,
-    /// The same three from the first packet to the last: what the start costs is in them.
+    /// The same three numbers from the first packet to the last, which include the cost of the start.
     pub whole_run: Troubles,
-    /// The queue at a switch's port: that of the fullest, measured by the room it has.
+    /// Queue at the fullest switch port, relative to its limit.
     pub queue: Queue,
-    /// Events in the measured time.
+    /// Number of events in the measured time.
     pub events: Events,
-    /// From an event's first mention to its last byte, for events of the measured time; the slowest receiver's. Absent
-    /// where there was none, or the laboratory does not see events.
+    /// Time from an event's first mention to its last byte, for events of the measured time; that of the slowest
+    /// receiver. Absent if there was no event, or the laboratory does not see events.
     pub completion: Option<Completion>,
-    /// What the builder found out of its link, where it was to.
+    /// Result of a builder's calibration, if the scenario calibrates.
     #[serde(default)]
     pub found: Option<Found>,
-    /// What the conversation costs, where the laboratory counts that.
+    /// Cost of the messages between nodes, if the laboratory counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bookkeeping: Option<Bookkeeping>,
-    /// How long was measured, in seconds of the network's time.
+    /// Duration of the measurement, in seconds of the network's time.
     pub measured_seconds: f64,
-    /// How long the network ran, warm-up, start and end included, in seconds of its own time.
+    /// Duration of the whole run, warm-up, start and end included, in seconds of the network's time.
     pub virtual_seconds: f64,
-    /// How long it took here, from the command to the result.
+    /// Real time from the command to the result, in seconds.
     pub wall_seconds: f64,
-    /// Each sender.
+    /// Results of each sender.
     pub senders: Vec<Sender>,
-    /// Each receiver.
+    /// Results of each receiver.
     pub receivers: Vec<Receiver>,
     /// Ports between switches: shared uplinks and trunks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<Port>,
-    /// The other flows, where there are any.
+    /// Results of the other flows, if there are any.
     pub cross: Option<Cross>,
-    /// What happened over time.
+    /// Links and credit over time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
 }
 
-/// What it takes to say who sends what, and to hold what is on its way.
+/// Cost of coordinating the senders, and of the memory for data that is under way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bookkeeping {
-    /// Messages of 64 bytes of all nodes together: offers, fetches, what is in front of data, releases.
+    /// Messages of 64 bytes per second, of all nodes together: offers, fetches, headers before data, releases.
     pub messages_per_second: f64,
-    /// For each event.
+    /// Number of messages for each event.
     pub messages_per_event: f64,
-    /// Their bytes over those of all payloads.
+    /// Bytes of messages divided by bytes of all payloads.
     pub share_of_bytes: f64,
-    /// The most that a builder had set aside for what it had asked for.
+    /// Largest number of bytes that a builder had reserved for data it had asked for.
     pub builder_bytes: u64,
-    /// The most that a source held until it was released.
+    /// Largest number of bytes that a source held until they were released.
     pub source_bytes: u64,
-    /// The most that waited in front of a sender's link, for others' turns.
+    /// Largest number of bytes that waited before a sender's link for the turns of others.
     pub card_bytes: u64,
 }
 
-/// What a builder found its link to carry, as a topology's `link` says it.
+/// Capacity of a builder's link as its calibration found it, in the form of a topology's `link`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Found {
-    /// Bits on the line in a second.
+    /// Bits per second on the line.
     pub rate: BitRate,
-    /// The shortest time from a fetch to its data.
+    /// Shortest time from a fetch to its data.
     #[serde(with = "scenario::time")]
     pub round_trip: Duration,
-    /// Bytes that wait in front of the port before any is dropped.
+    /// Number of bytes that wait at the port before any is dropped.
     pub buffer: ByteSize,
 }
 
-/// What went wrong on the way.
+/// Retransmissions, timeouts and drops.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Troubles {
-    /// TCP segments sent again.
+    /// Number of retransmitted TCP segments.
     pub retransmissions: u64,
-    /// Retransmission timeouts.
+    /// Number of retransmission timeouts.
     pub timeouts: u64,
-    /// Packets that found no room at a switch's port.
+    /// Number of packets dropped by full switch ports.
     pub drops: u64,
 }
 
-/// A queue, in bytes as [`Scenario::frame`] counts them.
+/// Lengths of a queue, in bytes as [`Scenario::frame`] counts them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Queue {
-    /// The longest it was seen, in the measured time.
+    /// Greatest sampled length in the measured time.
     pub max_bytes: u64,
-    /// The mean, in the measured time.
+    /// Mean length in the measured time.
     pub mean_bytes: u64,
-    /// The most there is room for.
+    /// Size of the buffer.
     pub limit_bytes: u64,
-    /// From one look to the next, in seconds.
+    /// Time between two samples, in seconds.
     pub sample_seconds: f64,
-    /// Its length from the first packet on: at most 1000 pairs of a time (seconds; 0 is when the measured time begins)
-    /// and the longest seen since the pair before.
+    /// Length from the first packet on: at most 1000 pairs of a time (seconds; 0 is the beginning of the measured time)
+    /// and the greatest length since the pair before.
     pub over_time: Vec<(f64, u64)>,
 }
 
-/// Events.
+/// Numbers of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// With a fragment of every sender.
+    /// Number of events with a fragment of every sender.
     pub complete: u64,
-    /// Without.
+    /// Number of events without a fragment of some sender.
     pub incomplete: u64,
 }
 
-/// How long events took.
+/// Quantiles of the time from an event's first mention to its last byte, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
-    /// Half of them were faster.
+    /// Median of the times, in µs.
     pub p50_us: f64,
-    /// 99 of 100 were faster.
+    /// 99th percentile of the times, in µs.
     pub p99_us: f64,
-    /// The slowest.
+    /// Longest of the times, in µs.
     pub max_us: f64,
 }
 
-/// What a sender did.
+/// Results of a sender.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sender {
-    /// Its name.
+    /// Name of the sender.
     pub name: String,
-    /// The rate of its link.
+    /// Rate of its link, in bits per second.
     pub rate_bits_per_second: u64,
-    /// In the measured time.
+    /// Number of retransmitted segments in the measured time.
     pub retransmissions: u64,
-    /// In the measured time.
+    /// Number of retransmission timeouts in the measured time.
     pub timeouts: u64,
-    /// Tail loss probes, in the measured time.
+    /// Number of tail loss probes in the measured time.
     pub tail_loss_probes: u64,
-    /// From the first packet to the last.
+    /// Number of retransmitted segments from the first packet to the last.
     pub whole_run_retransmissions: u64,
 }
 
-/// What a receiver did.
+/// Results of a receiver.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Receiver {
-    /// Its name.
+    /// Name of the receiver.
     pub name: String,
     /// Payload bits built in a second of the measured time.
     pub goodput_bits_per_second: f64,
-    /// In the measured time.
+    /// Number of events in the measured time.
     pub events: Events,
-    /// In the measured time.
+    /// Time to build an event, for events of the measured time.
     pub completion: Option<Completion>,
-    /// In the measured time.
+    /// Number of packets dropped at its port in the measured time.
     pub drops: u64,
-    /// The queue of its port.
+    /// Queue of its port.
     pub queue: Queue,
 }
 
 /// A switch's port towards another switch.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Port {
-    /// Its link's [name](crate::scenario::Link::name).
+    /// [Name](crate::scenario::Link::name) of its link.
     pub name: String,
-    /// In the measured time.
+    /// Number of packets dropped in the measured time.
     pub drops: u64,
-    /// Its queue.
+    /// Queue of the port.
     pub queue: Queue,
 }
 
-/// What the other flows did.
+/// Results of the other flows.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cross {
-    /// How many.
+    /// Number of flows.
     pub flows: u32,
-    /// What they got, all together, in the measured time.
+    /// Goodput of all of them together, in the measured time.
     pub goodput_bits_per_second: f64,
-    /// TCP segments sent again, in the measured time.
+    /// Number of TCP segments retransmitted in the measured time.
     pub retransmissions: u64,
 }
 
-/// What happened on each link and where credit was, over time: equal steps.
+/// Use of each link and place of the credit, over equal steps of time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
-    /// When the first step begins, in seconds; 0 is when the measured time begins.
+    /// Time at which the first step begins, in seconds; 0 is the beginning of the measured time.
     pub from_seconds: f64,
-    /// How long each step is.
+    /// Duration of each step, in seconds.
     pub step_seconds: f64,
-    /// Links, from senders to receivers; where there are very many, some of each kind.
+    /// Links, from senders to receivers; if there are very many, some of each kind.
     pub links: Vec<LinkOverTime>,
-    /// Each builder's credit; nothing where the laboratory does not see it.
+    /// Credit of each builder; empty if the laboratory does not see it.
     pub credit: Vec<CreditOverTime>,
-    /// What was sent again, in the measured time.
+    /// Number of segments retransmitted in the measured time, by reason.
     pub again: SentAgain,
 }
 
-/// Where in the network a link is.
+/// Place of a link in the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkKind {
-    /// From a sender to its switch.
+    /// Link from a sender to its switch.
     Up,
-    /// From the switch of some senders to that of all.
+    /// Link from the switch of some senders to the common switch.
     Shared,
-    /// Between a leaf switch and the core.
+    /// Link between a leaf switch and the core.
     Trunk,
-    /// From a switch to a receiver.
+    /// Link from a switch to a receiver.
     Down,
 }
 
-/// What happened on a link.
+/// Use of a link over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LinkOverTime {
-    /// Its [name](crate::scenario::Link::name).
+    /// [Name](crate::scenario::Link::name) of the link.
     pub name: String,
-    /// Where it is.
+    /// Place in the network.
     pub kind: LinkKind,
-    /// What it carries.
+    /// Rate on the wire, in bits per second.
     pub rate_bits_per_second: u64,
-    /// The share of each step in which it sent.
+    /// Fraction of each step in which it sent.
     pub busy: Vec<f32>,
-    /// Bytes in front of it, the most in each step.
+    /// Largest number of bytes that waited before it, in each step.
     pub waiting: Vec<u64>,
 }
 
-/// Where a builder's credit was.
+/// Credit of a builder over time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CreditOverTime {
-    /// The builder.
+    /// Name of the builder.
     pub receiver: String,
-    /// Its window at the end of each step: bytes that it might have asked for and not received.
+    /// Window at the end of each step: bytes that it might have asked for and not received.
     pub window: Vec<u64>,
-    /// For each sender: bytes this builder had asked of it and not received, at the end of each step.
+    /// Bytes that this builder had asked of each sender and not received, at the end of each step.
     pub at: Vec<Vec<u64>>,
 }
 
-/// What was sent again, and why TCP thought so (counters of `/proc/net/netstat`). A segment can be in several.
+/// Number of retransmitted segments, by TCP's reason (counters of `/proc/net/netstat`). A segment can be in several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentAgain {
-    /// After acknowledgements that showed a gap.
+    /// Number sent after acknowledgements that showed a gap.
     pub fast: u64,
-    /// To find out whether the last segments arrived.
+    /// Number sent to find out whether the last segments arrived.
     pub tail_loss_probes: u64,
-    /// After a timeout.
+    /// Number sent after a timeout.
     pub after_timeout: u64,
-    /// Receivers said (DSACK) that they had it already.
+    /// Number reported by receivers (DSACK) as already received.
     pub needless: u64,
 }

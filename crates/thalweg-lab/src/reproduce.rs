@@ -1,8 +1,8 @@
-//! Published measurements taken again in the laboratory: what was measured there, the [sweeps](crate::sweep) that
-//! measure it here, what stands beside what, and which findings hold.
+//! Published measurements repeated in the laboratory. An experiment has the original results, the
+//! [sweeps](crate::sweep) that repeat them, the comparison of both, and the findings, which hold here or not.
 //!
 //! An experiment is data, `experiments/NAME.toml`: texts, sweeps, and the tables and findings that are made of their
-//! figures. Where that does not suffice, a function works out more: of the TDAQ paper, all of it.
+//! figures. If that does not suffice, a function computes more: of the TDAQ paper, everything.
 
 mod file;
 mod page;
@@ -16,60 +16,60 @@ use crate::sweep::{Results, Sweep, SweepError};
 use serde::Serialize;
 use thalweg_page::paper::{FORMAT, Finding, Table};
 
-/// What is said of results: tables, findings, and further parts of the page.
+/// Conclusions from results: tables, findings, and further parts of the page.
 type Worked = (Vec<Table>, Vec<Finding>, String);
 
-/// Says so of results, which are in the order of the file's sweeps.
+/// Function that draws conclusions from results, which are in the order of the file's sweeps.
 type WorkOut = fn(&[Results]) -> Worked;
 
-/// Each one's name, its file, and what is worked out besides.
+/// All experiments: name, file, and a function for additional conclusions.
 const EXPERIMENTS: [(&str, &str, Option<WorkOut>); 2] = [
     ("tdaq", include_str!("../experiments/tdaq.toml"), Some(tdaq::worked_out)),
     ("fabric", include_str!("../experiments/fabric.toml"), None),
 ];
 
-/// What was published, and how it is measured here.
+/// A published measurement, and its repetition here.
 #[derive(Debug, Clone)]
 pub struct Experiment {
-    /// Its short name.
+    /// Short name of the experiment.
     pub name: &'static str,
     file: file::File,
     worked_out: Option<WorkOut>,
 }
 
 impl Experiment {
-    /// All there are.
+    /// Returns all experiments.
     pub fn all() -> impl Iterator<Item = Self> {
         EXPERIMENTS.into_iter().map(|(name, text, worked_out)| Self { name, file: file::parse(name, text), worked_out })
     }
 
-    /// The one of this name.
+    /// Returns the experiment of this name, or `None`.
     pub fn named(name: &str) -> Option<Self> {
         Self::all().find(|one| one.name == name)
     }
 
-    /// What it is about.
+    /// Returns the title.
     pub fn title(&self) -> &str {
         &self.file.title
     }
 
-    /// What was published: authors, title.
+    /// Returns the publication: authors, title.
     pub fn source(&self) -> &str {
         &self.file.source
     }
 
-    /// The sweeps to run, and where: in the laboratory that is asked for, unless one is only for another. `quick`:
+    /// Returns the sweeps to run, each with its laboratory: `on`, unless the sweep is only for another. `quick` selects
     /// their samples.
     ///
     /// # Errors
-    /// As [`Sweep::load`].
+    /// Fails as [`Sweep::load`].
     pub fn sweeps(&self, on: Laboratory, quick: bool) -> Result<Vec<(Sweep, Laboratory)>, SweepError> {
         let one = |part: &file::Part| Ok((Sweep::load(&part.name, quick)?, part.on.unwrap_or(on)));
         self.file.sweeps.iter().map(one).collect()
     }
 
-    /// From what came out of [`sweeps`](Self::sweeps), in their order. Cells that are lacking make findings that cannot
-    /// be tested.
+    /// Compares the results of [`sweeps`](Self::sweeps), in their order, with the publication. Findings whose cells are
+    /// missing cannot be tested.
     pub fn reproduction(&self, measured: Vec<Results>) -> Reproduction {
         let (mut tables, mut findings) = self.file.work_out(&measured);
         let mut pictures = String::new();
@@ -98,7 +98,7 @@ impl Experiment {
     }
 }
 
-/// What was published beside what the laboratory has.
+/// A publication beside the results of the laboratory.
 #[derive(Debug, Clone, Serialize)]
 pub struct Reproduction {
     format: &'static str,
@@ -109,24 +109,24 @@ pub struct Reproduction {
     here: String,
     laboratory: String,
     quick: bool,
-    /// Published tables, with this laboratory's rows, and tables beyond them.
+    /// Published tables, with this laboratory's rows, and additional tables.
     pub tables: Vec<Table>,
-    /// What was found, there and here.
+    /// Findings of the publication, and their results here.
     pub findings: Vec<Finding>,
     #[serde(skip)]
     pictures: String,
-    /// The sweeps.
+    /// Results of the sweeps.
     pub measured: Vec<Measured>,
 }
 
-/// A sweep.
+/// Result of a sweep.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
-    /// Its name.
+    /// Name of the sweep.
     pub id: String,
-    /// What repeats it alone.
+    /// Command that repeats it alone.
     pub line: String,
-    /// What came out.
+    /// Results of its cells.
     pub report: Results,
 }
 
@@ -140,12 +140,12 @@ impl Measured {
 
 const NOTHING: &str = "this run has no cells to compare";
 
-/// Values of an axis that this run has.
+/// Returns the values of an axis that this run has.
 fn values<'a>(results: &'a Results, key: &str) -> &'a [String] {
     results.sweep.axis(key).map_or(&[], |axis| &results.sweep.axes[axis].values)
 }
 
-/// The report where these keys have these values.
+/// Returns the report of the cell in which these keys have these values.
 fn find<'a>(results: &'a Results, at: &[(&str, &str)]) -> Option<&'a Report> {
     let value = |(key, value): &(&str, &str)| {
         let axis = results.sweep.axis(key)?;

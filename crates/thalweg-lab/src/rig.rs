@@ -1,5 +1,5 @@
-//! A scenario on a Linux kernel, this one or the virtual machine's: makes the network, runs a node on each host,
-//! watches the queues, and puts together what was found.
+//! A scenario on a Linux kernel, this one or the virtual machine's. Makes the network, runs a node on each host,
+//! watches the queues, and assembles the report.
 
 mod cross;
 mod nodes;
@@ -18,25 +18,25 @@ use std::time::{Duration, Instant};
 use thalweg_text::size;
 use watch::{Watch, Watched};
 
-/// Where a scenario runs, and how.
+/// Environment in which a scenario runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rig<'a> {
-    /// `virtual` or `host`.
+    /// Name of the laboratory: `virtual` or `host`.
     pub(crate) laboratory: &'a str,
-    /// A directory for the topology and for what nodes say.
+    /// Directory for the topology and the output of nodes.
     pub(crate) directory: &'a Path,
-    /// In front of the namespaces' names.
+    /// Prefix of the namespaces' names.
     pub(crate) prefix: &'a str,
-    /// How precise this machine's timers are.
+    /// Precision of this machine's timers.
     pub(crate) timing: Timing,
-    /// When it is given up, by this kernel's clock.
+    /// Time after which the run is given up, by this kernel's clock.
     pub(crate) limit: Duration,
-    /// Ends it early when it becomes true.
+    /// Flag that ends the run early when it becomes true.
     pub(crate) stop: &'a AtomicBool,
 }
 
 impl Rig<'_> {
-    /// Runs it to the end.
+    /// Runs the scenario to its end.
     pub(crate) fn run(&self, scenario: &Scenario) -> Result<Report, LabError> {
         let begun = Instant::now();
         let network = Network::new(scenario, self.prefix, self.timing)?;
@@ -71,7 +71,7 @@ impl Rig<'_> {
             .zip(built)
             .zip(ports.iter().filter(|port| port.link.kind == LinkKind::Down))
             .map(|((host, built), port)| {
-                // One that was killed said nothing.
+                // A builder that was killed has no result.
                 let events = built.as_ref().map_or_else(Events::default, |built| Events {
                     complete: built.steady.events.saturating_sub(built.events.incomplete),
                     incomplete: built.events.incomplete,

@@ -1,7 +1,7 @@
-//! The scenario: a network of senders behind switches, what they send, and how long it is looked at.
+//! The scenario: a network of senders behind switches, their traffic, and the measurement.
 //!
-//! A scenario is a TOML file, or the handful of options of `thalweg lab incast`. Both end as a [`Scenario`] that was
-//! [checked](Scenario::check), and every laboratory (virtual time, this host, ns-3) takes that.
+//! A scenario is a TOML file, or the few options of `thalweg lab incast`. Both become a [`Scenario`] that was
+//! [checked](Scenario::check), which every laboratory (virtual time, this host, ns-3) takes.
 
 mod control;
 mod fabric;
@@ -20,38 +20,39 @@ use toml::de::{DeTable, DeValue};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// `[network]`
+    /// Table `[network]`: hosts, links and switches.
     pub network: Network,
-    /// `[traffic]`
+    /// Table `[traffic]`: data of the sources, and control of their sending.
     #[serde(default)]
     pub traffic: Traffic,
-    /// `[measure]`
+    /// Table `[measure]`: duration and kind of the measurement.
     #[serde(default)]
     pub measure: Measure,
 }
 
-/// `[network]`: every sender and receiver has a link of its own to a switch: to one and the same where it says no more.
+/// `[network]`: every sender and receiver has a link of its own to a switch; without `shared` or `tree`, to the same
+/// one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Network {
-    /// How many sources, each on a host of its own.
+    /// Number of sources, each on a host of its own.
     pub senders: u32,
-    /// How many builders, each on a host of its own, behind a switch port of its own.
+    /// Number of builders, each on a host of its own with a switch port of its own.
     #[serde(default = "one")]
     pub receivers: u32,
-    /// The rate of every link.
+    /// Rate of every link.
     #[serde(default = "defaults::rate")]
     pub rate: BitRate,
-    /// From a sender to a receiver, and back again, without any queue.
+    /// One-way delay from a sender to a receiver, and the same on the way back, without any queue.
     #[serde(default = "defaults::delay", with = "time")]
     pub delay: Duration,
-    /// The fraction of packets that are lost on their way to the switch port in front of a receiver.
+    /// Fraction of packets that are lost on their way to the switch port of a receiver.
     #[serde(default)]
     pub loss: f64,
-    /// Bytes that the switch port in front of each receiver can hold.
+    /// Size of the buffer of each receiver's switch port, in bytes.
     #[serde(default = "defaults::buffer")]
     pub buffer: ByteSize,
-    /// The longest IP packet, in bytes.
+    /// Length of the longest IP packet, in bytes.
     #[serde(default = "defaults::mtu")]
     pub mtu: u32,
     /// Senders that differ from the others.
@@ -63,12 +64,12 @@ pub struct Network {
     /// Uplinks that several senders share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
-    /// Leaf switches around a core, in place of one switch.
+    /// Leaf switches around a core, instead of one switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tree: Option<Tree>,
 }
 
-/// One sender; all else as in a file that does not say.
+/// A network of one sender, with the default of every other key.
 impl Default for Network {
     fn default() -> Self {
         Self {
@@ -87,46 +88,46 @@ impl Default for Network {
     }
 }
 
-/// `[traffic]`: what the sources have to send, and who decides when.
+/// `[traffic]`: the data of the sources, and the control of their sending.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traffic {
-    /// Who keeps the senders from overrunning the switch.
+    /// Mechanism that keeps the senders from overrunning the switch.
     pub control: Control,
-    /// What carries it.
+    /// Link that carries the traffic.
     #[serde(skip_serializing_if = "Carrier::is_tcp")]
     pub link: Carrier,
-    /// Payload bytes in each fragment.
+    /// Number of payload bytes of each fragment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,
-    /// Instead of `size`: the smallest and the largest; each fragment's size is drawn between them, all as likely.
+    /// Smallest and largest payload, instead of `size`; each fragment's size is drawn between them, uniformly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sizes: Option<[ByteSize; 2]>,
-    /// From one event to the next; absent: sources always have more.
+    /// Time from one event to the next; absent if sources always have more.
     #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
     pub interval: Option<Duration>,
-    /// With `interval`: so many events come at once, at the same mean rate.
+    /// Number of events that come at once, at the same mean rate; requires `interval`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
-    /// Which builder gets which event.
+    /// Assignment of events to builders.
     #[serde(skip_serializing_if = "Assignment::is_modulo")]
     pub assignment: Assignment,
-    /// One event at a time: the next is asked for when the last is complete.
+    /// True for one event at a time: the next is fetched when the last is complete.
     pub barrier: bool,
-    /// How many other TCP flows (cubic, always full) share the first receiver's port, all from one more host.
+    /// Number of other TCP flows (cubic, always full) that share the first receiver's port, all from one more host.
     pub cross: u32,
-    /// Loss recovery as it was before RACK and tail loss probes.
+    /// True for loss recovery as it was before RACK and tail loss probes.
     pub classic_recovery: bool,
 }
 
-/// What carries the traffic: a topology's `link`.
+/// Link that carries the traffic: a topology's `link`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Carrier {
     /// Linux's TCP.
     #[default]
     Tcp,
-    /// Thalweg's frames over UDP, which nothing but credits keeps from overrunning the switch.
+    /// Thalweg's frames over UDP, where only credits keep senders from overrunning the switch.
     Udp,
 }
 
@@ -136,7 +137,7 @@ impl Carrier {
         *self == Self::Tcp
     }
 
-    /// As a topology names it.
+    /// Returns the name in a topology.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -144,11 +145,11 @@ impl Carrier {
         }
     }
 
-    /// Bytes of a slot in a full packet of so many bytes.
+    /// Returns the number of bytes of a slot in a full packet of `mtu` bytes.
     fn payload(self, mtu: u32) -> u32 {
         match self {
             Self::Tcp => mtu - TCP_IP,
-            // IPv4 (20), UDP (8), the head of a frame (64); pieces are whole cache lines.
+            // IPv4 (20), UDP (8), the header of a frame (64); pieces are whole cache lines.
             Self::Udp => (mtu - 92) / 64 * 64,
         }
     }
@@ -163,14 +164,14 @@ impl std::str::FromStr for Carrier {
     }
 }
 
-/// Which builder gets which event: a topology's `assignment`.
+/// Assignment of events to builders: a topology's `assignment`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Assignment {
-    /// Event `e` goes to number `e` modulo their count.
+    /// Event `e` goes to builder `e` modulo the number of builders.
     #[default]
     Modulo,
-    /// Builders that have room get events.
+    /// Events go to builders that have room.
     ByRoom,
 }
 
@@ -181,21 +182,22 @@ impl Assignment {
     }
 }
 
-/// `[measure]`
+/// `[measure]`: duration and kind of the measurement.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Measure {
-    /// How long is measured, in seconds of the network's time.
+    /// Duration of the measurement, in seconds of the network's time.
     pub seconds: f64,
-    /// What goes before it and does not count; absent: see [`Scenario::warm_up`].
+    /// Time before the measurement, which does not count; absent: see [`Scenario::warm_up`].
     #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
     pub warm_up: Option<Duration>,
-    /// From one look at the queue to the next; absent: see [`Scenario::sample`].
+    /// Time between two samples of a queue; absent: see [`Scenario::sample`].
     #[serde(skip_serializing_if = "Option::is_none", with = "time::option")]
     pub sample: Option<Duration>,
-    /// Instead of measuring: each builder finds out what its link carries, as `thalweg calibrate` has it do.
+    /// True to calibrate instead of measuring: each builder determines its link's capacity, as under `thalweg
+    /// calibrate`.
     pub calibrate: bool,
-    /// When it is given up, in time of the wall.
+    /// Wall-clock time after which the run is given up.
     #[serde(with = "time")]
     pub wall_limit: Duration,
 }
@@ -206,20 +208,20 @@ impl Default for Measure {
     }
 }
 
-/// What Ethernet puts in front of an IP packet, as far as a Linux queue counts it: two addresses and a type.
+/// Bytes of Ethernet before an IP packet, as far as a Linux queue counts them: two addresses and a type.
 pub const ETHERNET: u32 = 14;
-/// What else a frame takes of the wire: preamble (8), checksum (4), gap (12). A Linux queue does not count it.
+/// Other bytes of a frame on the wire: preamble (8), checksum (4), gap (12). A Linux queue does not count them.
 pub const UNSEEN: u32 = 24;
-/// An IPv4 header, a TCP header, and TCP's timestamp option with its padding.
+/// Bytes of an IPv4 header, a TCP header, and TCP's timestamp option with its padding.
 pub const TCP_IP: u32 = 20 + 20 + 12;
-/// The header in front of each fragment; records are padded to as much.
+/// Bytes of the header before each fragment; records are padded to a multiple of it.
 const RECORD: u64 = 64;
 
 impl Scenario {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// Where it cannot be read; otherwise as [`parse`](Self::parse).
+    /// Fails if it cannot be read; otherwise as [`parse`](Self::parse).
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let text =
             std::fs::read_to_string(path).map_err(|error| ScenarioError::Read { path: path.to_owned(), error })?;
@@ -229,7 +231,7 @@ impl Scenario {
     /// Reads and checks the text of a file.
     ///
     /// # Errors
-    /// Where it is no scenario, or as [`check`](Self::check); the error names the line.
+    /// Fails if it is not a scenario, or as [`check`](Self::check); the error names the line.
     pub fn parse(text: &str) -> Result<Self, WrongLine> {
         let scenario: Self = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
@@ -239,15 +241,15 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// Checks what the types do not.
+    /// Checks the constraints that the types do not express.
     ///
     /// # Errors
-    /// The first value that cannot be, and why.
+    /// Returns the first value that is not possible, and the reason.
     pub fn check(&self) -> Result<(), Wrong> {
         self.check_network()?;
         check_traffic(&self.traffic)?;
         self.check_measure()?;
-        // What befalls hosts does so within the measured time.
+        // Last, since stalls and deaths of hosts must be within the measured time.
         self.check_fabric()
     }
 
@@ -296,7 +298,8 @@ impl Scenario {
         Ok(())
     }
 
-    /// Payload bytes of the smallest and the largest fragment, of senders that do not [differ](Self::sizes_of).
+    /// Returns the payload bytes of the smallest and the largest fragment, for senders that do not
+    /// [differ](Self::sizes_of).
     pub fn sizes(&self) -> (u64, u64) {
         match (self.traffic.size, self.traffic.sizes) {
             (_, Some([from, to])) => (from.0, to.0),
@@ -305,51 +308,51 @@ impl Scenario {
         }
     }
 
-    /// Bytes of a full packet as a queue of Linux counts them.
+    /// Returns the number of bytes of a full packet as a queue of Linux counts them.
     pub fn frame(&self) -> u32 {
         self.network.mtu + ETHERNET
     }
 
-    /// The rate that a queue which counts no more than [`frame`](Self::frame) gives a link, so that full frames leave
-    /// as they do on a real wire of the rate `link`.
+    /// Returns the rate to set for a queue that counts no more than [`frame`](Self::frame) bytes, so that full frames
+    /// leave as they do on a real wire of the rate `link`.
     pub fn counted(&self, link: BitRate) -> BitRate {
         let (frame, wire) = (u64::from(self.frame()), u64::from(self.frame() + UNSEEN));
         BitRate((u128::from(link.0) * u128::from(frame) / u128::from(wire)) as u64)
     }
 
-    /// There and back again, without any queue.
+    /// Returns the time to a receiver and back, without any queue.
     pub fn round_trip(&self) -> Duration {
         2 * self.network.delay
     }
 
-    /// Bytes on the way in one round trip at the fastest receiver's rate.
+    /// Returns the number of bytes on the way in one round trip at the fastest receiver's rate.
     pub fn bandwidth_delay(&self) -> u64 {
         (self.fastest_port().bytes_per_second() * self.round_trip().as_secs_f64()) as u64
     }
 
-    /// How long a full packet takes through the fastest receiver's link.
+    /// Returns the time that a full packet takes through the fastest receiver's link.
     pub fn packet_time(&self) -> Duration {
         Duration::from_secs_f64(f64::from(self.frame() + UNSEEN) / self.fastest_port().bytes_per_second())
     }
 
-    /// From one time at which events come to the next: `interval` times `burst`; nothing where there are always more.
+    /// Returns the time between bursts of events: `interval` times `burst`; `None` if sources always have more.
     pub fn period(&self) -> Option<Duration> {
         self.traffic.interval.map(|interval| interval * self.traffic.burst.unwrap_or(1))
     }
 
-    /// What goes before the measurement: where nobody said, 20 round trips and at least 50 ms, so that slow start and
-    /// what it costs are over.
+    /// Returns the time before the measurement: by default 20 round trips and at least 50 ms, so that slow start and
+    /// its effects are over.
     pub fn warm_up(&self) -> Duration {
         self.measure.warm_up.unwrap_or_else(|| (20 * self.round_trip()).max(Duration::from_millis(50)))
     }
 
-    /// How long is measured.
+    /// Returns the duration of the measurement.
     pub fn measured(&self) -> Duration {
         Duration::from_secs_f64(self.measure.seconds)
     }
 
-    /// From one look at a queue to the next: where nobody said, a little more than the time of four packets (so that it
-    /// does not beat with them), and no more than 25 000 looks in all.
+    /// Returns the time between two samples of a queue: by default a little more than the time of four packets (so that
+    /// the two do not beat), and no more than 25 000 samples in all.
     pub fn sample(&self) -> Duration {
         let all = self.warm_up() + self.measured();
         self.measure
@@ -357,8 +360,8 @@ impl Scenario {
             .unwrap_or_else(|| self.packet_time().mul_f64(4.3).max(all / 25_000).max(Duration::from_micros(1)))
     }
 
-    /// Payload bits that can reach all receivers in a second: events in a second, as many as every [link](Self::links)
-    /// carries the bytes of that pass it, times an event's payload.
+    /// Returns the payload bits that can reach all receivers in a second: the events per second that every
+    /// [link](Self::links) can carry, with the part of their bytes that passes it, times an event's payload.
     ///
     /// ```text
     /// events = min over all links (rate / bytes of an event on the wire that pass the link)
@@ -366,9 +369,9 @@ impl Scenario {
     /// payload of a packet = mtu − 52 over TCP, mtu − 92 in whole 64 bytes over UDP
     /// ```
     ///
-    /// An event needs a fragment of every sender, so that no sender gets further than the slowest; and builders take
-    /// events in turn, so that each gets an equal part of them. Where there is an `interval`, no more than one event in
-    /// each. Other flows on the port are not taken off, nor what is lost because a builder stalls or dies.
+    /// An event needs a fragment of every sender, so no sender gets further than the slowest; builders take events in
+    /// turn, so each gets an equal part of them. With an `interval`, there is no more than one event in each. Other
+    /// flows on the port are not subtracted, nor is what is lost because a builder stalls or dies.
     pub fn ceiling(&self) -> f64 {
         let carried = self.links().into_iter().filter(|link| link.event_bytes > 0.0);
         let events = carried.map(|link| link.rate.bytes_per_second() / link.event_bytes).fold(f64::INFINITY, f64::min);
@@ -377,62 +380,62 @@ impl Scenario {
     }
 }
 
-/// The most that any laboratory takes; some [take fewer](crate::Laboratory::most_senders).
+/// Largest number of senders of any laboratory; some [take fewer](crate::Laboratory::most_senders).
 pub(crate) const MOST_SENDERS: u32 = 1000;
-/// The same of receivers.
+/// Largest number of receivers of any laboratory; some take fewer.
 pub(crate) const MOST_RECEIVERS: u32 = 1000;
-/// Bytes in the largest fragment.
+/// Largest payload of a fragment, in bytes.
 const LARGEST: u64 = 256 << 20;
-/// Events that come at once: a topology's `burst`.
+/// Largest number of events that come at once: a topology's `burst`.
 const MOST_BURST: u32 = 100_000;
-/// Payload bytes in a fragment where nobody said.
+/// Payload of a fragment if no size is given, in bytes.
 pub const DEFAULT_SIZE: u64 = 64 << 10;
 
 fn one() -> u32 {
     1
 }
 
-/// A port of a gigabit switch as event builders have met them.
+/// Default values: a port of a gigabit switch, as event builders have met them.
 pub mod defaults {
     use super::{BitRate, ByteSize, Duration};
 
-    /// 1 Gbit/s.
+    /// Returns 1 Gbit/s.
     pub fn rate() -> BitRate {
         BitRate(1_000_000_000)
     }
-    /// 0.1 ms.
+    /// Returns 0.1 ms.
     pub fn delay() -> Duration {
         Duration::from_micros(100)
     }
-    /// 340 kB.
+    /// Returns 340 kB.
     pub fn buffer() -> ByteSize {
         ByteSize(340_000)
     }
-    /// Ethernet's.
+    /// Returns Ethernet's 1500 bytes.
     pub fn mtu() -> u32 {
         1500
     }
 }
 
-/// A value that cannot be.
+/// Error for a value that is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{key}: {problem}")]
 pub struct Wrong {
-    /// Where it stands, such as `network.senders`.
+    /// Path of the key, such as `network.senders`.
     pub key: String,
-    /// What is wrong with it, and what is allowed.
+    /// Problem of the value, and the values that are allowed.
     pub problem: String,
 }
 
-/// What is wrong with the text of a scenario, and in which line.
+/// Error in the text of a scenario, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {problem}{}", quoted(.text))]
 pub struct WrongLine {
-    /// Counted from 1.
+    /// Number of the line, counted from 1.
     pub line: usize,
-    /// What it says.
+    /// Text of the line.
     pub text: String,
-    /// What is wrong with it, and what is allowed.
+    /// Problem of the line, and what is allowed.
     pub problem: String,
 }
 
@@ -449,7 +452,7 @@ impl WrongLine {
     }
 }
 
-/// What is wrong with a key's value.
+/// Returns the error for a key's value.
 fn wrong(key: &str, problem: String) -> Result<(), Wrong> {
     Err(Wrong { key: key.to_owned(), problem })
 }
@@ -481,7 +484,7 @@ fn check_traffic(traffic: &Traffic) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What is said of payloads in a table.
+/// Checks the payload sizes in a table.
 fn check_sizes(table: &str, size: Option<ByteSize>, sizes: Option<[ByteSize; 2]>) -> Result<(), Wrong> {
     match (size, sizes) {
         (Some(_), Some(_)) => wrong(&format!("{table}.sizes"), "there is a `size` too: write one of them".into()),
@@ -496,7 +499,7 @@ fn check_sizes(table: &str, size: Option<ByteSize>, sizes: Option<[ByteSize; 2]>
     }
 }
 
-/// Where in the text a key stands, or else the innermost of the tables around it.
+/// Returns the byte at which a key begins in the text, or else the innermost of the tables around it.
 fn place(text: &str, key: &str) -> usize {
     let Ok(table) = DeTable::parse(text) else { return 0 };
     let mut found = 0;
@@ -520,36 +523,36 @@ fn place(text: &str, key: &str) -> usize {
     found
 }
 
-/// Why there is no scenario.
+/// Reason why there is no scenario.
 #[derive(Debug, Error)]
 pub enum ScenarioError {
     /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// It says something that cannot be.
+    /// The text is not a scenario, or has a value that is not possible.
     #[error("{}, {wrong}", path.display())]
     Wrong {
         /// The file.
         path: PathBuf,
-        /// What, and where.
+        /// The problem and its line.
         wrong: WrongLine,
     },
 }
 
-/// Times as people write them: `"0.1ms"`, `"10s"`, `"1h 30m"`.
+/// Durations as people write them: `"0.1ms"`, `"10s"`, `"1h 30m"`.
 pub mod time {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use std::time::Duration;
 
-    /// Reads one. `humantime` knows whole numbers only: a decimal fraction of one unit is read here.
+    /// Parses a duration. `humantime` knows whole numbers only: a decimal fraction of one unit is parsed here.
     ///
     /// # Errors
-    /// Where it is no time, or a longer one than can be counted; the text says what one looks like.
+    /// Fails if it is not a duration, or too long to be counted; the text shows valid examples.
     pub fn parse(text: &str) -> Result<Duration, String> {
         let wrong = || format!("'{text}' is not a time: write 10s, 500us or 0.1ms");
         let text = text.trim();

@@ -1,14 +1,14 @@
 //! A sweep: one scenario with lists in it. Every combination is run, checked, and drawn.
 //!
-//! A sweep file is a scenario file with more in it:
+//! A sweep file is a scenario file with additional tables:
 //!
-//! - `[sweep]`: keys of the scenario and the values each is to have. `rounds = 20` makes every measurement at least
-//!   that many round trips, and a whole number of intervals and at least that many, long, so that cells with a short
-//!   delay stay cheap. Each `[[sweep.together]]` is a list of keys that change together.
+//! - `[sweep]`: keys of the scenario, each with a list of values. `rounds = 20` makes every measurement at least that
+//!   many round trips, and a whole number of intervals and at least that many, long, so that cells with a short delay
+//!   stay cheap. Each `[[sweep.together]]` is a list of keys that change together.
 //! - `[quick]`: a sample. For a key of `[sweep]` some of its values, for any other key of the scenario another value.
-//! - `[check]`: what must be true of every cell, such as `share_of_ceiling = ">= 0.98"`: see [`check::FIGURES`].
+//! - `[check]`: conditions on every cell, such as `share_of_ceiling = ">= 0.98"`: see [`check::FIGURES`].
 //!
-//! Some come with Thalweg: `NAMES`.
+//! Some sweeps come with Thalweg: `NAMES`.
 
 pub mod check;
 mod file;
@@ -28,38 +28,38 @@ use check::Check;
 use std::path::Path;
 use thiserror::Error;
 
-/// A scenario with lists in it, and all that comes of them.
+/// A scenario with lists in it, and all its combinations.
 #[derive(Debug, Clone)]
 pub struct Sweep {
-    /// The file's, without its ending.
+    /// Name of the file, without its ending.
     pub name: String,
-    /// What it is about.
+    /// Title of the sweep.
     pub title: String,
-    /// The keys that change, in the file's order.
+    /// Keys that change, in the file's order.
     pub axes: Vec<Axis>,
-    /// What must be true of every cell.
+    /// Conditions on every cell.
     pub checks: Vec<Check>,
-    /// Every combination.
+    /// Every combination of values.
     pub cells: Vec<Cell>,
-    /// Whether this is the sample.
+    /// True if this is the sample.
     pub quick: bool,
 }
 
 /// A key that changes, or several that change together and are named by the first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Axis {
-    /// Such as `network.delay`.
+    /// Path of the key, such as `network.delay`.
     pub key: String,
-    /// Its values, as text.
+    /// Values of the key, as text.
     pub values: Vec<String>,
 }
 
-/// One combination.
+/// One combination of values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cell {
-    /// For each axis, which of its values.
+    /// Index of the value of each axis.
     pub at: Vec<usize>,
-    /// What is run.
+    /// Scenario of the cell.
     pub scenario: Scenario,
 }
 
@@ -85,42 +85,42 @@ const EMBEDDED: [(&str, &str); 19] = [
     ("tdaq-incast-each", include_str!("../sweeps/tdaq-incast-each.toml")),
 ];
 
-/// The sweeps that come with Thalweg.
+/// Returns the names of the sweeps that come with Thalweg.
 pub fn names() -> impl Iterator<Item = &'static str> {
     EMBEDDED.iter().map(|(name, _)| *name)
 }
 
-/// Why there is no sweep.
+/// Reason why there is no sweep.
 #[derive(Debug, Error)]
 pub enum SweepError {
-    /// Neither a file that can be read nor a name.
+    /// The argument is neither a readable file nor a name of a sweep.
     #[error(transparent)]
     File(#[from] ScenarioError),
-    /// It says something that cannot be.
+    /// The file is not a sweep, or has a value that is not possible.
     #[error("{name}, {wrong}")]
     Wrong {
-        /// The sweep's name.
+        /// Name of the sweep.
         name: String,
-        /// What, and where.
+        /// The problem and its line.
         wrong: WrongLine,
     },
-    /// What was asked to be taken out of it is not in it.
+    /// The selected cells do not exist.
     #[error("'{asked}' takes nothing out of {name}: write KEY=VALUE or KEY=VALUE,VALUE with {axes}")]
     Only {
-        /// As it was asked for.
+        /// The selection, as it was given.
         asked: String,
-        /// The sweep's name.
+        /// Name of the sweep.
         name: String,
-        /// Its keys and their values.
+        /// Keys of the sweep and their values.
         axes: String,
     },
 }
 
 impl Sweep {
-    /// One that comes with Thalweg, by its name, or else a file. `quick`: its sample.
+    /// Returns a sweep that comes with Thalweg, by its name, or else that of a file. `quick` selects its sample.
     ///
     /// # Errors
-    /// Where there is neither such a sweep nor such a file, or it says something that cannot be.
+    /// Fails if there is neither such a sweep nor such a file, or it has a value that is not possible.
     pub fn load(name: &str, quick: bool) -> Result<Self, SweepError> {
         if let Some((_, text)) = EMBEDDED.iter().find(|(own, _)| *own == name) {
             return Self::parse(name, text, quick);
@@ -138,15 +138,16 @@ impl Sweep {
         Self::parse(&name, &text, quick)
     }
 
-    /// Reads and checks the text of a file, and every cell of it.
+    /// Parses and checks the text of a file, and every cell of it.
     pub(crate) fn parse(name: &str, text: &str, quick: bool) -> Result<Self, SweepError> {
         file::parse(name, text, quick).map_err(|wrong| SweepError::Wrong { name: name.to_owned(), wrong })
     }
 
-    /// Leaves only cells whose key has one of the values: `delay=1ms` or `network.senders=1,2`. Axes shrink with it.
+    /// Keeps only cells whose key has one of the values: `delay=1ms` or `network.senders=1,2`. Axes are reduced as
+    /// well.
     ///
     /// # Errors
-    /// Where the sweep has no such key, or lacks one of the values; it stays as it was then.
+    /// Fails if the sweep has no such key, or lacks one of the values; the sweep is unchanged in this case.
     pub fn only(&mut self, asked: &str) -> Result<(), SweepError> {
         let error = || {
             let axis = |axis: &Axis| format!("{} = {}", axis.key, axis.values.join(", "));
@@ -174,17 +175,17 @@ impl Sweep {
         Ok(())
     }
 
-    /// The axis of this key.
+    /// Returns the index of the axis with this key.
     pub fn axis(&self, key: &str) -> Option<usize> {
         self.axes.iter().position(|axis| axis.key == key)
     }
 
-    /// A cell in words: `senders 3, delay 1ms`.
+    /// Returns a description of a cell: `senders 3, delay 1ms`.
     pub fn describe(&self, cell: &Cell) -> String {
         self.words(cell, |_| true)
     }
 
-    /// The same, of some axes.
+    /// Returns the description of a cell with some of its axes.
     pub(crate) fn words(&self, cell: &Cell, of: impl Fn(usize) -> bool) -> String {
         let axes = self.axes.iter().zip(&cell.at).enumerate().filter(|(number, _)| of(*number));
         let words: Vec<String> = axes.map(|(_, (axis, at))| format!("{} {}", axis.name(), axis.values[*at])).collect();
@@ -193,13 +194,13 @@ impl Sweep {
 }
 
 impl Axis {
-    /// The last part of its key.
+    /// Returns the last part of the key.
     pub fn name(&self) -> &str {
         self.key.rsplit('.').next().unwrap_or(&self.key)
     }
 }
 
-/// Whether two texts mean one value, but for spaces and capitals.
+/// True if two texts mean one value, apart from spaces and capitals.
 fn same(one: &str, other: &str) -> bool {
     let plain = |text: &str| text.split_whitespace().collect::<String>().to_ascii_lowercase();
     plain(one) == plain(other)

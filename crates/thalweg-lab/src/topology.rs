@@ -1,20 +1,19 @@
-//! The topology that a scenario's nodes run: sources and builders with Thalweg's own defaults wherever the scenario
-//! does not say otherwise.
+//! The topology of a scenario's nodes: Thalweg's own defaults unless the scenario overrides them.
 
 use crate::network::Host;
 use crate::scenario::{Assignment, Scenario};
 use serde::Serialize;
 use std::time::Duration;
 
-/// The port builders listen on.
+/// Port that builders listen on.
 const PORT: u16 = 7400;
-/// The smallest memory of a builder, in bytes.
+/// Smallest memory of a builder, in bytes.
 const LEAST_BUILDER: u64 = 8 << 20;
 const BLOCK: u64 = 1 << 20;
-/// What a block needs beside the largest slot: its index and closings.
+/// Bytes of a block in addition to the largest slot: its index and closings.
 const BESIDE: u64 = 256 << 10;
 
-/// A topology as a file.
+/// Returns the text of a topology file.
 pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]) -> Result<String, toml::ser::Error> {
     let Scenario { network, traffic, .. } = scenario;
     let time = |time: Duration| humantime::format_duration(time).to_string();
@@ -23,7 +22,7 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     let credit = traffic.control.credit && !calibrate;
     let link = |number: u32| {
         let (rate, buffer) = scenario.port_for_credit(number);
-        // Hosts take time too where the network takes none.
+        // Hosts take time even if the network has no delay.
         let round_trip = time(scenario.round_trip().max(Duration::from_micros(50)));
         Link { rate: rate.to_string(), round_trip, buffer, mtu: network.mtu }
     };
@@ -32,11 +31,11 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
         listen: [format!("{}:{}:{PORT}", traffic.link.name(), host.address)],
         block: memory.block,
         blocks: memory.blocks,
-        // Without credits everything is asked for as soon as it is offered: what the window has to say is switched off.
+        // Without credits everything is fetched as soon as it is offered: the window is disabled by its size.
         window: (!credit && !calibrate).then_some(64 << 30),
         link: credit.then(|| link(number)),
         open_events: memory.open,
-        // Longer than TCP takes to find out about a lost packet many times over: no event is given up.
+        // Longer than TCP takes to detect lost packets many times over: no event is given up.
         deadline: "1h".into(),
         check: "header",
     };
@@ -56,7 +55,7 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
                 kind: "model-adc",
                 size: to,
                 size_from: (from < to).then_some(from),
-                // One waveform is made once: what the bytes are does not matter here.
+                // One waveform is made once, as the content does not matter here.
                 period: u64::from(from == to),
             },
         }
@@ -66,9 +65,10 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
             record: false,
             assignment: traffic.assignment,
             warm_up: time(scenario.warm_up()),
-            // What is found out ends it.
+            // A calibration ends by itself.
             steady: (!calibrate).then(|| time(scenario.measured())),
-            // Builders begin one after the other, as they hear of it, and each measures for as long.
+            // Builders begin one after the other, as the start is announced to them, and each measures for the full
+            // time.
             duration: (!calibrate).then(|| time(scenario.warm_up() + scenario.measured() + skew(scenario))),
             calibrate,
             timeout: "5m".into(),
@@ -78,7 +78,8 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     })
 }
 
-/// How long after the first builder the last one begins, at most: they hear of it over sources that send all they can.
+/// Returns the longest time from the start of the first builder to that of the last: it is announced to them by way of
+/// sources that send as much as they can.
 fn skew(scenario: &Scenario) -> Duration {
     match scenario.network.receivers {
         1 => Duration::ZERO,
@@ -86,13 +87,13 @@ fn skew(scenario: &Scenario) -> Duration {
     }
 }
 
-/// How much memory the nodes get: so much that the network limits and not they, and no more, since fast sources run
-/// ahead of a slow one, and a run goes on at its end, as far as it reaches.
+/// Memory of the nodes: enough that the network is the limit, and no more, since fast sources run ahead of a slow one
+/// as far as memory lasts, and a run continues for that much at its end.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memory {
     block: u64,
     blocks: u64,
-    /// Events that are open at a time.
+    /// Number of events that are open at a time.
     pub(crate) open: u64,
 }
 
@@ -103,13 +104,13 @@ impl Memory {
         let together = together(scenario);
         let open = match scenario.traffic.barrier {
             true => 1,
-            // A fragment is on its way for two round trips (offer, fetch, data, release) and the wait in the switches.
-            // A few more, since fragments are not all alike, nor are sources.
+            // A fragment is under way for two round trips (offer, fetch, data, release) and the wait in the switches.
+            // A few more, since neither fragments nor sources are all alike.
             false => ((4 * way).div_ceil((scenario.event_payload() as u64).max(1)) + 4 * together).min(1 << 24),
         };
         let slots = || senders().map(|sender| Slots::of(scenario, sender, open).bytes);
         let block = (slots().max().unwrap_or(0) + BESIDE).max(BLOCK).next_multiple_of(4096);
-        // Fragments longer than half a block have one each; of others, as many as fit share one.
+        // Fragments longer than half a block have a block each; of others, as many as fit share one.
         let alone = slots().filter(|slot| 2 * slot > block).count() as u64;
         let shared = match alone < u64::from(scenario.network.senders) {
             true => (2 * way).max(LEAST_BUILDER).div_ceil(block) + TURNS,
@@ -118,16 +119,17 @@ impl Memory {
         Self { open, block, blocks: (open * alone + shared).clamp(4, 4096) }
     }
 
-    /// Events that share a slot, and slots of each source that a builder may be at, at a time, where senders are alike.
+    /// Returns the number of events that share a slot, and the number of slots of each source that a builder may be
+    /// working on at a time, for senders that are alike.
     pub(crate) fn open_slots(self, scenario: &Scenario) -> (u64, u64) {
-        // Where events come one by one, a slot is offered as soon as nothing else is under way.
+        // Without bursts of events, a slot is offered as soon as no other is under way.
         let full = together(scenario);
         let together = if scenario.traffic.interval.is_some() { 1 } else { full };
         let own = Slots::of(scenario, 0, self.open).count / u64::from(scenario.network.receivers);
         (together, self.open.div_ceil(full).min(own))
     }
 
-    /// Bytes of all nodes together.
+    /// Returns the number of bytes of all nodes together.
     pub(crate) fn total(self, scenario: &Scenario) -> u64 {
         let network = &scenario.network;
         let slots = (0..network.senders).map(|sender| Slots::of(scenario, sender, self.open));
@@ -136,7 +138,7 @@ impl Memory {
     }
 }
 
-/// A source's memory.
+/// Slots of a source: size and number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slots {
     pub(crate) bytes: u64,
@@ -151,22 +153,22 @@ impl Slots {
     }
 }
 
-/// Events whose fragments share a slot that is full. The same at all senders, as the mean of their records has it: if one
-/// with short records had many in a slot, all others would have to hold as many events.
+/// Returns the number of events whose fragments share a full slot. It is the same at all senders, from the mean length
+/// of their records: if one with short records had many in a slot, all others would have to hold as many events.
 fn together(scenario: &Scenario) -> u64 {
     let senders = scenario.network.senders;
     let records: u64 = (0..senders).map(|sender| record(scenario, sender)).sum();
     if scenario.traffic.barrier { 1 } else { (SLOT * u64::from(senders) / records).max(1) }
 }
 
-/// The longest record of this sender.
+/// Returns the length of this sender's longest record, in bytes.
 fn record(scenario: &Scenario, sender: u32) -> u64 {
     64 + scenario.sizes_of(sender).1.div_ceil(64) * 64
 }
 
-/// How many slots a builder asks for in turns.
+/// Number of slots that a builder fetches in turns.
 const TURNS: u64 = 4;
-/// Slots hold several fragments up to this size.
+/// Largest slot with several fragments, in bytes.
 const SLOT: u64 = 64 << 10;
 
 #[derive(Debug, Serialize)]

@@ -1,4 +1,4 @@
-//! A port that loses a tenth of what it is given, sends a tenth twice and a tenth late: for tests.
+//! A port that drops, duplicates or delays a tenth of its datagrams each: for tests.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -8,22 +8,22 @@ use thalweg_arena::{Arena, KeptPiece, Piece};
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
 use thalweg_wire::{GAMMA, mix};
 
-/// What becomes of datagrams is drawn from a seed.
+/// A port that drops, duplicates or delays a tenth of its datagrams each, drawn from a seed.
 #[derive(Debug)]
 pub struct Foul<I> {
     io: I,
     drawn: u64,
-    /// To be sent behind the next one, or with the next burst.
+    /// Delayed datagram, which is sent after the next one, or with the next burst.
     late: Option<(SocketAddr, Vec<u8>, Option<KeptPiece>)>,
 }
 
 impl<I: FrameIo> Foul<I> {
-    /// Such a port over a good one.
+    /// Makes such a port from a good one.
     pub fn new(io: I, seed: u64) -> Self {
         Self { io, drawn: seed, late: None }
     }
 
-    /// One of ten.
+    /// Draws a number below ten.
     fn draw(&mut self) -> u64 {
         self.drawn = self.drawn.wrapping_add(GAMMA);
         mix(self.drawn) % 10

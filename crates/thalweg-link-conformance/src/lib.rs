@@ -1,4 +1,4 @@
-//! What every link must do, told once and tried on each kind of them.
+//! Conformance tests for links: written once, and instantiated for each kind of link.
 //!
 //! ```text
 //! use thalweg_link_conformance::{Over, link_conformance};
@@ -6,12 +6,12 @@
 //! link_conformance!(mine, Over::new(LinkKind::register(&Mine)));
 //! ```
 //!
-//! makes a module of tests, `mine`, one for each story below. A kind of link with a time of its own brings a [`Medium`]
-//! of its own. Nothing sleeps: where both ends have nothing to do the test waits for their descriptors (or lets virtual
-//! time pass), and a wait in vain fails it.
+//! makes a module of tests, `mine`, one for each story below. A kind of link with a clock of its own brings a
+//! [`Medium`] of its own. Nothing sleeps: if both ends have nothing to do, the test waits for their descriptors (or
+//! lets virtual time pass), and a wait in vain fails it.
 //!
-//! A link of frames is tried over a [`Foul`] port, too. [`SourceEnd`], [`BuilderEnd`] and [`Listening`] serve tests in
-//! which one end is played by hand.
+//! A link of frames is also tested over a [`Foul`] port. [`SourceEnd`], [`BuilderEnd`] and [`Listening`] serve tests in
+//! which one end is driven by the test itself.
 //!
 //! The crate is for `[dev-dependencies]` only.
 #![forbid(unsafe_code)]
@@ -37,27 +37,27 @@ use thalweg_wire::{
     SourceId, TaiNanos, Welcome, crc32c,
 };
 
-/// Bytes in the arena of the sources.
+/// Size of the sources' arena in bytes.
 const ARENA: usize = 8 << 20;
-/// Bytes of places that a builder sets aside at a time, or more where one fetch takes more.
+/// Bytes of destinations that a builder reserves at a time, or more if one fetch needs more.
 const PLACES: usize = 2 << 20;
-/// A bound on waiting, for tests that would otherwise hang.
+/// Limit on waiting, for tests that would otherwise hang.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What connects the two ends in a test.
+/// Connection between the two ends in a test.
 pub trait Medium {
-    /// Whether what was said just before the speaker died is always heard.
+    /// Returns true if messages sent just before the sender died are always received.
     fn is_faithful(&self) -> bool;
 
-    /// The kind of link.
+    /// Returns the kind of link.
     fn kind(&self) -> LinkKind;
 
-    /// Whether the source's bytes are sent from where they lie.
+    /// Returns true if the source's bytes are sent from where they lie.
     fn gathers(&self) -> bool {
         self.is_faithful()
     }
 
-    /// Where builders listen.
+    /// Returns the directory in which builders listen.
     fn directory(&self) -> &Path;
 
     /// Waits until one of the ends has something to do.
@@ -80,7 +80,7 @@ pub trait Medium {
     }
 }
 
-/// A kind of link that is registered.
+/// Medium for a registered kind of link.
 #[derive(Debug)]
 pub struct Over {
     kind: LinkKind,
@@ -88,10 +88,10 @@ pub struct Over {
 }
 
 impl Over {
-    /// With a directory of its own, for kinds that listen in one.
+    /// Creates a medium with a directory of its own, for kinds that listen in one.
     ///
     /// # Panics
-    /// There can be no directory for temporary files.
+    /// A directory for temporary files cannot be made.
     pub fn new(kind: LinkKind) -> Self {
         Self { kind, directory: tempfile::tempdir().unwrap() }
     }
@@ -111,12 +111,12 @@ impl Medium for Over {
     }
 }
 
-/// An endpoint with one peer, which it stands for: the verbs are those of the link to it.
+/// An endpoint with exactly one peer: its methods are those of the link to this peer.
 #[derive(Debug)]
 pub struct End<E: ?Sized> {
     all: Endpoints<E>,
     begun: Instant,
-    /// The last poll told that something is to be received.
+    /// True if the last poll reported that data can be received.
     told: bool,
 }
 
@@ -130,7 +130,7 @@ impl<E: Endpoint + ?Sized> End<E> {
         Self { all, begun: Instant::now(), told: false }
     }
 
-    /// What its descriptors wake.
+    /// Returns the poller of the endpoint's descriptors.
     pub fn poller(&self) -> &Poller {
         self.all.poller()
     }
@@ -138,17 +138,17 @@ impl<E: Endpoint + ?Sized> End<E> {
     /// Sends what can be sent now.
     ///
     /// # Errors
-    /// The link is over, and why.
+    /// The link is over, with the reason.
     pub fn flush(&mut self) -> Result<(), LinkError> {
         let mut broken = Vec::new();
         self.all.flush(self.begun.elapsed(), &mut broken);
         broken.pop().map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Receives all that has come.
+    /// Receives all data that has come.
     ///
     /// # Errors
-    /// The link is over, and why.
+    /// The link is over, with the reason.
     pub fn receive(&mut self, received: &mut Vec<E::Received>) -> Result<(), LinkError> {
         let mut tokens = Vec::new();
         self.all.poller().wait(Some(Duration::ZERO), |token| tokens.push(token))?;
@@ -159,7 +159,7 @@ impl<E: Endpoint + ?Sized> End<E> {
         Ok(())
     }
 
-    /// To be called before waiting for its [`poller`](Self::poller). False where something has come already.
+    /// Prepares for waiting on its [`poller`](Self::poller). Returns false if data has come already.
     pub fn prepare_wait(&mut self) -> bool {
         self.all.prepare_wait()
     }
@@ -169,12 +169,12 @@ impl<E: Endpoint + ?Sized> End<E> {
         self.all.close(0);
     }
 
-    /// How long until it is to be polled again, though nothing comes.
+    /// Returns the time left until the next poll that is needed without incoming data.
     fn left(&self) -> Option<Duration> {
         self.all.next_timeout().map(|at| at.saturating_sub(self.begun.elapsed()))
     }
 
-    /// When it is to be polled again, though nothing comes.
+    /// Returns the time of the next poll that is needed without incoming data.
     pub fn next_timeout(&self) -> Option<Duration> {
         self.all.next_timeout()
     }
@@ -184,7 +184,7 @@ impl SourceEnd {
     /// Begins to connect.
     ///
     /// # Errors
-    /// As [`SourceEndpoint::connect`].
+    /// Errors of [`SourceEndpoint::connect`].
     pub fn connect(to: &Address, greeting: &SourceGreeting) -> Result<Self, LinkError> {
         let mut all = Endpoints::new()?.towards(std::slice::from_ref(to))?;
         all.register(&greeting.arena)?;
@@ -207,7 +207,7 @@ impl DerefMut for SourceEnd {
     }
 }
 
-/// A builder's endpoint to which nobody has connected yet.
+/// A builder's endpoint without a peer yet.
 #[derive(Debug)]
 pub struct Listening {
     all: Endpoints<dyn BuilderEndpoint>,
@@ -215,25 +215,25 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Opens it.
+    /// Opens the endpoint.
     ///
     /// # Errors
-    /// As [`Transport::builder`](thalweg_link::Transport::builder).
+    /// Errors of [`Transport::builder`](thalweg_link::Transport::builder).
     pub fn open(address: &Address, eager: Eager) -> Result<Self, LinkError> {
         let mut all = Endpoints::<dyn BuilderEndpoint>::new()?;
         let address = all.add(address, eager)?;
         Ok(Self { all, address })
     }
 
-    /// Where others find it.
+    /// Returns the address at which peers reach it.
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// Waits for the peer, and is its end from then on.
+    /// Waits for the peer. Returns the builder's end of the link.
     ///
     /// # Panics
-    /// Nobody comes.
+    /// No peer comes.
     pub fn accept(self) -> BuilderEnd {
         let mut end = End::of(self.all);
         end.accept();
@@ -253,7 +253,7 @@ impl BuilderEnd {
         }
     }
 
-    /// Whether it had somebody to let in.
+    /// Accepts a waiting peer. Returns true if there was one.
     fn lets_in(&mut self) -> bool {
         let mut tokens = Vec::new();
         self.all.poller().wait(Some(Duration::ZERO), |token| tokens.push(token)).unwrap();
@@ -276,7 +276,7 @@ impl DerefMut for BuilderEnd {
     }
 }
 
-/// Connects one to the other.
+/// Connects a source and a builder.
 fn connect(medium: &mut impl Medium, greeting: &SourceGreeting, eager: Eager) -> (SourceEnd, BuilderEnd, Address) {
     let address = Address::here(medium.kind(), medium.directory(), "builder").unwrap();
     let Listening { all, address } = Listening::open(&address, eager).unwrap();
@@ -285,8 +285,8 @@ fn connect(medium: &mut impl Medium, greeting: &SourceGreeting, eager: Eager) ->
     (source, builder, address)
 }
 
-/// The builder lets the source in. What it says for that may have to be said several times; and the builder may have to
-/// end a connection of before.
+/// Waits until the builder accepts the source. The messages for that may have to be repeated; and the builder may have
+/// to end an earlier connection.
 fn let_in(medium: &mut impl Medium, source: &mut SourceEnd, builder: &mut BuilderEnd) {
     loop {
         source.receive(&mut Vec::new()).unwrap();
@@ -299,22 +299,22 @@ fn let_in(medium: &mut impl Medium, source: &mut SourceEnd, builder: &mut Builde
     }
 }
 
-/// A source and a builder that are connected, and what each has heard.
+/// A source and a builder that are connected, with the messages that each has received.
 struct Link<M> {
     medium: M,
     greeting: SourceGreeting,
     address: Address,
     eager: Eager,
-    /// Where the builder puts things. Taken from the front and used once.
+    /// Memory for the builder's destinations, taken from the front and used once.
     places: Block,
     source: SourceEnd,
     builder: BuilderEnd,
-    /// Heard by the source.
+    /// Messages received by the source.
     heard: Vec<Message>,
-    /// Heard by the builder, but for what arrived.
+    /// Messages received by the builder, except arrived bytes.
     said: Vec<Message>,
     arrived: BTreeMap<u64, Bytes>,
-    /// Bytes that the builder was told of.
+    /// Number of bytes that were reported to the builder.
     told: u64,
     hello: Option<(Hello, String)>,
 }
@@ -379,7 +379,7 @@ impl<M: Medium> Link<M> {
         self.until("the welcome", |link| link.heard.contains(&welcome));
     }
 
-    /// The connection breaks, and the source connects anew.
+    /// Breaks the connection, and has the source connect anew.
     fn reconnect(&mut self, released_below: u64) {
         self.source.close();
         self.builder.close();
@@ -435,7 +435,7 @@ impl<M: Medium> Link<M> {
         }
     }
 
-    /// What the builder says to it in the end.
+    /// Returns the error with which the builder's end fails.
     fn until_builder_fails(&mut self) -> LinkError {
         loop {
             let _ = self.source_turn();
@@ -446,7 +446,7 @@ impl<M: Medium> Link<M> {
         }
     }
 
-    /// A held slot of the arena; its place there depends on its ticket and length.
+    /// Returns a held slot of the arena; its place there depends on its ticket and length.
     fn slot(&self, ticket: u64, bytes: u32) -> Announcement {
         let room = ARENA as u64 - u64::from(bytes) + 1;
         Announcement {
@@ -471,7 +471,7 @@ impl<M: Medium> Link<M> {
         offers.collect()
     }
 
-    /// Fetches into a place of its own.
+    /// Fetches into a destination of its own.
     fn fetch(&mut self, offer: &Announcement) {
         self.begin_fetch(offer, offer.bytes);
     }
@@ -487,7 +487,7 @@ impl<M: Medium> Link<M> {
         }
     }
 
-    /// Checks and takes what arrived of an offer.
+    /// Checks the bytes that arrived for an offer, and removes them.
     fn take(&mut self, offer: &Announcement) {
         let start = offer.arena_offset as usize;
         let expected = &arena()[start..start + offer.bytes as usize];
@@ -497,12 +497,12 @@ impl<M: Medium> Link<M> {
     }
 }
 
-/// A block for so many bytes.
+/// Returns a block of at least `bytes` bytes.
 fn block(bytes: usize) -> Block {
     BlockPool::new("builder", 1, bytes).unwrap().take().unwrap()
 }
 
-/// The arena of the sources of all tests, which only read it: bytes drawn at random.
+/// Returns the arena of the sources of all tests, which only read it: bytes drawn at random.
 pub fn arena() -> &'static Span {
     static ARENA_OF_ALL: OnceLock<Span> = OnceLock::new();
     ARENA_OF_ALL.get_or_init(|| {
@@ -518,7 +518,7 @@ pub fn arena() -> &'static Span {
     })
 }
 
-/// A run of dropped fragments.
+/// Returns an announcement of dropped fragments.
 fn dropped(ticket: u64) -> Announcement {
     Announcement {
         ticket,
@@ -554,7 +554,7 @@ pub fn greeting_and_run_control<M: Medium>(medium: M) {
     link.until("bye", |link| link.heard == [start, Message::Pause, stop, Message::Bye]);
 }
 
-/// A run is paused and goes on as often as someone likes.
+/// A run may be paused and continued any number of times: repeated messages must all arrive.
 pub fn the_same_words_are_heard_as_often_as_they_are_said<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
     link.heard.clear();
@@ -577,7 +577,7 @@ pub fn offers_arrive_in_order_and_intact<M: Medium>(medium: M) {
     }
     link.until("all offers", |link| link.said.len() == offers.len());
     assert_eq!(link.offered(), offers);
-    // The final counters come behind what they count.
+    // The final counters arrive after the offers that they count.
     let end = Message::End(Accounts { tickets: 301, ..Accounts::default() });
     link.offer(&[dropped(300)]);
     link.source.send(&end);
@@ -591,7 +591,7 @@ pub fn a_fetch_brings_exactly_the_bytes<M: Medium>(medium: M) {
     let offers: Vec<Announcement> = sizes.iter().zip(0..).map(|(bytes, ticket)| link.slot(ticket, *bytes)).collect();
     link.offer(&offers);
     link.until("offers", |link| link.said.len() == offers.len());
-    // All of them at once, and not in the order they were offered in.
+    // All at once, and not in the order in which they were offered.
     for offer in offers.iter().rev() {
         link.fetch(offer);
     }
@@ -606,7 +606,7 @@ pub fn a_fetch_may_be_made_in_pieces<M: Medium>(medium: M) {
     let offers: Vec<Announcement> = sizes.iter().zip(0..).map(|(bytes, ticket)| link.slot(ticket, *bytes)).collect();
     link.offer(&offers);
     link.until("offers", |link| link.said.len() == offers.len());
-    // In turn; one asks for its next piece while the one before is on its way, another when it is here.
+    // In turn; one requests its next piece while the one before is on its way, another after it has arrived.
     let mut upto = [0; 4];
     let mut asked = 0;
     while upto != sizes {
@@ -654,7 +654,7 @@ pub fn eager_offers_come_unasked<M: Medium>(medium: M) {
         link.offer(&offers);
         let before = link.said.len();
         link.until("eager offers", |link| link.said.len() == before + 8);
-        // Not all of them are wanted, and some are wanted before they are here.
+        // Not all of them are fetched, and some are fetched before they have arrived.
         for offer in link.offered().into_iter().rev().take(8).filter(|offer| offer.ticket % 3 != round % 3) {
             link.fetch(&offer);
         }
@@ -665,7 +665,7 @@ pub fn eager_offers_come_unasked<M: Medium>(medium: M) {
         link.builder.release(ticket);
         link.until("the release", |link| link.heard.last() == Some(&Message::Release { below: ticket }));
     }
-    // After all this the ordinary way works as before.
+    // Afterwards an ordinary fetch works as before.
     let offer = link.slot(ticket, 100_032);
     link.offer(&[offer]);
     link.until("one more", |link| link.offered().contains(&offer));
@@ -681,7 +681,7 @@ pub fn more_eager_than_the_credit_is_an_error<M: Medium>(medium: M) {
         link.source.offer(&offer);
     }
     if !link.medium.kind().eager {
-        // Nothing is sent ahead.
+        // Nothing is sent eagerly.
         link.until("offers", |link| link.offered().len() == 9);
         assert!(link.offered().iter().all(|offer| offer.disposition == Disposition::Held));
         return;
@@ -729,7 +729,7 @@ pub fn an_offer_is_withdrawn_before_it_is_asked_for<M: Medium>(medium: M) {
     assert!(link.source.withdraw(1));
     let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..offers[1] };
     link.source.offer(&gone);
-    // The builder has not heard of it, and asks.
+    // The builder has not received the withdrawal, and fetches.
     link.fetch(&offers[1]);
     link.fetch(&offers[2]);
     link.until("the drop", |link| link.said.len() == 5);
@@ -768,7 +768,7 @@ pub fn a_source_that_comes_back_offers_again<M: Medium>(medium: M) {
     offers[20..25].iter().for_each(|offer| link.fetch(offer));
     let _ = link.turn();
 
-    // The release may not have been heard; the welcome says it again.
+    // The release may not have been received; the welcome repeats it.
     link.reconnect(17);
     link.offer(&offers[17..30]);
     link.offer(&offers[30..]);
@@ -787,7 +787,7 @@ pub fn a_builder_may_ask_before_the_offer_is_repeated<M: Medium>(medium: M) {
     link.offer(&offers);
     link.until("offers", |link| link.said.len() == 6);
     link.reconnect(2);
-    // The builder knows these from before.
+    // The builder knows these offers from before.
     offers[2..].iter().for_each(|offer| link.fetch(offer));
     for _ in 0..3 {
         let _ = link.turn();
@@ -807,7 +807,7 @@ pub fn a_link_that_ends_returns_every_place<M: Medium>(medium: M) {
     link.offer(&offers);
     link.until("offers", |link| link.said.len() == 8);
     offers.iter().for_each(|offer| link.fetch(offer));
-    // Some have come, one may be on its way, and others have not been asked for yet.
+    // Some have arrived, one may be on its way, and others have not been requested yet.
     link.until("the first", |link| !link.arrived.is_empty());
     let Link { builder, arrived, places, .. } = link;
     drop(builder);
@@ -818,7 +818,7 @@ pub fn a_link_that_ends_returns_every_place<M: Medium>(medium: M) {
 
 pub fn a_refusal_says_why<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
-    // Even where much else is on its way.
+    // Also while many offers are on their way.
     let offers: Vec<Announcement> = (0..100).map(|ticket| link.slot(ticket, 64)).collect();
     link.offer(&offers);
     link.builder.refuse(Refusal::Mismatch, "slots of 3 bytes hold nothing – größer, bitte");
@@ -837,11 +837,11 @@ pub fn a_refusal_says_why<M: Medium>(medium: M) {
 
 pub fn what_a_source_said_is_heard_after_its_death<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
-    // As much as has reached the builder's kernel: TCP's first window is 64 KiB.
+    // As many offers as have reached the builder's kernel: TCP's first window is 64 KiB.
     let offers: Vec<Announcement> = (0..500).map(|ticket| link.slot(ticket, 64)).collect();
     link.offer(&offers);
     link.source_turn().unwrap();
-    // Something it will never read, so that a kernel that is strict sends a reset.
+    // A message that it will never read, so that a strict kernel sends a reset.
     link.builder.release(0);
     link.builder.flush().unwrap();
     let Link { mut medium, source, mut builder, .. } = link;
@@ -923,10 +923,10 @@ pub fn copies_are_counted<M: Medium>(medium: M) {
     }
 }
 
-/// A module of tests that try a kind of link: see [the first page](crate).
+/// Makes a module of tests for a kind of link: see [the crate's documentation](crate).
 ///
-/// `link_conformance!(NAME, MEDIUM)` makes a test of each story, with a new `MEDIUM`. `link_conformance! { mod NAME;
-/// MACRO }` gives the names of the stories to a macro instead.
+/// `link_conformance!(NAME, MEDIUM)` makes one test of each story, with a new `MEDIUM`. `link_conformance! { mod NAME;
+/// MACRO }` passes the names of the stories to a macro instead.
 #[macro_export]
 macro_rules! link_conformance {
     ($name:ident, $medium:expr) => {

@@ -1,4 +1,4 @@
-//! One run: QEMU started, watched and ended, the command's output and exit code brought back.
+//! One run: starts QEMU, watches and ends it, and returns the command's output and exit code.
 
 use crate::machine::{MOST_NICS, MOST_NVMES, Machine};
 use crate::qemu::{self, Files, QEMU};
@@ -19,45 +19,45 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use thiserror::Error;
 
-/// A command's end.
+/// Result of a command that was run in the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// The command's exit code, or 128 and the number of the signal that ended it, or 127 if it was not found. 125 if
-    /// it was not started, and standard error says why.
+    /// Exit code of the command, or 128 plus the number of the signal that ended it, or 127 if it was not found. 125
+    /// if it was not started; the reason is then on standard error.
     pub code: u8,
-    /// How long all of it took, the boot included.
+    /// Duration of the whole run, the boot included.
     pub time: Duration,
 }
 
-/// Why a command has no outcome. `console` is the end of what the kernel said.
+/// Reason why a command has no outcome. `console` is the end of the kernel's log on the console.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// There is no such machine.
+    /// The machine is not possible: too few processors, too little memory or too many devices.
     #[error("{0}")]
     Machine(String),
-    /// The command would not find its directory.
+    /// The working directory does not exist in the machine.
     #[error("{}: the machine has /dev, /proc, /run and /sys of its own: run it from elsewhere", .0.display())]
     Directory(PathBuf),
-    /// A program of the host that the machine needs.
+    /// A program of the host that the machine needs is missing.
     #[error("{0} not found: as root, `apt-get install {PACKAGES}`")]
     NoTool(&'static str),
-    /// It took too long.
+    /// The run took longer than its limit.
     #[error("the machine did not end within {} and was killed\n{console}", humantime::format_duration(*limit))]
     Timeout {
-        /// The limit.
+        /// The machine's time limit.
         limit: Duration,
         /// The end of the console.
         console: String,
     },
-    /// It was stopped on request.
+    /// The run was stopped on request.
     #[error("stopped on request")]
     Stopped,
     /// QEMU did not start, or the machine ended before its command did.
     #[error("the machine ended before its command did ({status})\n{said}{console}")]
     Died {
-        /// How QEMU's process ended.
+        /// Exit status of QEMU's process.
         status: ExitStatus,
-        /// What QEMU said.
+        /// The end of QEMU's own output.
         said: String,
         /// The end of the console.
         console: String,
@@ -65,9 +65,9 @@ pub enum RunError {
     /// A file or directory cannot be used.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -77,16 +77,17 @@ pub enum RunError {
 }
 
 impl Machine {
-    /// Boots, runs a command as root with this process's working directory, `PATH` and `HOME`, and returns when it has
-    /// ended. Its standard output and standard error go to ours as they come; its standard input is empty. `/out` is
-    /// the directory `out`, which is made if it is not there; the kernel's log is left in it as `dmesg.txt`.
+    /// Boots the machine, runs a command as root with this process's working directory, `PATH` and `HOME`, and returns
+    /// when it has ended. Its standard output and standard error are copied to this process's as they come; its
+    /// standard input is empty. `/out` is the directory `out`, which is created if it does not exist; the kernel's log
+    /// is left in it as `dmesg.txt`.
     ///
-    /// Nothing else is left when it returns: no process, no file. If this process is killed, the machine goes with it,
+    /// No process and no other file remains after the return. If this process is killed, the machine is killed, too,
     /// and the next run removes its files.
     ///
     /// # Errors
-    /// Where the machine cannot be, cannot be started, takes longer than it may, or ends before its command does;
-    /// [`RunError::Stopped`] soon after `stop` has become true.
+    /// Fails if the machine is not possible, cannot be started, takes longer than its limit, or ends before its command
+    /// does; with [`RunError::Stopped`] soon after `stop` has become true.
     pub fn run(
         &self,
         prepared: &Prepared,
@@ -113,8 +114,8 @@ impl Machine {
         let said = room.path().join("qemu");
         let say = File::create(&said).map_err(file(&said))?;
 
-        // When the thread that started it ends, in whatever way, the kernel kills it (PR_SET_PDEATHSIG, prctl(2)). In a
-        // group of its own it does not hear a terminal's interrupt: that is ours.
+        // When the thread that started it ends, in whatever way, the kernel kills QEMU (PR_SET_PDEATHSIG, prctl(2)). In
+        // a process group of its own it does not receive a terminal's interrupt: that is for this process.
         let mut qemu = Command::new("setpriv");
         qemu.args(["--pdeathsig", "KILL", "--", QEMU]).args(qemu::arguments(self, &files)?).process_group(0);
         qemu.stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
@@ -128,7 +129,7 @@ impl Machine {
             scope.spawn(|| pass_on(errors, io::stderr()));
             let ended = guest.watch(began + self.timeout, stop);
             guest.end();
-            // Now the pipes end.
+            // No writer of the pipes remains, so the threads that read them end.
             drop((say_output, say_errors));
             ended
         });
@@ -138,7 +139,7 @@ impl Machine {
             Ended::Stopped => Err(RunError::Stopped),
             Ended::ByItself(status) => match room.code() {
                 Some(code) => Ok(Outcome { code, time: began.elapsed() }),
-                // setpriv's, when it finds no QEMU: the shell's convention.
+                // 127 is setpriv's exit code when it finds no QEMU, by the shell's convention.
                 None if status.code() == Some(127) => Err(RunError::NoTool(QEMU)),
                 None => Err(RunError::Died { status, said: tail(&said), console: console() }),
             },
@@ -163,24 +164,25 @@ impl Machine {
     }
 }
 
-/// Less than that, the kernel does not boot: it needs 90 MB to unpack itself and for its own use.
+/// Least memory of a machine, in bytes: the kernel does not boot with less, as it needs 90 MB to unpack itself and for
+/// its own use.
 const LEAST_MEMORY: u64 = 256 << 20;
 
-/// What one run shares with its guest, in a directory of its own below the shelf.
+/// Directory below the shelf that one run shares with its guest.
 #[derive(Debug)]
 struct Room {
     directory: TempDir,
-    /// Held as long as the directory is in use.
+    /// Lock on the directory, held as long as the directory is in use.
     _claim: File,
 }
 
 impl Room {
     const PREFIX: &'static str = "run-";
 
-    /// Removes also what runs that were killed have left.
+    /// Creates the directory. Removes also those of earlier runs that were killed.
     fn new() -> Result<Self, RunError> {
         let shelf = shelf();
-        // Nobody removes a directory between its making and its claim.
+        // The lock keeps other processes from removing a directory between its creation and its claim.
         let lock_path = shelf.join("runs.lock");
         let lock = File::create(&lock_path).map_err(file(&lock_path))?;
         lock.lock().map_err(file(&lock_path))?;
@@ -201,7 +203,7 @@ impl Room {
         self.directory.path()
     }
 
-    /// As `guest/guest` reads it.
+    /// Writes the command, its environment and the number of huge pages to the files that `guest/guest` reads.
     fn say_what_to_do(&self, command: &[OsString], huge_pages: u32) -> Result<(), RunError> {
         let directory = env::current_dir()?;
         if ["/dev", "/proc", "/run", "/sys"].iter().any(|own| directory.starts_with(own)) {
@@ -209,7 +211,7 @@ impl Room {
         }
         let mut path = OsString::from("PATH=/usr/lib/thalweg-machine:");
         path.push(env::var_os("PATH").unwrap_or_default());
-        // Debian gives an ordinary user no directories of root's, and there the command is root.
+        // Debian's path of an ordinary user has no directories of root's; in the machine, the command is root.
         path.push(":/usr/local/sbin:/usr/sbin:/sbin");
         let mut home = OsString::from("HOME=");
         home.push(env::var_os("HOME").unwrap_or_else(|| "/root".into()));
@@ -225,18 +227,18 @@ impl Room {
         Ok(())
     }
 
-    /// The command's exit code, if it has ended.
+    /// Returns the command's exit code, or `None` if it has not ended.
     fn code(&self) -> Option<u8> {
         fs::read_to_string(self.path().join("code")).ok()?.trim().parse().ok()
     }
 }
 
-/// With a NUL behind each, which none has in it.
+/// Joins words, each followed by a NUL, which none of them contains.
 fn words(words: &[impl AsRef<OsStr>]) -> Vec<u8> {
     words.iter().flat_map(|word| [word.as_ref().as_bytes(), b"\0"].concat()).collect()
 }
 
-/// QEMU's process.
+/// QEMU's process, which is killed when this is dropped.
 struct Guest(Child);
 
 enum Ended {
@@ -246,7 +248,7 @@ enum Ended {
 }
 
 impl Guest {
-    /// Waits until it ends, or must be ended.
+    /// Waits until QEMU ends, the deadline has passed or `stop` is true.
     fn watch(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
         loop {
             if let Some(status) = self.0.try_wait()? {
@@ -262,7 +264,7 @@ impl Guest {
         }
     }
 
-    /// Both fail only where it has ended before.
+    /// Kills QEMU and waits for its end. Both calls fail only if it has ended before.
     fn end(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -275,12 +277,13 @@ impl Drop for Guest {
     }
 }
 
-/// A pipe's end as another process of this user can open it, as long as we have it open.
+/// Returns a path by which another process of this user can open a pipe's end, as long as this process has it open.
 fn by_name(end: &impl AsRawFd) -> PathBuf {
     format!("/proc/{}/fd/{}", process::id(), end.as_raw_fd()).into()
 }
 
-/// Copies until the other side ends. When nobody reads on, the rest is for nobody, and the guest is not held up.
+/// Copies until the writers of `from` have closed it. If `to` cannot be written any more, the rest is read and thrown
+/// away, so that the guest is not blocked.
 fn pass_on(mut from: io::PipeReader, mut to: impl Write) {
     let mut bytes = vec![0; 64 << 10];
     let mut is_read = true;
@@ -294,7 +297,7 @@ fn pass_on(mut from: io::PipeReader, mut to: impl Write) {
     }
 }
 
-/// The last lines of a file, as far as it is text.
+/// Returns the last 15 lines of a file; bytes that are not UTF-8 are replaced.
 fn tail(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes).replace('\r', "");

@@ -1,19 +1,19 @@
-//! The kernel's first file system: a shell, and the modules without which the host's is not reached.
+//! The initramfs: a shell, and the modules that are needed to mount the host's file system.
 
 use crate::setup::{PrepareError, Setup, file};
 use std::fs;
 use std::path::Path;
 
-/// What `init` needs, besides what these need themselves.
+/// Modules that `init` needs, apart from their own dependencies.
 const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console"];
 const INIT: &str = include_str!("../guest/init");
 
-/// All that goes into it, besides the packages.
+/// Returns all texts that it is made of, apart from the packages.
 pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
     MODULES.iter().copied().chain([INIT])
 }
 
-/// The archive, from unpacked packages.
+/// Returns the archive, made from unpacked packages.
 pub(crate) fn make(setup: &Setup, packages: &Path, version: &str) -> Result<Vec<u8>, PrepareError> {
     let busybox = packages.join("usr/bin/busybox");
     let mut archive = Archive::default();
@@ -40,8 +40,8 @@ pub(crate) fn make(setup: &Setup, packages: &Path, version: &str) -> Result<Vec<
     Ok(archive.end())
 }
 
-/// The modules' files, each behind those that it needs. A line of modules.dep is a module and what it needs, the last
-/// first to be loaded (depmod(8)).
+/// Returns the modules' files, each after those that it depends on. A line of modules.dep is a module and its
+/// dependencies, of which the last is to be loaded first (depmod(8)).
 fn in_order(dependencies: &str) -> Vec<&str> {
     let mut order: Vec<&str> = Vec::new();
     for wanted in MODULES {
@@ -49,7 +49,7 @@ fn in_order(dependencies: &str) -> Vec<&str> {
             path.rsplit('/').next().and_then(|name| name.strip_prefix(wanted)).is_some_and(|end| end.starts_with(".ko"))
         };
         let line = dependencies.lines().filter_map(|line| line.split_once(':')).find(|(path, _)| is_wanted(path));
-        // A module that is no file is part of the kernel.
+        // A module without a file is part of the kernel.
         let Some((path, needs)) = line else { continue };
         for path in needs.split_whitespace().rev().chain([path]) {
             if !order.contains(&path) {

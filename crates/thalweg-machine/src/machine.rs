@@ -8,24 +8,24 @@ use thiserror::Error;
 /// A machine to boot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// How many processors it has, at least 1.
+    /// Number of processors, at least 1.
     pub processors: u32,
-    /// Its memory. The host gives what is used of it.
+    /// Size of the memory. The host provides only the part that is used.
     pub memory: ByteSize,
-    /// Whether devices are behind an IOMMU.
+    /// Presence of an IOMMU between devices and memory.
     pub iommu: Iommu,
-    /// Whether it has QEMU's [edu](https://www.qemu.org/docs/master/specs/edu.html) device, at [`EDU`]: a DMA engine
+    /// True if it has QEMU's [edu](https://www.qemu.org/docs/master/specs/edu.html) device, at [`EDU`]: a DMA engine
     /// with an interrupt, as simple as can be.
     pub edu: bool,
-    /// Whether it has virtio's entropy device, at [`RNG`].
+    /// True if it has virtio's entropy device, at [`RNG`].
     pub rng: bool,
-    /// Its NICs, at most [`MOST_NICS`], each at its [`nic_address`].
+    /// NICs, at most [`MOST_NICS`], each at its [`nic_address`].
     pub nics: Vec<Nic>,
-    /// The size of each of its NVMe disks, at most [`MOST_NVMES`], each at its [`nvme_address`]. They are empty.
+    /// Size of each NVMe disk, at most [`MOST_NVMES`] of them, each at its [`nvme_address`]. The disks are empty.
     pub nvmes: Vec<ByteSize>,
-    /// How many huge pages of 2 MiB are set aside before the command runs.
+    /// Number of huge pages of 2 MiB that are set aside before the command runs.
     pub huge_pages: u32,
-    /// How long all of it may take, the boot included.
+    /// Longest time of a whole run, the boot included.
     pub timeout: Duration,
 }
 
@@ -46,32 +46,32 @@ impl Default for Machine {
     }
 }
 
-/// Whether devices reach memory through an IOMMU (Intel VT-d).
+/// Presence of an IOMMU (Intel VT-d) between devices and memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Iommu {
-    /// They do, and each is in a group of its own.
+    /// Devices reach memory through the IOMMU, and each is in a group of its own.
     On,
-    /// There is none: a device reaches all of memory. VFIO is used in its no-IOMMU mode.
+    /// No IOMMU: a device reaches all of memory. VFIO is used in its no-IOMMU mode.
     Off,
 }
 
 /// A network card.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Nic {
-    /// Which card.
+    /// Model of the card.
     pub model: NicModel,
-    /// The number of the wire it is on. Each of a wire's NICs hears all others, as on a hub.
+    /// Number of the wire it is on. Each of a wire's NICs receives from all others, as on a hub.
     pub wire: u32,
 }
 
-/// A network card that QEMU has, and DPDK a driver for.
+/// A network card that QEMU emulates and DPDK has a driver for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NicModel {
     /// virtio 1.0. Its link is up at once.
     Virtio,
     /// Intel 82574L. Its link takes some ten seconds to come up.
     E1000e,
-    /// VMware's. It takes rings of 512 descriptors and more.
+    /// VMware's vmxnet3. It takes rings of 512 descriptors and more.
     Vmxnet3,
     /// Intel 82576, which QEMU has from version 8.0 on.
     Igb,
@@ -91,33 +91,33 @@ impl FromStr for NicModel {
     }
 }
 
-/// There is no such card.
+/// Error for the name of an unknown network card.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("'{0}' is not a NIC: virtio, e1000e, vmxnet3 and igb are")]
 pub struct UnknownNic(String);
 
-/// Where the edu device is.
+/// PCI address of the edu device.
 pub const EDU: &str = "0000:00:10.0";
-/// Where the entropy device is.
+/// PCI address of the entropy device.
 pub const RNG: &str = "0000:00:0f.0";
-/// The most NICs a machine can have.
+/// Largest number of NICs of a machine.
 pub const MOST_NICS: usize = 7;
-/// The most NVMe disks a machine can have.
+/// Largest number of NVMe disks of a machine.
 pub const MOST_NVMES: usize = 7;
 
-/// Slots of the root bus, so that the order of devices does not move them. The chipset has 0 and 31; the machine's
-/// own devices take the first ones that are free.
+/// Slots of the root bus, fixed so that the order of devices does not change them. The chipset has 0 and 31; the
+/// machine's other built-in devices take the first free slots.
 pub(crate) const RNG_SLOT: usize = 0x0f;
 pub(crate) const EDU_SLOT: usize = 0x10;
 pub(crate) const NIC_SLOT: usize = 0x11;
 pub(crate) const NVME_SLOT: usize = 0x18;
 
-/// Where a NIC is, counted from 0: the first at `0000:00:11.0`, the next at `0000:00:12.0`.
+/// Returns the PCI address of a NIC, counted from 0: the first is at `0000:00:11.0`, the next at `0000:00:12.0`.
 pub fn nic_address(index: usize) -> String {
     address(NIC_SLOT + index)
 }
 
-/// Where an NVMe disk is, counted from 0: the first at `0000:00:18.0`, the next at `0000:00:19.0`.
+/// Returns the PCI address of an NVMe disk, counted from 0: the first is at `0000:00:18.0`, the next at `0000:00:19.0`.
 pub fn nvme_address(index: usize) -> String {
     address(NVME_SLOT + index)
 }

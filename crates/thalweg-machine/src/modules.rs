@@ -1,4 +1,4 @@
-//! Kernel modules that Debian leaves out, compiled for its kernel, without a kernel to be built.
+//! Kernel modules that Debian leaves out, compiled for its kernel, without building a kernel.
 
 use crate::setup::{PrepareError, Setup, file};
 use std::fs;
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-/// One directory of Linux that becomes modules.
+/// A part of Linux's source that is compiled to modules.
 struct Source {
     name: &'static str,
     /// Directories, all of whose `*.c` and `*.h` are taken, and single files.
     from: &'static [&'static str],
-    /// A file of ours that goes with them: its name and its text.
+    /// Name and text of a file of this crate that is compiled with them.
     own: Option<(&'static str, &'static str)>,
     kbuild: &'static str,
 }
 
-/// Linux 6.1's files. Each symbol of the configuration is given by hand, as Debian's configuration says no.
+/// Source files in Linux 6.1. Each configuration symbol is defined by hand, as Debian's configuration has it off.
 const SOURCES: &[Source] = &[
-    // CONFIG_VFIO_NOIOMMU changes nothing but vfio.ko: Debian's vfio-pci.ko loads behind this one.
+    // CONFIG_VFIO_NOIOMMU changes vfio.ko only: Debian's vfio-pci.ko loads on top of this one.
     Source {
         name: "vfio",
         from: &["drivers/vfio"],
@@ -52,7 +52,7 @@ const SOURCES: &[Source] = &[
     },
 ];
 
-/// All that goes into them, besides the packages.
+/// Returns all texts that the modules are made of, apart from the packages.
 pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
     SOURCES.iter().flat_map(|source| {
         let own = source.own.into_iter().flat_map(|(name, text)| [name, text]);
@@ -60,7 +60,7 @@ pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
     })
 }
 
-/// The packages that compiling needs, for a kernel of this version, by name.
+/// Returns the names of the packages that compiling for a kernel of this version needs.
 pub(crate) fn packages(setup: &Setup, version: &str) -> Result<Vec<String>, PrepareError> {
     let headers = format!("linux-headers-{version}");
     let mut all = setup.dependencies(&headers)?;
@@ -71,7 +71,7 @@ pub(crate) fn packages(setup: &Setup, version: &str) -> Result<Vec<String>, Prep
 /// Compiles the modules into a directory. `unpacked` has the packages.
 pub(crate) fn build(setup: &Setup, unpacked: &Path, version: &str, into: &Path) -> Result<(), PrepareError> {
     let headers = unpacked.join("usr/src").join(format!("linux-headers-{version}"));
-    // The headers name their common part by where it would be installed.
+    // The headers refer to their common part by the path at which it would be installed.
     let makefile = headers.join("Makefile");
     let text = fs::read_to_string(&makefile).map_err(file(&makefile))?;
     let unpacked_src = unpacked.join("usr/src");
@@ -108,13 +108,13 @@ pub(crate) fn build(setup: &Setup, unpacked: &Path, version: &str, into: &Path) 
     Ok(())
 }
 
-/// `linux-source-6.1` for `6.1.0-41-amd64`.
+/// Returns the package of a kernel's source: `linux-source-6.1` for `6.1.0-41-amd64`.
 fn source_package(version: &str) -> String {
     let numbers: Vec<&str> = version.splitn(3, '.').take(2).collect();
     format!("linux-source-{}", numbers.join("."))
 }
 
-/// One file, or what is C of a directory.
+/// Copies one file, or the C files of a directory.
 fn copy_sources(from: &Path, into: &Path) -> Result<(), PrepareError> {
     let all = if from.is_dir() { files(from)? } else { vec![from.to_owned()] };
     for path in all.iter().filter(|path| path.extension().is_some_and(|end| end == "c" || end == "h")) {

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const QEMU: &str = "qemu-system-x86_64";
 
-/// What a run has for its machine.
+/// Files and directories that a run gives its machine.
 #[derive(Debug)]
 pub(crate) struct Files<'a> {
     pub(crate) kernel: PathBuf,
     pub(crate) initramfs: PathBuf,
-    /// Laid over the host's root.
+    /// Directory that is laid over the host's root.
     pub(crate) packages: PathBuf,
-    /// Shared with the guest: what it is to do, what became of it. Disks and the console are here, too.
+    /// Directory shared with the guest: the command and its exit code. Disks and the console are in it, too.
     pub(crate) room: &'a Path,
     pub(crate) out: &'a Path,
-    /// Where the command's standard output and standard error are written to.
+    /// Paths that the command's standard output and standard error are written to.
     pub(crate) streams: [PathBuf; 2],
 }
 
@@ -29,21 +29,21 @@ impl Files<'_> {
     }
 }
 
-/// The kernel's options: nothing on the console but what went wrong, no reboot, and none of what costs time and is of no
+/// The kernel's options: only errors on the console, no reboot, and none of the features that cost time and are of no
 /// use in an emulated machine.
 ///
-/// It boots on one processor, and the others join before the command begins: while the kernel patches its own code
-/// (static branches), a second processor that QEMU emulates sometimes never leaves the breakpoint that stood there.
+/// The kernel boots on one processor, and the others join before the command begins: while the kernel patches its own
+/// code (static branches), a second processor that QEMU emulates sometimes never leaves the breakpoint that was there.
 const KERNEL: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable no_timer_check nowatchdog \
                       rcupdate.rcu_expedited=1 random.trust_cpu=on maxcpus=1";
 
-/// QEMU's arguments. Disks are made on the way.
+/// Returns QEMU's arguments. Creates the files of the machine's disks.
 pub(crate) fn arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsString>> {
     let mut all = Arguments(Vec::new());
     all.add("-nodefaults -no-user-config -display none -no-reboot -accel tcg,thread=multi -cpu max");
     all.add(&format!("-smp {} -m {}M", machine.processors, machine.memory.0.div_ceil(1 << 20)));
     all.word("-kernel").word(&files.kernel).word("-initrd").word(&files.initramfs);
-    // The IOMMU is named before the devices it serves.
+    // The IOMMU must be named before the devices it serves.
     match machine.iommu {
         Iommu::On => {
             all.word("-append").word(format!("{KERNEL} intel_iommu=on"));
@@ -56,7 +56,7 @@ pub(crate) fn arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsSt
     }
 
     all.path("-chardev", "file,id=console", &files.console(), "").add("-serial chardev:console");
-    // Not QEMU's own standard output, where some of its devices leave remarks (vmxnet3).
+    // Files of their own, as some of QEMU's devices write remarks to QEMU's standard output (vmxnet3).
     all.add("-device virtio-serial");
     for (name, stream) in ["out", "err"].into_iter().zip(&files.streams) {
         all.path("-chardev", &format!("file,id={name}"), stream, ",append=on");
@@ -69,7 +69,7 @@ pub(crate) fn arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsSt
     all.path("-virtfs", "local,mount_tag=out", files.out, ",security_model=none");
 
     if machine.edu {
-        // All addresses: the IOMMU, not the device, is to say what is out of reach.
+        // A mask of all addresses: the IOMMU, not the device, is to refuse what is out of reach.
         all.add(&format!("-device edu,addr={EDU_SLOT:#x},dma_mask=0xffffffffffffffff"));
     }
     if machine.rng {
@@ -83,7 +83,7 @@ pub(crate) fn arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsSt
         let (wire, slot, last) = (nic.wire, NIC_SLOT + index, index + 1);
         let model = model(nic.model, machine.iommu);
         all.add(&format!("-netdev hubport,id=net{index},hubid={wire}"));
-        // Without a ROM: nobody boots from it.
+        // Without a boot ROM, as nothing boots from the network.
         all.add(&format!("-device {model},addr={slot:#x},netdev=net{index},mac=52:54:00:00:00:{last:02x},romfile="));
     }
     for (index, size) in machine.nvmes.iter().enumerate() {
@@ -97,7 +97,7 @@ pub(crate) fn arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsSt
 
 fn model(model: NicModel, iommu: Iommu) -> &'static str {
     match (model, iommu) {
-        // virtio passes the IOMMU by unless it is told (VIRTIO_F_ACCESS_PLATFORM, virtio 1.1, 6.1).
+        // virtio bypasses the IOMMU unless told otherwise (VIRTIO_F_ACCESS_PLATFORM, virtio 1.1, 6.1).
         (NicModel::Virtio, Iommu::On) => "virtio-net-pci,disable-legacy=on,iommu_platform=on",
         (NicModel::Virtio, Iommu::Off) => "virtio-net-pci,disable-legacy=on",
         (NicModel::E1000e, _) => "e1000e",
@@ -109,7 +109,7 @@ fn model(model: NicModel, iommu: Iommu) -> &'static str {
 struct Arguments(Vec<OsString>);
 
 impl Arguments {
-    /// Words without spaces in them.
+    /// Adds arguments that are separated by white space and have none in them.
     fn add(&mut self, words: &str) -> &mut Self {
         self.0.extend(words.split_whitespace().map(OsString::from));
         self
@@ -120,7 +120,7 @@ impl Arguments {
         self
     }
 
-    /// An option one of whose values is a path. A comma in a value is written twice.
+    /// Adds an option one of whose values is a path. A comma in a value is doubled.
     fn path(&mut self, option: &str, before: &str, path: &Path, behind: &str) -> &mut Self {
         let path = path.as_os_str().as_bytes().split(|&byte| byte == b',').collect::<Vec<_>>().join(&b",,"[..]);
         let key = if option == "-drive" { ",file=" } else { ",path=" };

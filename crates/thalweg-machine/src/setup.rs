@@ -1,4 +1,4 @@
-//! From the system's package archive to a kernel, its first programs, and packages laid out to be mounted.
+//! Setup, from the system's package archive to a kernel, its initramfs and packages ready to be mounted.
 
 use crate::qemu::QEMU;
 use crate::{initramfs, modules};
@@ -11,41 +11,41 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use thiserror::Error;
 
-/// What setting up and running needs on Debian.
+/// Debian packages that setting up and running need.
 pub const PACKAGES: &str = "qemu-system-x86 build-essential xz-utils util-linux";
 
-/// How far a setup is.
+/// Stage of a setup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Another process sets up: waiting for it.
+    /// Waiting for another process that is setting up.
     Waiting,
-    /// Packages are downloaded.
+    /// Packages are being downloaded.
     Downloading,
-    /// They are unpacked.
+    /// Packages are being unpacked.
     Unpacking,
-    /// Kernel modules are compiled.
+    /// Kernel modules are being compiled.
     Compiling,
 }
 
-/// Why there is nothing to boot from.
+/// Reason why a machine cannot be set up.
 #[derive(Debug, Error)]
 pub enum PrepareError {
-    /// Made for one kind of machine.
+    /// The host is not an x86-64 PC.
     #[error("the machine is an x86-64 PC with this host's programs: it runs on x86-64 only")]
     Architecture,
-    /// Programs that are needed.
+    /// Programs that are needed are missing.
     #[error("{} not found: as root, `apt-get install {PACKAGES}`", .0.join(", "))]
     NoTools(Vec<&'static str>),
     /// The archive's lists are missing, or this is another archive.
     #[error("apt knows no package {0}: as root, `apt-get update`; the machine takes Debian's packages")]
     NoPackage(String),
-    /// Another Linux than that which the modules' files are listed for.
+    /// The archive has another Linux than the one whose source files are listed for the modules.
     #[error("the machine is made for Debian 12 and its Linux 6.1; here, apt has {0}")]
     Kernel(String),
     /// The packages lack a program that the machine promises.
     #[error("no {program} in Debian's package {package}, nor on this host: it has moved to another package")]
     NoProgram {
-        /// The program.
+        /// Name of the missing program.
         program: &'static str,
         /// The package that had it.
         package: &'static str,
@@ -53,41 +53,41 @@ pub enum PrepareError {
     /// The kernel is not as expected.
     #[error("{}: not a kernel image with an xz archive in it", .0.display())]
     Image(PathBuf),
-    /// Too little space.
+    /// The file system has too little space.
     #[error("setting up the machine needs {} MB in {}, which has {} MB", SPACE >> 20, path.display(), free >> 20)]
     Space {
-        /// Where.
+        /// Directory of the setup.
         path: PathBuf,
-        /// How much there is, in bytes.
+        /// Free space, in bytes.
         free: u64,
     },
     /// A step failed.
     #[error("{step} failed ({status}): {last}\nthe whole log is in {}", log.display())]
     Failed {
-        /// Which.
+        /// Name of the step.
         step: &'static str,
-        /// How it ended.
+        /// Exit status of its program.
         status: ExitStatus,
-        /// The last line that speaks of an error, or the last line.
+        /// Last line that reports an error, or the last line.
         last: String,
-        /// Everything that was said.
+        /// File with the whole output of all steps.
         log: PathBuf,
     },
     /// A program cannot be started.
     #[error("{program}: {error}")]
     Start {
-        /// Which.
+        /// Name of the program.
         program: &'static str,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
     /// A file or directory cannot be used.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -98,14 +98,14 @@ pub(crate) const INITRAMFS: &str = "initramfs";
 /// The packages, laid out as a root.
 pub(crate) const LAID_OUT: &str = "packages";
 
-/// `gcc` stands for all of build-essential.
+/// Programs of the host that a setup needs; `gcc` stands for all of build-essential.
 const TOOLS: &[&str] = &["apt-get", "apt-cache", "dpkg-deb", "tar", "xz", "make", "gcc", "strip", "setpriv", QEMU];
-/// The kernel that the list of modules' files is for.
+/// Kernel series that the list of modules' source files is for.
 const KERNEL_SERIES: &str = "6.1.";
-/// The package that depends on the newest kernel.
+/// Package that depends on the newest kernel.
 const KERNEL: &str = "linux-image-amd64";
-/// The machine's packages, which come with their dependencies as far as the host lacks them, and the programs that each
-/// is there for. Debian moves programs between packages in updates (`dpdk-testpmd` in 22.11.11), so each is looked for.
+/// Packages of the machine, whose dependencies are added where the host lacks them, each with the programs it is there
+/// for. Debian moves programs between packages in updates (`dpdk-testpmd` in 22.11.11), so each program is checked for.
 const WANTED: &[(&str, &[&str])] = &[
     ("busybox-static", &["busybox"]),
     ("kmod", &["kmod"]),
@@ -124,25 +124,26 @@ const WANTED: &[(&str, &[&str])] = &[
     ("v4l-utils", &["v4l2-ctl"]),
     ("libiio-utils", &["iio_info"]),
 ];
-/// Those that setting up itself takes from the packages, whether the host has them or not.
+/// Packages that the setup itself uses, unpacked whether the host has them or not.
 const ALWAYS: &[&str] = &["busybox-static", "kmod"];
-/// Archives, the packages unpacked, and the headers and sources of the modules: 1.1 GB, and some room.
+/// Space that a setup needs, in bytes: archives, unpacked packages, and the headers and sources of the modules take
+/// 1.1 GB; the rest is reserve.
 const SPACE: u64 = 3 << 29;
-/// As an ordinary user as well, and while another apt is at work.
+/// Options of apt-get that let an ordinary user run it, and while another apt is at work.
 const APT: &[&str] = &["-qq", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root"];
-/// The machine's own commands.
+/// Commands that this crate adds to the machine: name and text.
 const PROGRAMS: &[(&str, &str)] = &[
     ("guest", include_str!("../guest/guest")),
     ("bindto", include_str!("../guest/bindto")),
     ("huge", include_str!("../guest/huge")),
 ];
 
-/// All that goes into it, besides what is in the packages.
+/// Returns all texts that a setup is made of, apart from the contents of the packages.
 pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
     wanted().chain(PROGRAMS.iter().flat_map(|&(name, text)| [name, text]))
 }
 
-/// The names of [`WANTED`]'s packages.
+/// Returns the names of [`WANTED`]'s packages.
 fn wanted() -> impl Iterator<Item = &'static str> {
     WANTED.iter().map(|&(package, _)| package)
 }
@@ -155,14 +156,14 @@ pub(crate) fn check_tools() -> Result<(), PrepareError> {
     if absent.is_empty() { Ok(()) } else { Err(PrepareError::NoTools(absent)) }
 }
 
-/// What [`set_up`] made.
+/// Result of [`set_up`].
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) version: String,
     pub(crate) directory: PathBuf,
 }
 
-/// Makes everything in an empty directory, for whoever has the lock.
+/// Sets everything up in an empty directory. The caller holds the lock.
 pub(crate) fn set_up(
     room: &Path,
     log: &Path,
@@ -214,7 +215,7 @@ pub(crate) fn set_up(
     Ok(Ready { version, directory: ready })
 }
 
-/// A directory for apt to download into.
+/// Directory for apt to download into.
 struct Archives {
     path: PathBuf,
 }
@@ -227,17 +228,17 @@ impl Archives {
     }
 }
 
-/// The steps, whose words go to one log.
+/// Runs the steps of a setup, whose output goes to one log.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     log: &'a Path,
-    /// An empty file, which is every program's standard input: if this process is killed, the lock is held (flock(2))
+    /// An empty file, used as every program's standard input: if this process is killed, the lock is held (flock(2))
     /// until the last program that it had started has ended, too.
     lock: &'a File,
 }
 
 impl Setup<'_> {
-    /// What a package depends on, by name. At least one.
+    /// Returns the names of a package's dependencies, at least one.
     pub(crate) fn dependencies(&self, package: &str) -> Result<Vec<String>, PrepareError> {
         let mut command = Command::new("apt-cache");
         command.args(["depends", package]);
@@ -250,7 +251,7 @@ impl Setup<'_> {
         }
     }
 
-    /// Packages, and of all that they need what this host lacks.
+    /// Downloads packages, and those of their dependencies that this host lacks.
     fn download_with_all_they_need(
         &self,
         archives: &Archives,
@@ -262,16 +263,16 @@ impl Setup<'_> {
         self.step("downloading packages", "apt-get", &mut apt)
     }
 
-    /// Packages alone, whether this host has them or not.
+    /// Downloads packages without their dependencies, whether this host has them or not.
     fn download<'a>(&self, into: &Path, packages: impl Iterator<Item = &'a str>) -> Result<(), PrepareError> {
         let mut apt = Command::new("apt-get");
         apt.args(APT).arg("download").args(packages).current_dir(into);
         self.step("downloading packages", "apt-get", &mut apt)
     }
 
-    /// Lays packages out in a directory, and removes their archives. `/bin` and its like are part of `/usr` (Debian's
-    /// merged /usr), also for packages that still name the former: laid over the host's root, directories of these
-    /// names would hide its links.
+    /// Unpacks packages into a directory, and removes their archives. `/bin` and the like are links into `/usr`
+    /// (Debian's merged /usr), also for packages that still use the old paths: laid over the host's root, directories
+    /// of these names would hide its links.
     fn unpack(&self, archives: Archives, into: &Path) -> Result<(), PrepareError> {
         for name in ["bin", "sbin", "lib", "lib64"] {
             let merged = into.join("usr").join(name);
@@ -304,8 +305,9 @@ impl Setup<'_> {
         fs::remove_dir_all(&archives.path).map_err(file(&archives.path))
     }
 
-    /// The kernel as an ELF file, which QEMU enters directly (PVH): to unpack itself would cost an emulated machine
-    /// four seconds. Where the archive is in an image: "The Linux/x86 Boot Protocol", Documentation/arch/x86/boot.rst.
+    /// Extracts the kernel as an ELF file, which QEMU enters directly (PVH): unpacking itself would take an emulated
+    /// machine four seconds. The archive's place in an image: "The Linux/x86 Boot Protocol",
+    /// Documentation/arch/x86/boot.rst.
     fn extract_kernel(&self, image: &Path, into: &Path) -> Result<(), PrepareError> {
         let bytes = fs::read(image).map_err(file(image))?;
         let compressed = payload(&bytes).ok_or_else(|| PrepareError::Image(image.to_owned()))?;
@@ -316,7 +318,7 @@ impl Setup<'_> {
         fs::write(into, kernel).map_err(file(into))
     }
 
-    /// Writes the kernel's `modules.dep`, which no package has.
+    /// Writes the kernel's `modules.dep`, which no package contains.
     fn list_dependencies(&self, laid_out: &Path, version: &str) -> Result<(), PrepareError> {
         // One program has several names; the package's links to it are of no use outside a root.
         let mut depmod = Command::new(laid_out.join("usr/bin/kmod"));
@@ -324,10 +326,10 @@ impl Setup<'_> {
         self.step("listing kernel modules", "kmod", &mut depmod)
     }
 
-    /// A file that xz has compressed.
+    /// Returns the content of a file that xz has compressed.
     pub(crate) fn decompress(&self, path: &Path) -> Result<Vec<u8>, PrepareError> {
         let mut xz = Command::new("xz");
-        // What follows the stream, in a kernel's image its length, is left alone.
+        // The bytes after the stream, in a kernel's image its length, are ignored.
         xz.args(["--decompress", "--single-stream", "--stdout"]).arg(path);
         let output = self.hears_nothing(&mut xz)?.output().map_err(start("xz"))?;
         match output.status.success() {
@@ -344,7 +346,7 @@ impl Setup<'_> {
         }
     }
 
-    /// Runs a command, and adds what it says to the log.
+    /// Runs a command without input, and appends its output to the log.
     pub(crate) fn step(
         &self,
         step: &'static str,
@@ -354,7 +356,7 @@ impl Setup<'_> {
         self.step_as_is(step, program, self.hears_nothing(command)?)
     }
 
-    /// The same for a command that has its input.
+    /// Runs a command with the input and environment it has, and appends its output to the log.
     fn step_as_is(&self, step: &'static str, program: &'static str, command: &mut Command) -> Result<(), PrepareError> {
         let log = File::options().append(true).open(self.log).map_err(file(self.log))?;
         command.stdout(log.try_clone().map_err(file(self.log))?).stderr(log);
@@ -365,7 +367,7 @@ impl Setup<'_> {
         }
     }
 
-    /// A command without input, and without what the environment says to other builds.
+    /// Gives a command an empty input, and an environment without variables that influence builds.
     fn hears_nothing<'c>(&self, command: &'c mut Command) -> Result<&'c mut Command, PrepareError> {
         let kept = ["PATH", "HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
         command.env_clear().envs(kept).env("LC_ALL", "C");
@@ -373,7 +375,7 @@ impl Setup<'_> {
     }
 }
 
-/// The archive in a kernel's image: `setup_sects`, `payload_offset` and `payload_length` of its head say where.
+/// Returns the archive in a kernel's image, found by its header's `setup_sects`, `payload_offset` and `payload_length`.
 fn payload(image: &[u8]) -> Option<&[u8]> {
     let number = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
     let head = (usize::from(*image.get(0x1f1)?) + 1) * 512;
@@ -382,9 +384,9 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     (image.get(0x202..0x206)? == b"HdrS" && payload.starts_with(b"\xfd7zXZ\0")).then_some(payload)
 }
 
-/// Refuses a machine without a program that [`WANTED`] names: neither its packages nor the host have it.
+/// Fails if a program that [`WANTED`] lists is neither in the machine's packages nor on the host.
 fn check_programs(laid_out: &Path) -> Result<(), PrepareError> {
-    // Links with an absolute target resolve in the machine only, so they count unresolved.
+    // Links with an absolute target resolve in the machine only, so unresolved links count as present.
     let unpacked = |program: &str| {
         ["usr/bin", "usr/sbin"].iter().any(|folder| laid_out.join(folder).join(program).symlink_metadata().is_ok())
     };
@@ -403,7 +405,7 @@ fn is_program(name: &str) -> bool {
     env::split_paths(&path).any(|directory| runs(directory.join(name)))
 }
 
-/// The last line of a log that speaks of an error, or else its last line.
+/// Returns the last line of a log that reports an error, or else its last line.
 fn last_words(log: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
     let telling = |line: &&str| line.starts_with("E: ") || line.contains("error:") || line.contains("Error");

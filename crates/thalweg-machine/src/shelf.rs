@@ -1,4 +1,4 @@
-//! What was set up, and where it is kept; setting it up once, whoever asks.
+//! The directory that holds what was set up, and the setup itself, done once however many processes ask.
 
 use crate::setup::{self, PrepareError, Progress, file};
 use crate::{initramfs, modules};
@@ -7,20 +7,20 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a machine boots from: a directory of `$XDG_CACHE_HOME/thalweg/machine` (or below `~/.cache`). It may be removed
-/// while no machine runs; [`prepare`] makes it again.
+/// The files that a machine boots from: a directory of `$XDG_CACHE_HOME/thalweg/machine` (or below `~/.cache`). It may
+/// be removed while no machine runs; [`prepare`] makes it again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     directory: PathBuf,
 }
 
 /// Sets up what is missing: one to two minutes, 260 MB from the system's package archive, 1.1 GB of temporary space in
-/// the cache directory, 0.5 GB of it kept. Once there, it is used as it is, also when the archive has newer packages.
+/// the cache directory, 0.5 GB of it kept. A finished setup is used as it is, also when the archive has newer packages.
 ///
-/// A setup by another process at the same time is waited for. One that was killed leaves nothing that is used.
+/// Waits while another process sets up. What a setup leaves that was killed is never used.
 ///
 /// # Errors
-/// Where a program, a package or space is missing, or a step fails: its log is kept, and the error names it.
+/// Fails if a program, a package or space is missing, or a step fails: its log is kept, and the error names it.
 pub fn prepare(mut progress: impl FnMut(Progress)) -> Result<Prepared, PrepareError> {
     if let Some(prepared) = Prepared::cached() {
         return Ok(prepared);
@@ -38,8 +38,8 @@ pub fn prepare(mut progress: impl FnMut(Progress)) -> Result<Prepared, PrepareEr
         return Ok(prepared);
     }
 
-    // What a setup that was killed left: nobody else is at work, not even a program that it had started, since we hold
-    // the lock.
+    // Removes what a killed setup left. No other process works in it, not even a program that the killed one had
+    // started, since this process holds the lock.
     let room = shelf.join("setup");
     remove(&room)?;
     fs::create_dir(&room).map_err(file(&room))?;
@@ -54,29 +54,29 @@ pub fn prepare(mut progress: impl FnMut(Progress)) -> Result<Prepared, PrepareEr
 }
 
 impl Prepared {
-    /// What was set up before, if it was.
+    /// Returns what was set up before, or `None`.
     pub fn cached() -> Option<Self> {
         let mut all: Vec<_> = fs::read_dir(shelf()).ok()?.flatten().map(|entry| entry.path()).collect();
-        // The newest kernel last, nearly: any of them will do.
+        // Sorted by name, the newest kernel is last, nearly always; any of them will do.
         all.sort();
         all.into_iter().rfind(|path| path.to_string_lossy().ends_with(&suffix())).map(|directory| Self { directory })
     }
 
-    /// The kernel's version, such as `6.1.0-41-amd64`.
+    /// Returns the kernel's version, such as `6.1.0-41-amd64`.
     pub fn kernel(&self) -> String {
         let name = self.directory.file_name().unwrap_or_default().to_string_lossy();
         name.strip_suffix(&suffix()).unwrap_or(&name).to_owned()
     }
 
-    /// Where it is kept.
+    /// Returns the directory that holds it.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// How large it is, in bytes.
+    /// Returns the size of its files, in bytes.
     ///
     /// # Errors
-    /// Where a file cannot be looked at.
+    /// Fails if a file cannot be examined.
     pub fn size(&self) -> io::Result<u64> {
         size(&self.directory)
     }
@@ -94,20 +94,21 @@ impl Prepared {
     }
 }
 
-/// `$XDG_CACHE_HOME/thalweg/machine`, or below `~/.cache`.
+/// Returns the directory of all setups and runs: `$XDG_CACHE_HOME/thalweg/machine`, or below `~/.cache`.
 pub(crate) fn shelf() -> PathBuf {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
     cache.unwrap_or_else(env::temp_dir).join("thalweg").join("machine")
 }
 
-/// How the names of directories of this recipe end: whoever changes anything that goes into them gets a new one.
+/// Returns the end of the name of this recipe's directories: a hash of all that goes into them, so that each change
+/// gets a directory of its own.
 fn suffix() -> String {
     let parts = setup::recipe().chain(modules::recipe()).chain(initramfs::recipe());
     format!("-{:016x}", fnv1a(parts))
 }
 
-/// FNV-1a, <http://www.isthe.com/chongo/tech/comp/fnv/>, with a byte that no text has behind each part.
+/// FNV-1a, <http://www.isthe.com/chongo/tech/comp/fnv/>, with a byte after each part that occurs in no text.
 fn fnv1a<'a>(parts: impl Iterator<Item = &'a str>) -> u64 {
     let bytes = parts.flat_map(|part| part.bytes().chain([0xff]));
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))

@@ -1,12 +1,11 @@
-//! Pages that need nothing else: no server, no scripts, no fonts. Text is escaped here, except where it is said to be
-//! HTML.
+//! Self-contained pages: no server, no scripts, no fonts. Text is escaped here, except for arguments that are
+//! documented as HTML.
 
 use thalweg_text::tone::Tone;
 
-/// A page around its content, which is HTML; `style` follows the style sheet that all pages have.
+/// Returns a page with this content, which is HTML; `style` is added after the style sheet that all pages have.
 ///
-/// Classes that have a style: `quiet` (paragraphs), `warnings` (lists), `figures`, `words`, `beside` and `facts`
-/// (tables).
+/// Classes with a style: `quiet` (paragraphs), `warnings` (lists), `figures`, `words`, `beside` and `facts` (tables).
 pub fn page(title: &str, style: &str, body: &str) -> String {
     let title = escaped(title);
     let (contents, body) = with_contents(body);
@@ -18,7 +17,7 @@ pub fn page(title: &str, style: &str, body: &str) -> String {
     )
 }
 
-/// The sections of a page, to be chosen from, and the page with places to go to; no list for a few.
+/// Returns a list of links to the sections of a page, empty for up to three sections, and the page with their targets.
 fn with_contents(body: &str) -> (String, String) {
     const FEW: usize = 3;
     let mut out = String::with_capacity(body.len());
@@ -34,19 +33,19 @@ fn with_contents(body: &str) -> (String, String) {
     (if many { format!("<nav><ul>\n{items}</ul></nav>\n") } else { String::new() }, out)
 }
 
-/// A paragraph.
+/// Returns a paragraph of text.
 pub fn paragraph(class: &str, text: &str) -> String {
     format!("<p class=\"{class}\">{}</p>\n", escaped(text))
 }
 
-/// A list; nothing for nothing.
+/// Returns a list; an empty string if there are no items.
 pub fn list(class: &str, items: impl IntoIterator<Item: AsRef<str>>) -> String {
     let items: String = items.into_iter().map(|item| format!("<li>{}</li>\n", escaped(item.as_ref()))).collect();
     if items.is_empty() { items } else { format!("<ul class=\"{class}\">\n{items}</ul>\n") }
 }
 
-/// A table, whose verdicts are coloured ([`Tone::of`]), wider than the page where it must be; without headings it has
-/// none. A class `figures` has its cells at the right, `beside` from the third column on.
+/// Returns a table whose verdicts are coloured ([`Tone::of`]), which may be wider than the page. Without headings it
+/// has no head. The class `figures` aligns cells to the right, `beside` does so from the third column on.
 pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator<Item: AsRef<[String]>>) -> String {
     fn row(tag: &str, cells: &[impl AsRef<str>]) -> String {
         let cell = |cell: &str| match Tone::of(cell) {
@@ -61,7 +60,7 @@ pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator
     format!("<div class=\"wide\"><table class=\"{class}\">\n{head}<tbody>\n{rows}</tbody>\n</table></div>\n")
 }
 
-/// A picture, which is SVG or other HTML, under its caption, if it has one.
+/// Returns a picture, which is SVG or other HTML, under its caption; an empty caption is left out.
 pub fn figure(caption: &str, picture: &str) -> String {
     let caption = match caption {
         "" => String::new(),
@@ -70,7 +69,7 @@ pub fn figure(caption: &str, picture: &str) -> String {
     format!("<figure>{caption}{picture}</figure>\n")
 }
 
-/// Text of which nothing is HTML.
+/// Returns text as HTML in which it is shown as it is; control characters other than line feeds are replaced.
 pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -87,7 +86,8 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// Pictures name their colours themselves, for light paper; for dark paper the page overrules them.
+/// Style sheet of all pages. Pictures contain their colours, for light paper; for dark paper the style sheet overrides
+/// them.
 const STYLE: &str = include_str!("page.css");
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! How reports look: what instruments, the laboratory and published experiments have in common when they show what they
-//! found. What is shown is theirs.
+//! Appearance of reports, shared by the instruments, the laboratory and the reproductions of published experiments. The
+//! contents are theirs.
 //!
-//! - [`html`]: pages that need nothing else, and what stands in them.
-//! - [`plot`]: the canvas and colours of pictures, which the pages' style sheet knows.
-//! - [`paper`]: a paper's tables and findings beside ours.
+//! - [`html`]: self-contained pages and their parts.
+//! - [`plot`]: the canvas and the colours of pictures, which the pages' style sheet refers to.
+//! - [`paper`]: tables and findings of a paper beside ours.
 #![forbid(unsafe_code)]
 
 pub mod html;

@@ -1,65 +1,66 @@
-//! A paper's measurements beside ours: its tables with our rows, and which of its findings hold here.
+//! Measurements of a paper beside ours: its tables with our rows, and which of its findings hold here.
 
 use crate::html;
 use serde::Serialize;
 use thalweg_text::tone::verdict;
 use thalweg_text::wrapped;
 
-/// What kind of file a reproduction is, as its `format` says.
+/// Value of `format` in the file of a reproduction.
 pub const FORMAT: &str = "thalweg-reproduction/1";
 
-/// What a paper found, and what was found here.
+/// A finding of a paper, and the result here.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
-    /// The paper's, in a sentence.
+    /// The paper's finding, in a sentence.
     pub paper: String,
-    /// What is tested here in its place.
+    /// The statement that is tested here in its place.
     pub here: String,
-    /// Whether it holds.
+    /// Result of the test.
     pub verdict: Verdict,
-    /// The figures that say so, or why there are none.
+    /// Figures on which the verdict rests, or the reason why there are none.
     pub measured: String,
 }
 
-/// Whether a finding holds.
+/// Result of testing a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Verdict {
-    /// It does.
+    /// The finding holds here.
     #[serde(rename = "holds here")]
     Holds,
-    /// It does not.
+    /// The finding does not hold here.
     #[serde(rename = "does not hold here")]
     DoesNotHold,
-    /// What it is about is not to be had here.
+    /// The hardware or software that the finding is about is not available here.
     #[serde(rename = "cannot be tested here")]
     CannotBeTested,
 }
 
-/// A table of the paper's, or one beyond it, which has no rows of the paper's.
+/// A table of the paper's with our rows, or one in addition to the paper's, without rows of the paper.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
-    /// What it shows.
+    /// Title of the table.
     pub title: String,
-    /// Of the names, and of each cell.
+    /// Headings of the column of names and of each column of cells.
     pub headings: Vec<String>,
-    /// The paper's rows.
+    /// Rows of the paper.
     pub paper: Vec<Row>,
-    /// Ours.
+    /// Rows of the measurements here.
     pub here: Vec<Row>,
-    /// What is to be known of them, and why cells are empty.
+    /// Remarks on the rows, and reasons why cells are empty.
     pub remarks: Vec<String>,
 }
 
-/// One row.
+/// A row of a table.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// What it is about.
+    /// Name of the row.
     pub name: String,
-    /// One for each column, as shown.
+    /// Cells as they are shown, one for each column.
     pub cells: Vec<String>,
 }
 
-/// For a page: how it was measured there and here (paragraphs with an empty line between them), findings, and tables.
+/// Returns the HTML of a report: the methods there and here (paragraphs with an empty line between them), findings and
+/// tables.
 pub fn html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) -> String {
     let paragraphs = |text: &str| text.trim().split("\n\n").map(|text| html::paragraph("", text)).collect::<String>();
     let (headings, rows) = findings_table(findings);
@@ -72,7 +73,7 @@ pub fn html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) ->
     )
 }
 
-/// For a terminal: the findings under a heading.
+/// Returns the findings as text for a terminal, under a heading.
 pub fn findings_text(findings: &[Finding]) -> String {
     let mut out = String::from("Findings\n");
     for finding in findings {
@@ -83,7 +84,7 @@ pub fn findings_text(findings: &[Finding]) -> String {
     out
 }
 
-/// The findings as a table: its headings, and a row for each.
+/// Returns the findings as a table: its headings, and a row for each.
 pub fn findings_table(findings: &[Finding]) -> ([&'static str; 4], impl Iterator<Item = Vec<String>>) {
     let row = |Finding { paper, here, verdict, measured }: &Finding| {
         vec![paper.clone(), here.clone(), verdict.to_string(), measured.clone()]
@@ -92,7 +93,7 @@ pub fn findings_table(findings: &[Finding]) -> ([&'static str; 4], impl Iterator
 }
 
 impl Finding {
-    /// `outcome`: whether it holds and the figures that say so, or why that cannot be known.
+    /// Creates a finding. `outcome` is whether it holds, with the figures for it, or the reason why that is not known.
     pub fn new(paper: &str, here: &str, outcome: Result<(bool, String), impl Into<String>>) -> Self {
         let (verdict, measured) = match outcome {
             Ok((true, figures)) => (Verdict::Holds, figures),
@@ -114,7 +115,7 @@ impl std::fmt::Display for Verdict {
 }
 
 impl Table {
-    /// Headings and rows, those of the paper first; where there are any, each row begins with whose it is.
+    /// Returns headings and rows, the paper's rows first; if the paper has rows, a first column names each row's side.
     pub fn beside(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let side = |whose: &str| (!self.paper.is_empty()).then(|| whose.to_owned()).into_iter();
         let row = |whose, row: &Row| side(whose).chain([row.name.clone()]).chain(row.cells.iter().cloned()).collect();

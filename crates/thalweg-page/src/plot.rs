@@ -1,18 +1,18 @@
-//! What all pictures have in common: their width, their colours, and how they become SVG.
+//! Common properties of all pictures: width, colours, and the conversion to SVG.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use thiserror::Error;
 
-/// Pixels from side to side.
+/// Width of a picture, in pixels.
 pub const WIDTH: u32 = 760;
 
-/// Behind everything. The page's style sheet knows this colour, [`INK`], [`GRID`] and the first of [`COLOURS`] and has
-/// others for dark paper.
+/// Background colour. The page's style sheet refers to this colour, [`INK`], [`GRID`] and the first of [`COLOURS`], and
+/// has others for dark paper.
 pub const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
-/// Text and axes.
+/// Colour of text and axes.
 pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-/// Lines behind what is shown.
+/// Colour of grid lines.
 pub const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
 /// Colours that the colour-blind can tell apart (M. Okabe and K. Ito, "Color Universal Design", 2008).
 pub const COLOURS: [RGBColor; 7] = [
@@ -25,20 +25,20 @@ pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x77, 0x77, 0x77),
 ];
 
-/// What is drawn on.
+/// The drawing area of a picture.
 pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// What the drawing library says when it refuses.
+/// Error of the drawing library.
 pub type Refused = DrawingAreaErrorKind<std::io::Error>;
 
-/// Why a picture cannot be drawn.
+/// Error of drawing a picture.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("drawing: {0}")]
 pub struct DrawError(String);
 
-/// A picture of this height in pixels, as an SVG file.
+/// Returns a picture of this height in pixels, as the text of an SVG file.
 ///
 /// # Errors
-/// Where `draw` fails, or the paper behind it cannot be drawn.
+/// Fails if `draw` fails, or the background cannot be drawn.
 pub fn svg(height: u32, draw: impl FnOnce(&Area<'_>) -> Result<(), Refused>) -> Result<String, DrawError> {
     let mut out = String::new();
     let drawn = {

@@ -1,4 +1,4 @@
-//! NumPy arrays over bytes that something else owns.
+//! Read-only NumPy arrays over memory that other objects own.
 
 use crate::RunError;
 use numpy::ndarray::ArrayView1;
@@ -9,10 +9,10 @@ use pyo3::types::PyTuple;
 use serde_json::Value;
 use thalweg_wire::{Chunk, Element, Meaning, NumberKind, PayloadType, image_and_chunks};
 
-/// More axes than any source has (`docs/wire.md`).
+/// Maximum number of axes of a payload, as in `docs/wire.md`.
 pub(crate) const MAX_AXES: usize = 8;
 
-/// The lengths of the axes that a source states for its payloads, as far as it states any.
+/// Lengths of the axes that a source states for its payloads; empty if it states none.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shape {
     lengths: [usize; MAX_AXES],
@@ -20,8 +20,8 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Takes them out of a source's description in `run.json`: from `shape`, or from what was written before there was
-    /// one, `channels` or `width` and `height`.
+    /// Reads the lengths from a source's description in `run.json`: from `shape`, or from the older keys `channels` or
+    /// `width` and `height`.
     pub(crate) fn of(description: &Value) -> Self {
         let length = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
         let number = |key: &str| description.get(key).and_then(length);
@@ -34,7 +34,7 @@ impl Shape {
         Self::from(stated().unwrap_or_else(older))
     }
 
-    /// Bytes of an image, where its lengths are stated.
+    /// Returns the number of bytes of an image, or `None` if no lengths are stated.
     fn image_bytes(&self, element: Element) -> Option<usize> {
         let lengths = Some(self.lengths()).filter(|lengths| !lengths.is_empty())?;
         lengths.iter().try_fold(element.size(), |bytes, length| bytes.checked_mul(*length))
@@ -45,11 +45,11 @@ impl Shape {
     }
 }
 
-/// A [`Shape`] as Python keeps it.
+/// A [`Shape`] in the form in which Python pickles it.
 pub(crate) type Dimensions = Vec<usize>;
 
 impl From<Dimensions> for Shape {
-    /// No shape where it has more axes than there can be.
+    /// Returns an empty shape if there are more axes than [`MAX_AXES`].
     fn from(dimensions: Dimensions) -> Self {
         let (mut lengths, axes) = ([0; MAX_AXES], dimensions.len());
         match lengths.get_mut(..axes) {
@@ -66,10 +66,10 @@ impl From<Shape> for Dimensions {
     }
 }
 
-/// `payload` as what its type says it is: a read-only array whose base is `owner`.
+/// Returns `payload` as an array of its type, read-only, with `owner` as its base.
 ///
 /// # Safety
-/// `payload` stays where it is, and unchanged, for as long as `owner` lives.
+/// `payload` stays at its address, and unchanged, for as long as `owner` lives.
 pub(crate) unsafe fn typed<'py>(
     payload: &[u8],
     payload_type: PayloadType,
@@ -77,17 +77,18 @@ pub(crate) unsafe fn typed<'py>(
     owner: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let payload = image_with_chunks(payload, payload_type, shape).map_or(payload, |(image, _)| image);
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `bytes` requires: the memory stays valid and unchanged for as long as `owner`
+    // lives.
     let bytes = unsafe { bytes(payload, owner) }?;
     let Some((meaning, element)) = payload_type.parts() else { return Ok(bytes) };
     let lengths = lengths(payload.len(), meaning, element, shape)?;
-    // Views of the bytes, which stay their base and cannot be written to: neither can these.
+    // Views keep the bytes as their base; since the bytes cannot be written to, neither can the views.
     let typed = bytes.call_method1("view", (descr(owner.py(), element)?,))?;
     typed.call_method1("reshape", (PyTuple::new(owner.py(), lengths)?,))
 }
 
-/// The image that a payload begins with, and what its camera says of it behind, by its number. `None` where it is an image
-/// alone, or none.
+/// Returns the image that a payload begins with, and the camera's chunks after it, by number. `None` if the payload is
+/// an image alone, or no image.
 pub(crate) fn image_with_chunks(
     payload: &[u8],
     payload_type: PayloadType,
@@ -98,22 +99,22 @@ pub(crate) fn image_with_chunks(
     (payload.len() > image).then(|| image_and_chunks(payload, image))?
 }
 
-/// The lengths of the axes of a payload of so many bytes.
+/// Returns the lengths of the axes of a payload of `bytes` bytes.
 fn lengths(bytes: usize, meaning: Meaning, element: Element, shape: Shape) -> PyResult<Vec<usize>> {
     let stated: &[usize] = match (meaning, shape.lengths()) {
         (Meaning::Image, []) => {
             return Err(RunError::new_err("the run does not state width and height of this source's images"));
         }
-        // One channel, where nobody says how many there are.
+        // One channel, if the number of channels is not stated.
         (Meaning::Samples, []) => &[usize::MAX, 1],
-        // Written by its type alone.
+        // An array described by its type alone.
         (Meaning::Array, []) => &[usize::MAX],
         (_, stated) => stated,
     };
     let row = stated[1..].iter().try_fold(element.size(), |row, length| row.checked_mul(*length));
     let first = row.filter(|row| *row > 0 && bytes.is_multiple_of(*row)).map(|row| bytes / row);
-    // Samples, and arrays whose axes have no meaning, may be fewer than there can be. A source that has nothing to say
-    // sends an image without rows.
+    // Samples, and arrays whose axes have no meaning, may be shorter than stated. An image without rows is an
+    // explicitly empty fragment.
     let fits = |first: &usize| match meaning {
         Meaning::Image => [0, stated[0]].contains(first),
         Meaning::Samples | Meaning::Array => *first <= stated[0],
@@ -138,20 +139,20 @@ fn misfit(bytes: usize, meaning: Meaning, element: Element, stated: &[usize]) ->
     ))
 }
 
-/// `payload` as it is: a read-only array of bytes whose base is `owner`.
+/// Returns `payload` as a read-only array of bytes with `owner` as its base.
 ///
 /// # Safety
 /// As for [`typed`].
 pub(crate) unsafe fn bytes<'py>(payload: &[u8], owner: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    // SAFETY: the caller promises that the memory stays for as long as `owner`, which becomes the array's base.
+    // SAFETY: the caller promises that the memory stays valid for as long as `owner`, which becomes the array's base.
     let array = unsafe { PyArray1::borrow_from_array(&ArrayView1::from(payload), owner.clone()) };
-    // The mapping is read-only: a write would end the process. The base exports no buffer, so NumPy lets nobody
-    // set the flag again.
+    // The mapping is read-only: a write would end the process. The base exports no buffer, so NumPy does not allow the
+    // flag to be set again.
     Ok(array.readwrite().make_nonwriteable().as_any().clone())
 }
 
-/// NumPy's type of an element. Complex whole numbers, which it has none for, are pairs with the names `r` and `i`, as
-/// h5py and Digital RF have them.
+/// Returns NumPy's type of an element. Complex integers, for which NumPy has no type, are pairs with the names `r` and
+/// `i`, as in h5py and Digital RF.
 pub(crate) fn descr<'py>(py: Python<'py>, element: Element) -> PyResult<Bound<'py, PyArrayDescr>> {
     static KNOWN: PyOnceLock<Vec<(Element, Py<PyArrayDescr>)>> = PyOnceLock::new();
     let known = KNOWN.get_or_try_init(py, || {

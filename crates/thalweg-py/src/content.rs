@@ -1,4 +1,4 @@
-//! What a Python program pushes: what it said it would, and what it has in hand.
+//! Content of pushed fragments: the declared form, and the check of each object against it.
 
 use crate::RunError;
 use crate::array::{self, MAX_AXES};
@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 use std::fmt;
 use thalweg_wire::{Element, Meaning, NumberKind, PayloadType};
 
-/// The longest payload: what a slot of 1 GiB has room for, with a header in front and padding behind.
+/// Largest payload in bytes: a slot of 1 GiB, less a header and the padding after the payload.
 const MOST: usize = (1 << 30) - 128;
 
-/// What all fragments of a source are made of.
+/// Declared form of all fragments of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Bytes of this type, at most so many.
+    /// Bytes of this type, at most `most` of them.
     Bytes { payload_type: PayloadType, most: usize },
     /// Arrays of this type; the first axis of one may be shorter, unless they are images.
     Arrays { meaning: Meaning, element: Element, shape: Vec<usize> },
 }
 
 impl Content {
-    /// What the arguments of `Source` say.
+    /// Returns the form that the arguments of `Source` declare.
     pub(crate) fn declared(
         dtype: Option<&Bound<'_, PyAny>>,
         shape: Option<&Bound<'_, PyAny>>,
@@ -79,7 +79,7 @@ impl Content {
         }
     }
 
-    /// The longest payload.
+    /// Returns the size of the largest payload in bytes.
     pub(crate) fn max_bytes(&self) -> usize {
         self.checked_bytes().unwrap_or(usize::MAX)
     }
@@ -93,10 +93,10 @@ impl Content {
         }
     }
 
-    /// The payload's type, where it is what was declared.
+    /// Returns the payload's type, or an error if the payload does not have the declared form.
     pub(crate) fn check(&self, payload: &Payload<'_>) -> PyResult<PayloadType> {
         let bytes = payload.bytes().len();
-        // Whatever a source sends, it may have nothing to say.
+        // Every source may send empty fragments.
         if bytes == 0 {
             return Ok(self.payload_type());
         }
@@ -138,7 +138,7 @@ impl Content {
         }
     }
 
-    /// What readers go by.
+    /// Returns the description by which readers interpret the payloads.
     pub(crate) fn description(&self) -> Value {
         let mut described = json!({ "payload_type": self.payload_type().name(), "record_bytes": self.max_bytes() });
         if let Self::Arrays { meaning, shape, .. } = self {
@@ -173,7 +173,7 @@ impl fmt::Display for Content {
     }
 }
 
-/// What is behind an object that was pushed: its memory, which stays where it is while this lives.
+/// Memory of an object that was pushed; it stays valid while this value lives.
 pub(crate) struct Payload<'py> {
     owner: Bound<'py, PyAny>,
     start: *const u8,
@@ -183,7 +183,7 @@ pub(crate) struct Payload<'py> {
 }
 
 impl<'py> Payload<'py> {
-    /// Looks into bytes, an array, or anything else with the buffer protocol. Nothing is copied.
+    /// Accesses the memory of bytes, an array, or any other object with the buffer protocol. No bytes are copied.
     pub(crate) fn of(data: &Bound<'py, PyAny>) -> PyResult<Self> {
         let py = data.py();
         if let Ok(bytes) = data.cast::<PyBytes>() {
@@ -192,7 +192,7 @@ impl<'py> Payload<'py> {
             return Ok(Self { owner: data.clone(), start, length, element: Element::U8, shape: vec![length] });
         }
         let array = match data.cast::<PyUntypedArray>() {
-            // What is masked would be pushed as if it were not.
+            // The mask would be ignored.
             Ok(array) if array.hasattr("mask")? => {
                 return Err(PyTypeError::new_err(
                     "a masked array cannot be pushed, since payloads have no mask: push array.filled(value), or array.data",
@@ -200,7 +200,7 @@ impl<'py> Payload<'py> {
             }
             Ok(array) => array.clone(),
             Err(_) => {
-                // The view keeps a bytearray from being made longer or shorter meanwhile.
+                // The view keeps a bytearray from being resized meanwhile.
                 let view = py.import("builtins")?.call_method1("memoryview", (data,)).map_err(|_| {
                     let kind = data.get_type().name().map(|name| name.to_string()).unwrap_or_default();
                     PyTypeError::new_err(format!("{kind} cannot be pushed: {POSSIBLE}"))
@@ -220,26 +220,26 @@ impl<'py> Payload<'py> {
             ));
         }
         let (length, shape) = (array.len() * descr.itemsize(), array.shape().to_vec());
-        // SAFETY: the array is there, with the fields that NumPy's header gives it.
+        // SAFETY: the array is alive and has the fields that NumPy's header declares.
         let start = unsafe { (*array.as_array_ptr()).data }.cast_const().cast::<u8>();
         Ok(Self { owner: array.into_any(), start, length, element, shape })
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the object.
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.length == 0 {
             return &[];
         }
         let _ = &self.owner;
-        // SAFETY: so many bytes lie there, one behind the other, for as long as the owner lives, and this keeps it.
+        // SAFETY: `length` contiguous bytes lie at `start` for as long as the owner lives, and `self` keeps it alive.
         // They are only copied from; a program that writes to them meanwhile from another thread gets some of the old
         // and some of the new, as with any write from a buffer, and the checksum is computed from the copy.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 }
 
-/// What arrays of this type are made of; nothing for a type that payloads do not have. A type of another byte order than
-/// the payload's is refused by what to do.
+/// Returns the element of arrays of this type, or `None` for a type that payloads cannot have. The error for a type of
+/// another byte order says how to convert it.
 fn element_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Element>> {
     let py = descr.py();
     for element in Element::ALL {
@@ -247,7 +247,7 @@ fn element_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Element>> {
             return Ok(Some(element));
         }
     }
-    // Complex whole numbers with other names for their parts.
+    // Complex integers with other names for their parts.
     let Ok(fields) = descr.getattr("descr")?.extract::<Vec<(String, String)>>() else { return Ok(None) };
     let [(_, real), (_, imaginary)] = &fields[..] else { return Ok(None) };
     for element in Element::ALL.into_iter().filter(|element| element.is_complex()) {
@@ -259,13 +259,13 @@ fn element_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Element>> {
     Ok(None)
 }
 
-/// The complex whole numbers, which NumPy has no name for, by ours: `ci16`.
+/// Returns the complex integer type with one of our names, such as `ci16`, since NumPy has no name for these.
 fn complex_by_name(asked: &Bound<'_, PyAny>) -> Option<Element> {
     let element: Element = asked.extract::<&str>().ok()?.parse().ok()?;
     (element.is_complex() && element.number_kind() != NumberKind::Float).then_some(element)
 }
 
-/// As messages have it: NumPy's name, or ours where it has none.
+/// Returns an element's name for messages: NumPy's, or ours if NumPy has none.
 fn numpy_name(py: Python<'_>, element: Element) -> String {
     let whole = element.is_complex() && element.number_kind() != NumberKind::Float;
     let numpys = || array::descr(py, element).ok().filter(|_| !whole).map(|descr| descr.to_string());
@@ -277,7 +277,7 @@ const POSSIBLE: &str = "possible are arrays of 1 to 8 axes of int8 to int64, uin
                         little-endian; and bytes";
 
 fn named(name: &str) -> PyResult<PayloadType> {
-    // Others have dimensions, which only dtype and shape say.
+    // Other types have dimensions, which only dtype and shape declare.
     [PayloadType::RAW, PayloadType::VDIF].into_iter().find(|known| known.name() == name).ok_or_else(|| {
         PyValueError::new_err(format!(
             "payload_type='{name}': bytes are 'raw' or 'vdif'; for samples and images say dtype= and shape= instead"

@@ -1,4 +1,4 @@
-//! What reading does where a run is damaged: it goes on behind that place and warns, or it stops.
+//! Reading of damaged runs: continues after the damage with a warning, or stops.
 
 use crate::{DamageWarning, run_error};
 use pyo3::exceptions::PyValueError;
@@ -7,7 +7,7 @@ use std::ffi::CString;
 use thalweg_store::StoreError;
 use thalweg_wire::EventId;
 
-/// What to do about events that cannot be read.
+/// Reaction to events that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Errors {
     Warn,
@@ -15,7 +15,7 @@ pub(crate) enum Errors {
 }
 
 impl Errors {
-    /// What the argument `errors` says.
+    /// Parses the argument `errors`.
     pub(crate) fn named(name: &str) -> PyResult<Self> {
         match name {
             "warn" => Ok(Self::Warn),
@@ -34,21 +34,21 @@ impl Errors {
     }
 }
 
-/// What could not be read since the last event that could: one warning tells of all of it.
+/// Errors since the last event that could be read, collected into one warning.
 #[derive(Debug, Default)]
 pub(crate) struct Unreadable(Option<Stretch>);
 
 #[derive(Debug)]
 struct Stretch {
-    /// The first and last event, where they are known.
+    /// The first and last event, if known.
     events: Option<(EventId, EventId)>,
     count: u64,
-    /// What the first of them met.
+    /// Error of the first of them.
     error: StoreError,
 }
 
 impl Unreadable {
-    /// Notes what an event, or a block, met; gives it back as an exception where reading does not go on behind it.
+    /// Records the error of an event or a block. Returns it as an exception if reading cannot continue after it.
     pub(crate) fn note(&mut self, event: Option<EventId>, error: StoreError, errors: Errors) -> PyResult<()> {
         if errors == Errors::Raise || !error.is_damage() {
             return Err(run_error(error));
@@ -63,7 +63,7 @@ impl Unreadable {
         Ok(())
     }
 
-    /// Warns, where something was noted since the last time.
+    /// Emits a warning if errors were recorded since the last one.
     pub(crate) fn warn(&mut self, py: Python<'_>, run: &str) -> PyResult<()> {
         let Some(Stretch { events, count, error }) = self.0.take() else { return Ok(()) };
         let what = match (events, count) {
@@ -78,9 +78,9 @@ impl Unreadable {
     }
 }
 
-/// Warns of damage.
+/// Emits a `DamageWarning`.
 pub(crate) fn warn(py: Python<'_>, text: &str) -> PyResult<()> {
-    // What it quotes from a file is nothing for a terminal.
+    // Text quoted from a file must not contain control characters for a terminal.
     let text = CString::new(text.replace(char::is_control, "\u{fffd}"))?;
     PyErr::warn(py, &py.get_type::<DamageWarning>(), &text, 1)
 }

@@ -1,4 +1,4 @@
-//! `thalweg.Event`.
+//! The class `thalweg.Event`.
 
 use crate::array::Dimensions;
 use crate::fragment::{Fragment, Record, from_record, record};
@@ -43,7 +43,7 @@ impl Event {
         Fragment::new(fragment.clone(), shape.unwrap_or_default())
     }
 
-    /// The fragments that are there, in ascending order of sources.
+    /// Returns the fragments that are present, in ascending order of sources.
     fn present(&self) -> impl Iterator<Item = &thalweg_store::Fragment> {
         self.event.fragments.iter().filter(|fragment| !is_missing(fragment))
     }
@@ -68,7 +68,7 @@ fn is_missing(fragment: &thalweg_store::Fragment) -> bool {
     fragment.header.status.contains(Status::MISSING)
 }
 
-/// Why nothing came, as far as the record that stands for it says (docs/wire.md, status bits).
+/// Returns the reason why a fragment is missing, from the status of its record (docs/wire.md, status bits).
 fn reason(fragment: &thalweg_store::Fragment) -> String {
     let known = fragment.header.status - Status::MISSING - Status::NO_PAYLOAD_CRC;
     match known.names().join(", ") {
@@ -238,8 +238,8 @@ impl Event {
     }
 }
 
-/// The run, the event's number, whether it is complete, and of each fragment its record, its source's name, its
-/// payload's dimensions, and what its numbers are called.
+/// Content of a pickled event: the run, the event's number, whether it is complete, and for each fragment its record,
+/// its source's name, its payload's dimensions, and the names of its numbers.
 type Pickled<'py> = (u32, u64, bool, Vec<(Record<'py>, String, Dimensions, Row)>);
 
 /// The event that [`Event::__reduce__`] took apart.

@@ -1,4 +1,4 @@
-//! `thalweg.Events`: a run's events, or some of them.
+//! The class `thalweg.Events`: all events of a run, or a selection.
 
 use crate::damage::{Errors, Unreadable};
 use crate::event::Event;
@@ -30,12 +30,12 @@ pub(crate) struct Events {
     store: Arc<thalweg_store::Run>,
     sources: Arc<Sources>,
     places: Places,
-    /// The only ones whose fragments are given out.
+    /// Sources whose fragments are returned; all if `None`.
     chosen: Option<Vec<SourceId>>,
     errors: Errors,
 }
 
-/// Places among all events of a run: `first`, `first + step`, …
+/// Positions among all events of a run: `first`, `first + step`, …
 #[derive(Debug, Clone, Copy)]
 struct Places {
     first: isize,
@@ -44,14 +44,14 @@ struct Places {
 }
 
 impl Places {
-    /// The one at `index`, which is in `0..count`.
+    /// Returns the position at `index`, which must be in `0..count`.
     fn at(self, index: isize) -> u64 {
         (self.first + index * self.step).unsigned_abs() as u64
     }
 
-    /// Those of them that a slice names, by its own first, step and count.
+    /// Returns the positions that a slice selects, given its own first, step and count.
     fn slice(self, first: isize, step: isize, count: isize) -> Self {
-        // A step that is never taken may be as long as it likes.
+        // With one element the step is not used, and may be too large to multiply.
         match count {
             ..=0 => Self { first: 0, step: 1, count: 0 },
             1 => Self { first: self.first + first * self.step, step: 1, count },
@@ -61,7 +61,7 @@ impl Places {
 }
 
 impl Events {
-    /// All events of a run.
+    /// Returns all events of a run.
     pub(crate) fn all(run: &Bound<'_, Run>) -> PyResult<Self> {
         let (store, sources) = (run.get().store()?, run.get().sources_arc());
         let count = isize::try_from(store.len()).unwrap_or(isize::MAX);
@@ -69,7 +69,7 @@ impl Events {
         Ok(Self { run: run.clone().unbind(), store, sources, places, chosen: None, errors: Errors::Warn })
     }
 
-    /// Those of all events of a run that are named by their numbers.
+    /// Returns the events of a run that are selected by their numbers.
     pub(crate) fn numbered(
         run: &Bound<'_, Run>,
         which: Option<&Bound<'_, PyAny>>,
@@ -87,7 +87,7 @@ impl Events {
             all.places = all.places.slice(first, 1, end - first);
         }
         if let Some(sources) = sources {
-            // One name is a list of one: taken as a sequence, it would be its letters.
+            // A single name is a list of one: taken as a sequence, it would be its letters.
             let find = |name: &Bound<'_, PyAny>| all.sources.find(name).map(|source| source.id);
             let chosen: PyResult<Vec<SourceId>> = match sources.extract::<String>() {
                 Ok(_) => Ok(vec![find(sources)?]),
@@ -116,7 +116,7 @@ impl Events {
         self.store.path().display().to_string()
     }
 
-    /// An event by its place, or a part by a slice.
+    /// Returns an event by its position, or a selection by a slice.
     pub(crate) fn item<'py>(&self, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, count) = (index.py(), self.places.count);
         if let Ok(slice) = index.cast::<PySlice>() {
@@ -166,7 +166,7 @@ impl Events {
 
     /// Their numbers, an array of uint64.
     pub(crate) fn ids<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyArray1<u64>>> {
-        // A damaged run may say of more than there is memory for.
+        // A damaged run may claim more events than there is memory for.
         let mut ids = Vec::new();
         ids.try_reserve_exact(self.__len__()).map_err(|error| PyMemoryError::new_err(error.to_string()))?;
         py.detach(|| (0..self.places.count).try_for_each(|at| self.id_at(at).map(|id| ids.push(id.0))))?;
@@ -252,7 +252,7 @@ impl Events {
     }
 }
 
-/// The run, the first place, the step, how many, the sources, and what is done about errors.
+/// Content of pickled events: run, first position, step, count, sources, and the reaction to errors.
 type Pickled = (Py<Run>, isize, isize, isize, Option<Vec<String>>, String);
 
 /// The events that [`Events::__reduce__`] named.
@@ -294,13 +294,13 @@ impl EventIterator {
             let id = events.id_at(self.next)?;
             match py.detach(|| events.read(id)) {
                 Ok(event) => {
-                    // Where the warning is made an exception, this event comes the next time.
+                    // If the warning is turned into an exception, this event is returned the next time.
                     self.unreadable.warn(py, &events.path())?;
                     self.next += 1;
                     return Ok(Some(event));
                 }
                 Err(error) => {
-                    // Whoever goes on comes to the next; to this one again where it was a server that did not answer.
+                    // The next call continues after a damaged event, and tries again where a server did not answer.
                     self.next += isize::from(error.is_damage());
                     self.unreadable.note(Some(id), error, events.errors)?;
                     py.check_signals()?;
@@ -312,7 +312,7 @@ impl EventIterator {
     }
 }
 
-/// The events that a number, a range or a text names; nothing for a range that is empty.
+/// Returns the range that a number, a range or a text denotes, or `None` for an empty range.
 fn range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
     if let Ok(range) = which.cast::<PyRange>() {
         let (first, end): (i128, i128) = (range.getattr("start")?.extract()?, range.getattr("stop")?.extract()?);
@@ -333,18 +333,18 @@ fn range(which: &Bound<'_, PyAny>) -> PyResult<Option<EventRange>> {
     text.parse().map(Some).map_err(|error: thalweg_wire::EventRangeError| PyValueError::new_err(error.to_string()))
 }
 
-/// What `item in run` says.
+/// Raises the error for `item in run`.
 pub(crate) fn contains(item: &Bound<'_, PyAny>) -> PyResult<bool> {
     let item = item.repr()?;
     Err(PyTypeError::new_err(format!("whether {item} is in there, its numbers tell: 7 in run.ids()")))
 }
 
-/// A whole number, of whatever type has one.
+/// Returns the whole number in an object of any type that has one.
 fn whole(number: &Bound<'_, PyAny>) -> Option<i128> {
     number.call_method0("__index__").ok()?.extract().ok()
 }
 
-/// An event's number.
+/// Returns an event's number.
 pub(crate) fn event_number(number: &Bound<'_, PyAny>) -> PyResult<EventId> {
     let Some(number) = whole(number) else {
         let kind = number.get_type().name().map(|name| name.to_string()).unwrap_or_default();

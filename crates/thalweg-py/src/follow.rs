@@ -1,4 +1,4 @@
-//! Iterating over a run while it is written.
+//! Iteration over a run while it is written.
 
 use crate::damage::{Errors, Unreadable, warn};
 use crate::event::Event;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_store::{End, Followed};
 
-/// How long Ctrl-C may have to wait. New events are not waited for in steps: they wake the wait at once.
+/// Longest time that Ctrl-C may have to wait. New events end the wait at once.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// All events of a run in the order in which they were closed, waiting for more until its writer has ended.
@@ -34,7 +34,7 @@ impl Follow {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Event>> {
         loop {
-            // The lock is taken without the interpreter: another thread may wait in here with it.
+            // The lock is taken with the interpreter released: another thread may hold it while it waits for events.
             let (next, mut unreadable) = py.detach(|| {
                 let mut follow = self.follow.lock().unwrap_or_else(PoisonError::into_inner);
                 (follow.0.next(TIMEOUT), std::mem::take(&mut follow.1))

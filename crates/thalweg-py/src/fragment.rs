@@ -1,4 +1,4 @@
-//! `thalweg.Fragment`.
+//! The class `thalweg.Fragment`.
 
 use crate::RunError;
 use crate::array::{self, Dimensions, Shape};
@@ -192,10 +192,10 @@ impl Fragment {
     }
 }
 
-/// A fragment's header, and its payload directly behind it.
+/// A fragment's header, directly followed by its payload.
 pub(crate) type Record<'py> = Bound<'py, PyBytes>;
 
-/// A copy of a fragment, to be pickled.
+/// Copies a fragment for pickling.
 pub(crate) fn record<'py>(py: Python<'py>, fragment: &thalweg_store::Fragment) -> PyResult<Record<'py>> {
     let (header, payload) = (fragment.header.encode(), fragment.payload());
     PyBytes::new_with(py, header.len() + payload.len(), |into| {
@@ -206,7 +206,7 @@ pub(crate) fn record<'py>(py: Python<'py>, fragment: &thalweg_store::Fragment) -
     })
 }
 
-/// The fragment that [`record`] copied.
+/// Returns the fragment that [`record`] copied.
 pub(crate) fn from_record(record: Vec<u8>) -> PyResult<thalweg_store::Fragment> {
     thalweg_store::Fragment::from_record(record).ok_or_else(|| RunError::new_err("this is no pickled fragment"))
 }

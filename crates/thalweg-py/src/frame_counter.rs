@@ -1,4 +1,4 @@
-//! From the counts of what others publish to the numbers of events.
+//! Conversion of a publisher's counts to event numbers.
 
 use pyo3::prelude::*;
 use std::time::Instant;

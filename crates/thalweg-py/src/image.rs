@@ -1,4 +1,4 @@
-//! What `thalweg.image` calls: fits of NumPy arrays. `python/thalweg/image.py` makes dataclasses of what is returned here.
+//! Fits of NumPy arrays, called by `thalweg.image`. `python/thalweg/image.py` makes dataclasses of the results.
 
 use numpy::{PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::create_exception;
@@ -17,7 +17,7 @@ create_exception!(
     "Nothing can be said of an image. `reason` is a name, such as \"no-light\" or \"saturated\" (docs/images.md has all)."
 );
 
-/// Pixels that NumPy owns.
+/// Pixels in an array that NumPy owns.
 #[derive(FromPyObject)]
 pub(crate) enum Array<'py> {
     U8(PyReadonlyArrayDyn<'py, u8>),
@@ -46,13 +46,13 @@ impl Array<'_> {
     }
 }
 
-/// What is known of an image beside its pixels.
+/// Properties of an image other than its pixels.
 #[derive(FromPyObject)]
 pub(crate) struct About {
-    /// x, y, width, height.
+    /// Region of interest: x, y, width, height.
     #[pyo3(item)]
     region: Option<(usize, usize, usize, usize)>,
-    /// Millimetres along x and y.
+    /// Size of a pixel in millimetres, along x and y.
     #[pyo3(item)]
     pixel_mm: Option<(f64, f64)>,
     #[pyo3(item)]
@@ -80,7 +80,7 @@ impl About {
         }
     }
 
-    /// A profile as it is, or that of an image along an axis.
+    /// Returns a profile as it is, or the profile of an image along an axis.
     fn profile(&self, array: &Array<'_>, axis: &str) -> PyResult<Result<Profile, Failure>> {
         let axis = match axis {
             "x" => Axis::X,
@@ -109,7 +109,7 @@ fn envelope(name: &str) -> PyResult<Envelope> {
     }
 }
 
-/// A failure as Python's exception.
+/// Converts a failure to Python's exception.
 fn failed(py: Python<'_>, failure: Failure) -> PyErr {
     let error = FitError::new_err(failure.to_string());
     match error.value(py).setattr("reason", failure.name()) {
@@ -136,7 +136,7 @@ fn beam(beam: Beam) -> (f64, f64, f64, f64, f64) {
     (beam.x, beam.y, beam.d_major, beam.d_minor, beam.angle)
 }
 
-/// Fields of a dataclass.
+/// Fields of a dataclass, as a dict.
 macro_rules! fields {
     ($py:expr, $($name:ident = $value:expr),* $(,)?) => {{
         let fields = PyDict::new($py);

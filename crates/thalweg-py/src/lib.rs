@@ -1,8 +1,8 @@
 //! The Python package `thalweg`: runs on disk or on a server as NumPy arrays, without a copy, and a source that a
 //! program feeds.
 //!
-//! What a user of the package reads is the documentation of what carries `#[pyclass]`, `#[pymethods]` and
-//! `#[pyfunction]`: Python shows it, so that it is plain text. `python/thalweg/_thalweg.pyi` has the types.
+//! Users of the package read the documentation of items with `#[pyclass]`, `#[pymethods]` and `#[pyfunction]`: Python
+//! shows it, so it is plain text. `python/thalweg/_thalweg.pyi` has the types.
 
 mod array;
 mod content;
@@ -78,7 +78,7 @@ mod _thalweg {
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }
 
-/// An error of the reader or of a source, in Python's terms.
+/// Converts an error of the reader or of a source to Python's exception.
 pub(crate) fn run_error(error: impl std::fmt::Display) -> PyErr {
     RunError::new_err(error.to_string())
 }

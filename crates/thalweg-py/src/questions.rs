@@ -1,4 +1,4 @@
-//! What `thalweg.decide` asks its function.
+//! Questions that `thalweg.decide` passes to its function.
 
 use crate::array::Shape;
 use crate::event::Event;
@@ -14,7 +14,7 @@ use thalweg_wire::{EventId, FragmentHeader, SourceId, Status};
 /// The questions of a builder at standard input.
 #[pyclass]
 pub(crate) struct _Questions {
-    /// None where the builder had ended before a run began.
+    /// Questions from standard input; `None` if the builder had ended before a run began.
     questions: Option<Questions>,
     known: Vec<SourceId>,
     sources: Arc<Sources>,
@@ -64,7 +64,7 @@ impl _Questions {
     }
 }
 
-/// A source of the introduction.
+/// Parses a source of the introduction.
 fn known(source: &Value) -> Option<Known> {
     let description = &source["description"];
     Some(Known {

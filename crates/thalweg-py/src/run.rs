@@ -1,4 +1,4 @@
-//! `thalweg.open` and `thalweg.Run`.
+//! The function `thalweg.open` and the class `thalweg.Run`.
 
 use crate::damage::{Errors, warn};
 use crate::event::Event;
@@ -66,7 +66,7 @@ pub(crate) fn open(
     Ok(Run { store: Mutex::new(Some(Arc::new(run))), path, place, sources, ca_file, timeout })
 }
 
-/// What is wrong with a URL that is no run's.
+/// Returns the error for a URL that names no run.
 fn no_served_run(url: &str, error: RemoteError) -> PyErr {
     match error {
         RemoteError::Store(error @ StoreError::NotARun(_)) => {
@@ -78,7 +78,7 @@ fn no_served_run(url: &str, error: RemoteError) -> PyErr {
     }
 }
 
-/// What is wrong with a path that is no run, and what may have been meant.
+/// Returns the error for a path that is no run, with what may have been meant.
 fn no_run(path: &Path, error: StoreError) -> PyErr {
     let (StoreError::NotARun(_), text) = (&error, path.to_string_lossy()) else { return run_error(error) };
     let host = text.split_once('/').map(|(host, _)| host).filter(|host| host.contains(':') && !text.contains("://"));
@@ -100,7 +100,7 @@ fn no_run(path: &Path, error: StoreError) -> PyErr {
     RunError::new_err(format!("{text} is not a run: {instead}"))
 }
 
-/// What is wrong with a run, as far as opening it tells.
+/// Returns a description of the damage that opening a run detects.
 fn damage(run: &thalweg_store::Run) -> Option<String> {
     let path = run.path().display();
     let less = (!run.is_whole()).then(|| {
@@ -137,10 +137,10 @@ fn damage(run: &thalweg_store::Run) -> Option<String> {
 /// it.
 #[pyclass(frozen, module = "thalweg", sequence)]
 pub(crate) struct Run {
-    /// Nothing once it was closed.
+    /// The open run; `None` after it was closed.
     store: Mutex<Option<Arc<thalweg_store::Run>>>,
     path: String,
-    /// The same, wherever it is opened: the directory that `path` begins in may be another one there.
+    /// Absolute path or URL, since `path` may begin in another directory where the run is loaded.
     place: String,
     sources: Arc<Sources>,
     ca_file: Option<PathBuf>,
@@ -363,7 +363,7 @@ impl Run {
     }
 }
 
-/// The path or URL, `ca_file`, and `timeout`.
+/// Content of a pickled run: the path or URL, `ca_file`, and `timeout`.
 type Pickled = (String, Option<PathBuf>, f64);
 
 /// The run that [`Run::__reduce__`] named.
@@ -384,7 +384,7 @@ impl Run {
         Arc::clone(&self.sources)
     }
 
-    /// Why there is no event of this number.
+    /// Returns the reason why there is no event of this number.
     fn no_event(&self, store: &thalweg_store::Run, number: u64) -> String {
         let has = match (store.nth_event(0), store.len().checked_sub(1).and_then(|last| store.nth_event(last))) {
             (Some(first), Some(last)) => format!("it has {} events, {} to {}", store.len(), first.0, last.0),

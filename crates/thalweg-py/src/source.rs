@@ -1,4 +1,4 @@
-//! `thalweg.Source`: a source that a Python program feeds.
+//! The class `thalweg.Source`: a source that a Python program feeds.
 
 use crate::content::{Content, Payload};
 use crate::{RunError, RunOver, run_error};
@@ -14,9 +14,9 @@ use thalweg_link::{Adapter, Address};
 use thalweg_node::{Feed, NodeError, Policy, PushSource, PushedFragment, SourceSettings, Wait, default_slot_bytes};
 use thalweg_wire::{EventId, SourceId, Status, TaiNanos};
 
-/// No slot is longer, in bytes, and so no fragment.
+/// Largest slot, and so the largest fragment, in bytes.
 const LONGEST: usize = 1 << 30;
-/// How long Ctrl-C may have to wait. What is waited for is not waited for in steps: it ends the wait at once.
+/// Longest time that Ctrl-C may have to wait. The awaited event ends the wait at once.
 const STEP: Duration = Duration::from_millis(100);
 
 /// A source of a run, which this program feeds.
@@ -63,14 +63,14 @@ const STEP: Duration = Duration::from_millis(100);
 /// source that goes without `finish` finishes, but for no longer than `timeout`.
 #[pyclass(frozen, module = "thalweg")]
 pub(crate) struct Source {
-    /// Absent only while this object goes.
+    /// Source that takes the fragments; `None` only while this object is dropped.
     source: Option<PushSource>,
     content: Content,
     id: SourceId,
     builders: Vec<Address>,
     timeout: Duration,
     finished: AtomicBool,
-    /// A child made by `fork` has this object, but not the thread behind it.
+    /// Process that made the source. A child made by `fork` has this object, but not the thread behind it.
     process: u32,
 }
 
@@ -153,7 +153,7 @@ impl Source {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         match self.close(py) {
-            // What went wrong in the body comes first: this may be no more than its consequence.
+            // An error in the body comes first: this one may only be its consequence.
             Err(error) if !kind.is_none() && error.is_instance_of::<RunError>(py) => Ok(()),
             ended => ended.map(|_| ()),
         }
@@ -242,7 +242,8 @@ impl Source {
         })
     }
 
-    /// Does something that has to wait, in steps of at most so long. `done`: what was not done where time runs out.
+    /// Repeats an operation that has to wait, in steps of at most [`STEP`]. `done` says in messages what was not done
+    /// in time.
     fn wait<T: Send>(
         &self,
         py: Python<'_>,
@@ -285,7 +286,7 @@ impl Source {
         }
     }
 
-    /// Who interrupts a wait for the builders does not want it to be continued when this object goes.
+    /// Raises pending signals. After an interrupted wait for the builders, dropping this object must not wait again.
     fn heed_signals(&self, py: Python<'_>) -> PyResult<()> {
         py.check_signals().inspect_err(|_| {
             if let Ok(source) = self.source() {
@@ -299,7 +300,7 @@ impl Drop for Source {
     fn drop(&mut self) {
         let Some(source) = self.source.take() else { return };
         if self.process != std::process::id() {
-            // The connections and the thread are the parent's.
+            // The connections and the thread belong to the parent.
             std::mem::forget(source);
             return;
         }
@@ -310,7 +311,7 @@ impl Drop for Source {
             }
             drop(source);
         };
-        // Other threads may run meanwhile, unless the interpreter is on its way out.
+        // Other threads may run meanwhile, unless the interpreter is shutting down.
         let mut leave = Some(leave);
         Python::try_attach(|py| leave.take().map(|leave| py.detach(leave)));
         if let Some(leave) = leave {
@@ -332,7 +333,7 @@ fn addresses(builders: &Bound<'_, PyAny>) -> PyResult<Vec<Address>> {
     texts.iter().map(|text| text.parse().map_err(PyValueError::new_err)).collect()
 }
 
-/// An adapter as a topology describes it.
+/// Parses an adapter in the form that a topology has.
 fn adapter_of(given: &Bound<'_, PyDict>) -> PyResult<Adapter> {
     let text: String = given.py().import("json")?.call_method1("dumps", (given,))?.extract()?;
     let wrong = |error: &dyn Display| PyValueError::new_err(format!("adapter: {error}"));
@@ -341,7 +342,7 @@ fn adapter_of(given: &Bound<'_, PyDict>) -> PyResult<Adapter> {
     Ok(adapter)
 }
 
-/// What `run.json` will say of this source.
+/// Returns the description of this source for `run.json`.
 fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyResult<Value> {
     let mut described = match description {
         Some(given) => {
@@ -350,7 +351,7 @@ fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyRes
         }
         None => json!({}),
     };
-    // Readers go by these, so that they say what is checked.
+    // Readers interpret payloads by these entries, so they are those that are checked.
     if let (Value::Object(all), Value::Object(known)) = (&mut described, content.description()) {
         all.insert("kind".into(), "pushed".into());
         all.extend(known);
@@ -358,7 +359,7 @@ fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyRes
     Ok(described)
 }
 
-/// A time stamp as it was given.
+/// Converts a time stamp from the types that `push` accepts.
 fn nanoseconds(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
     let no_time = || PyValueError::new_err(format!("timestamp={timestamp}: no time since 1970 in nanoseconds of TAI"));
     if timestamp.hasattr("astype")? {
@@ -380,7 +381,7 @@ fn policy_of(name: &str) -> PyResult<Policy> {
     }
 }
 
-/// The status bits that are a source's to set, by their names.
+/// Returns the status bits that a source may set, by their names.
 fn status_of(status: &Bound<'_, PyAny>) -> PyResult<Status> {
     const OURS: [Status; 8] = [
         Status::TRUNCATED,
@@ -405,7 +406,7 @@ fn status_of(status: &Bound<'_, PyAny>) -> PyResult<Status> {
     })
 }
 
-/// A whole number that can be.
+/// Returns a whole number within a range.
 fn within<T: TryFrom<i128> + PartialOrd + Display>(name: &str, value: i128, can_be: RangeInclusive<T>) -> PyResult<T> {
     T::try_from(value).ok().filter(|value| can_be.contains(value)).ok_or_else(|| {
         PyValueError::new_err(format!("{name}={value}: {} to {} are possible", can_be.start(), can_be.end()))

@@ -1,4 +1,4 @@
-//! What all events of a run share: its number, and its sources.
+//! State that all events of a run share: its number, and its sources.
 
 use crate::array::Shape;
 use pyo3::exceptions::{PyKeyError, PyTypeError};
@@ -7,14 +7,14 @@ use serde_json::Value;
 use thalweg_store::RunInfo;
 use thalweg_wire::SourceId;
 
-/// A run's number, and its sources in ascending order.
+/// Number of a run, and its sources in ascending order.
 #[derive(Debug)]
 pub(crate) struct Sources {
     pub(crate) run: u32,
     known: Vec<Known>,
 }
 
-/// A source as far as reading goes.
+/// Properties of a source that readers need.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) id: SourceId,
@@ -23,7 +23,7 @@ pub(crate) struct Known {
     pub(crate) row: Row,
 }
 
-/// What the numbers of a fit are called, and what its reasons to fail are; nothing where a source is no fit.
+/// Names of a fit's numbers and of its reasons to fail; empty for a source that is no fit.
 #[derive(Debug, Clone, Default, FromPyObject, IntoPyObject, IntoPyObjectRef)]
 pub(crate) struct Row {
     #[pyo3(item)]
@@ -33,7 +33,7 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Out of a source's description.
+    /// Reads the names from a source's description.
     pub(crate) fn of(description: &Value) -> Self {
         let names = |key: &str| {
             let names = description["metadata"][key].as_array().into_iter().flatten();
@@ -66,13 +66,13 @@ impl Sources {
         self.known.iter()
     }
 
-    /// The source of this number.
+    /// Returns the source of this id.
     pub(crate) fn get(&self, id: SourceId) -> Option<&Known> {
         let at = self.known.binary_search_by_key(&id, |source| source.id).ok()?;
         self.known.get(at)
     }
 
-    /// The source of this id or name. An id wins over another source's name that looks like it.
+    /// Returns the source of this id or name. An id takes precedence over another source's name that looks like it.
     pub(crate) fn find(&self, key: &Bound<'_, PyAny>) -> PyResult<&Known> {
         let key: String = key.extract().map_err(|_| {
             let kind = key.get_type().name().map(|name| name.to_string()).unwrap_or_default();
@@ -80,13 +80,13 @@ impl Sources {
         })?;
         let by_id = key.parse().ok().and_then(|id| self.get(id));
         by_id.or_else(|| self.known.iter().find(|source| source.name == key)).ok_or_else(|| {
-            // Who decides while a run goes on is not told its number.
+            // A program that decides while a run goes on does not know its number.
             let run = if self.run == 0 { "the run".to_owned() } else { format!("run {}", self.run) };
             PyKeyError::new_err(format!("{run} has no source {key:?}; it has {}", self.listed()))
         })
     }
 
-    /// The first few, for a message.
+    /// Lists the first few sources, for a message.
     fn listed(&self) -> String {
         const FEW: usize = 8;
         let mut listed: Vec<String> = self.known.iter().take(FEW).map(ToString::to_string).collect();
@@ -102,7 +102,7 @@ impl Sources {
 impl std::fmt::Display for Known {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { id, name, .. } = self;
-        // What it quotes from a file is nothing for a terminal.
+        // Text quoted from a file must not contain control characters for a terminal.
         if name.is_empty() || *name == id.to_string() { write!(f, "{id}") } else { write!(f, "{id} ({name:?})") }
     }
 }

@@ -1,29 +1,31 @@
-//! Times as NumPy has them.
+//! Conversion of times to NumPy's types.
 
 use pyo3::prelude::*;
 use thalweg_wire::tai_minus_utc;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What `datetime64` takes for NaT, not a time.
+/// Value that `datetime64` interprets as NaT (not a time).
 const NOT_A_TIME: i64 = i64::MIN;
 
-/// TAI nanoseconds since 1970 as `datetime64[ns]` in TAI: the clock of TAI, which is now 37 s ahead of UTC's. NaT
-/// beyond 2262, which the type does not reach.
+/// Converts TAI nanoseconds since 1970 to `datetime64[ns]` in TAI, whose clock is now 37 s ahead of UTC. NaT beyond
+/// 2262, which the type does not reach.
 pub(crate) fn tai(py: Python<'_>, nanos: u64) -> PyResult<Bound<'_, PyAny>> {
     datetime64(py, i64::try_from(nanos).unwrap_or(NOT_A_TIME))
 }
 
-/// The same as `datetime64[ns]` in UTC. NaT also before 1972, when the two were no whole number of seconds apart.
+/// Converts TAI nanoseconds to `datetime64[ns]` in UTC. NaT also before 1972, when the two did not differ by a whole
+/// number of seconds.
 pub(crate) fn utc(py: Python<'_>, nanos: u64) -> PyResult<Bound<'_, PyAny>> {
     let nanos = utc_nanos(nanos).and_then(|nanos| i64::try_from(nanos).ok());
     datetime64(py, nanos.unwrap_or(NOT_A_TIME))
 }
 
-/// UTC nanoseconds since 1970, counted without leap seconds. A leap second has the number of the second behind it.
+/// Converts to UTC nanoseconds since 1970, counted without leap seconds. A leap second has the number of the second
+/// after it.
 fn utc_nanos(tai: u64) -> Option<u64> {
     let seconds = tai / SECOND;
-    // Too large by one at most, where a leap second lies between the two.
+    // Too large by one at most, if a leap second lies between the two.
     let about = u64::from(tai_minus_utc(seconds)?);
     let offset = u64::from(tai_minus_utc(seconds.checked_sub(about)?)?);
     tai.checked_sub(offset * SECOND)

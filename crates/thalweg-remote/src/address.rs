@@ -1,16 +1,15 @@
-//! What a URL is made of: a server, a place on it, and names beneath, each as the other side understands it.
+//! Parts of a URL: the server, a path on it, and names beneath, encoded as each side expects.
 
 use crate::RemoteError;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use ureq::http::Uri;
 
-/// Something on a server: where it is beneath the server's own URL, and what of it is asked for. A `&str` is a path
-/// without a question.
+/// A resource on a server: its path beneath the server's own URL, and a query. A `&str` is a path without a query.
 #[derive(Debug, Clone, Copy)]
 pub struct Resource<'a> {
-    /// `run-000042/run.json`; empty for the server's own URL. As it reads, not percent-encoded.
+    /// Path, such as `run-000042/run.json`; empty for the server's own URL. Not percent-encoded.
     pub path: &'a str,
-    /// Names and values behind the question mark; a name with an empty value stands alone.
+    /// Names and values after the question mark; a name with an empty value stands alone.
     pub query: &'a [(&'a str, &'a str)],
 }
 
@@ -26,10 +25,10 @@ impl<'a> From<&'a String> for Resource<'a> {
     }
 }
 
-/// The URL everything is beneath: `http://host:port/a/b/`.
+/// The URL that all others are beneath: `http://host:port/a/b/`.
 #[derive(Debug, Clone)]
 pub(crate) struct Address {
-    /// Ends in a slash.
+    /// URL with a slash at its end.
     base: String,
     secure: bool,
     loopback: bool,
@@ -54,7 +53,7 @@ impl Address {
                 "a user in front of the host is not understood; tokens are given apart (--token-file, THALWEG_TOKEN; token= in Python)",
             ));
         }
-        // What the library cannot read as a port it takes for none, and would ask at the scheme's own.
+        // The library ignores a port that it cannot parse, and would use the scheme's own.
         let behind_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
         let is_port = |port: &str| {
             port.starts_with(|first: char| first.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
@@ -71,32 +70,32 @@ impl Address {
         Ok(Self { base, secure, loopback })
     }
 
-    /// The URL itself, as it is for a file: without a slash at its end. That of a whole server keeps it.
+    /// Returns the URL as that of a file: without a slash at its end. The URL of a whole server keeps it.
     pub(crate) fn as_file(&self) -> &str {
         let path = self.base.splitn(4, '/').nth(3).unwrap_or_default();
         if path.is_empty() { &self.base } else { self.base.trim_end_matches('/') }
     }
 
-    /// The last name in it, decoded; nothing where it names a whole server.
+    /// Returns the last name in the URL, decoded, or `None` if it names a whole server.
     pub(crate) fn name(&self) -> Option<String> {
         let path = self.base.splitn(4, '/').nth(3)?.trim_end_matches('/');
         let name = path.rsplit('/').next().filter(|name| !name.is_empty())?;
         Some(percent_decode_str(name).decode_utf8().ok()?.into_owned())
     }
 
-    /// Beneath another name of it.
+    /// Returns the address of a path beneath this one.
     pub(crate) fn beneath(&self, path: &str) -> Self {
         Self { base: format!("{}/", self.url(path.into()).trim_end_matches('/')), ..self.clone() }
     }
 
-    /// What lies in the same directory under another name.
+    /// Returns the address of another name in the same directory.
     pub(crate) fn beside(&self, name: &str) -> Self {
         let base = self.base.trim_end_matches('/');
         let parent = base.rsplit_once('/').map_or(base, |(parent, _)| parent);
         Self { base: format!("{parent}/"), ..self.clone() }.beneath(name)
     }
 
-    /// The URL of something beneath it.
+    /// Returns the URL of a resource beneath this address.
     pub(crate) fn url(&self, Resource { path, query }: Resource<'_>) -> String {
         let mut url = if path.is_empty() {
             self.as_file().to_owned()
@@ -114,15 +113,15 @@ impl Address {
         url
     }
 
-    /// Whether others can read along: neither TLS nor this very machine.
+    /// Returns whether others can read the traffic: it uses neither TLS nor the loopback interface.
     pub(crate) fn is_overheard(&self) -> bool {
         !self.secure && !self.loopback
     }
 }
 
-/// What is encoded in a name: everything but the unreserved characters of RFC 3986, section 2.3.
+/// Characters that are encoded in a name: all but the unreserved characters of RFC 3986, section 2.3.
 const NAME: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-/// The same for a path, whose slashes stay.
+/// Characters that are encoded in a path: the same, except for its slashes.
 const PATH: &AsciiSet = &NAME.remove(b'/');
 
 #[cfg(test)]

@@ -1,21 +1,21 @@
-//! The CRC32C of a whole file, put together from those of its parts.
+//! The CRC32C of a whole file, combined from those of its parts.
 
-/// The CRC32C of so many bytes.
+/// The CRC32C of a sequence of bytes, and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Digest {
-    /// The checksum.
+    /// CRC32C of the bytes.
     pub crc32c: u32,
-    /// Of how many bytes.
+    /// Number of bytes.
     pub length: u64,
 }
 
 impl Digest {
-    /// That of some bytes.
+    /// Computes the digest of some bytes.
     pub fn of(bytes: &[u8]) -> Self {
         Self { crc32c: thalweg_wire::crc32c(bytes), length: bytes.len() as u64 }
     }
 
-    /// That of these bytes with others behind them.
+    /// Returns the digest of these bytes followed by those of `next`.
     #[must_use]
     pub fn then(self, next: Self) -> Self {
         let crc32c = thalweg_wire::crc32c_combine(self.crc32c, next.crc32c, next.length);

@@ -1,156 +1,156 @@
-//! What can go wrong between a client and a data server.
+//! Errors between a client and a data server.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use thalweg_store::StoreError;
 use thiserror::Error;
 
-/// Why something could not be fetched or sent.
+/// Reason why something could not be fetched or sent.
 #[derive(Debug, Error)]
 pub enum RemoteError {
-    /// A URL that names nothing on any server.
+    /// The URL names nothing on any server.
     #[error("{url}: {why}")]
     Url {
-        /// As it was given.
+        /// URL as it was given.
         url: String,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         why: &'static str,
     },
-    /// The server could not be reached, or the connection broke, again and again.
+    /// The server could not be reached, or the connection broke, repeatedly.
     #[error("{url}: {}", explain_transport(.error))]
     Transport {
-        /// What was asked for.
+        /// Requested URL.
         url: String,
-        /// The last that happened.
+        /// Last error.
         #[source]
         error: Box<ureq::Error>,
     },
-    /// The connection broke off in the middle of an answer, again and again.
+    /// The connection broke off in the middle of an answer, repeatedly.
     #[error("{url}: the answer broke off: {error}")]
     BrokeOff {
-        /// What was asked for.
+        /// Requested URL.
         url: String,
-        /// The last that happened.
+        /// Last error.
         #[source]
         error: io::Error,
     },
-    /// The server does not do it.
+    /// The server refuses the request.
     #[error("{url}: {}", explain(*.status, .says))]
     Status {
-        /// What was asked for.
+        /// Requested URL.
         url: String,
         /// The HTTP status code.
         status: u16,
-        /// The first line of what it says about it.
+        /// First line of the server's explanation.
         says: String,
     },
-    /// There is a directory where a file was asked for.
+    /// The URL of a file names a directory.
     #[error("{0} is a directory")]
     Directory(String),
-    /// The file is another one than it was.
+    /// The file is not the one that it was before.
     #[error("{0} has changed on the server meanwhile")]
     Changed(String),
-    /// An answer that does not belong to what was asked.
+    /// The answer does not match the request.
     #[error("{url}: the server's answer makes no sense: {what}")]
     Answer {
-        /// What was asked for.
+        /// Requested URL.
         url: String,
-        /// What is wrong with it.
+        /// Description of the mismatch.
         what: &'static str,
     },
-    /// A listing, or a `run.json`, that cannot be read.
+    /// A listing, or a `run.json`, cannot be parsed.
     #[error("{url}: what the server sends cannot be read: {error}")]
     Json {
-        /// What was asked for.
+        /// Requested URL.
         url: String,
-        /// What is wrong with it.
+        /// Error of the parser.
         #[source]
         error: serde_json::Error,
     },
-    /// What arrived is not what the server has.
+    /// The content that arrived does not match the server's checksum.
     #[error(
         "{name}: what came has CRC32C {found:08x}, the server says {expected:08x}: bits were lost on its disk (`thalweg verify` there tells), or on the way"
     )]
     Digest {
-        /// The file.
+        /// Name of the file.
         name: String,
-        /// Of what is here.
+        /// Checksum of the local content.
         found: u32,
-        /// Of what is there.
+        /// Checksum that the server reports.
         expected: u32,
     },
-    /// A file on the server that is not this one, which is not overwritten.
+    /// The server has another file of this name, which is not overwritten.
     #[error("{0} is there already, and is another one: give it another name, or remove it on the server")]
     Exists(String),
-    /// A file here that is not the server's, which is not overwritten.
+    /// There is another local file of this name, which is not overwritten.
     #[error("{} is there already, and is not the one on the server: move it away", .0.display())]
     Here(PathBuf),
-    /// Some of what was asked for, where all else was fetched.
+    /// Parts of the fetch were refused; all else was fetched.
     #[error("{first}; {}all else was fetched", others(.more))]
     Partly {
-        /// Why one of them was not.
+        /// Error of the first part.
         first: Box<RemoteError>,
-        /// How many more were not.
+        /// Number of further parts that were refused.
         more: usize,
     },
-    /// A run that has ended, of which some is missing.
+    /// A run that has ended is incomplete.
     #[error(
         "{name} has {events} of the {of_events} events and {blocks} of the {of_blocks} blocks that its run.json tells of: `thalweg verify` says more"
     )]
     NotWhole {
-        /// Its URL, or its directory.
+        /// URL or directory of the run.
         name: String,
-        /// Closed events that there are.
+        /// Number of closed events present.
         events: u64,
-        /// Those that were written.
+        /// Number of closed events that were written.
         of_events: u64,
-        /// Data blocks that there are.
+        /// Number of data blocks present.
         blocks: u64,
-        /// Those that were written.
+        /// Number of data blocks that were written.
         of_blocks: u64,
     },
     /// The directory is not a run.
     #[error("{0} is no run: it has no run.json")]
     NotARun(String),
-    /// Bytes of a file here are not those that its checksum was taken of.
+    /// The bytes of a local file do not match the checksum that was recorded for them.
     #[error("{}: {error}; if it is a segment, `thalweg verify` says what is wrong with it", .path.display())]
     Refused {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the server said.
+        /// Answer of the server.
         #[source]
         error: Box<RemoteError>,
     },
-    /// A run that is sent as if it had ended.
+    /// A run to be sent as a finished one is still being recorded.
     #[error("{} is being recorded: --follow sends it meanwhile", .0.display())]
     BeingWritten(PathBuf),
-    /// A file that no server would take.
+    /// The file has a name that no server accepts.
     #[error("{} has no name that could be one on a server: it is hidden, or not UTF-8", .0.display())]
     NoName(PathBuf),
     /// Another process writes the same copy.
     #[error("{} is being written by another process", .0.display())]
     InUse(PathBuf),
-    /// A file of certificates without one.
+    /// The file of certificates contains none.
     #[error("{} holds no certificate (PEM)", .0.display())]
     NoCertificate(PathBuf),
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{doing} {}: {error}", .path.display())]
     Io {
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// To what.
+        /// Path that it was applied to.
         path: PathBuf,
-        /// The answer.
+        /// Error that the system reports.
         #[source]
         error: io::Error,
     },
-    /// A run that cannot be read.
+    /// The run cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
 impl RemoteError {
-    /// Whether it was asked for wrongly: no try mends it.
+    /// Returns whether the request itself is wrong, so that repeating it is of no use.
     pub fn is_usage(&self) -> bool {
         matches!(
             self,
@@ -158,18 +158,18 @@ impl RemoteError {
         ) || matches!(self, Self::Io { error, .. } if error.kind() == io::ErrorKind::NotADirectory)
     }
 
-    /// Whether the server has no more of this, or gives it away to nobody, or not to us, while it may give others.
+    /// Returns whether the server lacks or refuses this entry, while it may send others.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Status { status: 403 | 404 | 410, .. } | Self::NotWhole { .. })
     }
 
-    /// Whether the server has no such thing.
+    /// Returns whether the server has no such entry.
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Status { status: 404 | 410, .. })
     }
 
-    /// Whether it may go away by itself: trying again makes sense. (RFC 9110, sections 15.5.9 and 15.6; 423 while the
-    /// server has not yet noticed that the connection an upload came over is dead.)
+    /// Returns whether the error may go away by itself, so that repeating the request makes sense. (RFC 9110, sections
+    /// 15.5.9 and 15.6; 423 while the server has not yet noticed that the connection of an upload is dead.)
     pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Status { status, .. } => matches!(status, 408 | 423 | 429 | 500 | 502..=504),
@@ -234,7 +234,7 @@ fn explain_transport(error: &ureq::Error) -> String {
     }
 }
 
-/// Whether TLS failed: the certificate is not trusted, or the other side does not speak it.
+/// Returns whether TLS failed: the certificate is not trusted, or the peer does not use TLS.
 fn is_distrust(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
 }

@@ -1,4 +1,4 @@
-//! Fetches a run while it is being recorded, so that readers here can follow it as if it were recorded here.
+//! Fetches a run while it is being recorded, so that local readers can follow it.
 
 use crate::listing::Kind;
 use crate::moved::Moved;
@@ -16,17 +16,18 @@ use std::time::Duration;
 use thalweg_store::{Extent, RunInfo, RunState, WriterLife, run_directory_name};
 use thalweg_wire::RunNumber;
 
-/// Fetches the run that the server's URL names into the directory `into`, and goes on as it is recorded, until it has
-/// ended and everything is here.
+/// Fetches the run that the server's URL names into the directory `into`, and continues while it is recorded, until it
+/// has ended and is complete here.
 ///
-/// Segments grow here block by block under their own names, each block compared with its checksum, and the directory
-/// is locked as the recorder locks it: readers here see a run that is being written. When it has ended each segment's
-/// checksum is compared with the server's, and the last `run.json` is written. Interrupted at any point, it goes on
-/// from there. Where the recorder died, as the server tells, the run stays OPEN here too; [`Moved::abandoned`] has it.
+/// Segments grow block by block under their own names, each block is compared with its checksum, and the directory is
+/// locked as the recorder locks it: local readers see a run that is being written. When the run has ended, each
+/// segment's checksum is compared with the server's, and the last `run.json` is written. After an interruption at any
+/// point, another call resumes from there. If the server reports that the recorder died, the run stays OPEN here, too,
+/// and is listed in [`Moved::abandoned`].
 ///
 /// # Errors
-/// As [`pull`](crate::pull()), and where another process writes the same copy. What has come stays: another call goes
-/// on from there.
+/// As [`pull`](crate::pull()), and if another process writes the same copy. Bytes that arrived are kept: another call
+/// resumes from there.
 pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let pull = Pull::new(streams, progress);
     match Book::read(server) {
@@ -36,7 +37,7 @@ pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &P
             return Ok(pull.moved(to.display().to_string(), vec![to]));
         }
     }
-    // All builders write at once. Of one that begins later, its part is there when the others have ended.
+    // All builders write at once. The part of a builder that begins later is there when the others have ended.
     let (mut known, mut runs) = (Vec::new(), Vec::new());
     loop {
         let mut new = parts(server)?;
@@ -58,7 +59,7 @@ pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &P
     Ok(pull.moved(to.display().to_string(), runs))
 }
 
-/// Fetches what one builder writes. Returns where it is.
+/// Fetches the part of one builder. Returns its local path.
 fn follow(pull: &Pull, server: &Server, book: Book, into: &Path) -> Result<PathBuf, RemoteError> {
     let to = book.directory(Place::In(into));
     let here = book.is_here(&to)?;
@@ -70,7 +71,7 @@ fn follow(pull: &Pull, server: &Server, book: Book, into: &Path) -> Result<PathB
     if here == Here::Nothing {
         book.write(&to)?;
     }
-    // All but the last segment will not grow any more: these are fetched with all streams.
+    // All segments but the last do not grow any more: these are fetched with all streams.
     let listing = server.list("")?;
     let mut segments: Vec<_> = listing.entries.iter().filter(|entry| number(&entry.name).is_some()).collect();
     segments.retain(|entry| entry.kind == Kind::File);
@@ -89,7 +90,7 @@ fn follow(pull: &Pull, server: &Server, book: Book, into: &Path) -> Result<PathB
     Ok(to)
 }
 
-/// A run here that becomes the one there.
+/// A local copy that follows the run on the server.
 #[derive(Debug)]
 struct Replica<'a> {
     server: &'a Server,
@@ -99,18 +100,18 @@ struct Replica<'a> {
     book: Book,
 }
 
-/// A segment here.
+/// A local segment.
 #[derive(Debug)]
 struct Segment {
     name: String,
     path: PathBuf,
     file: File,
-    /// What of it is here and whole.
+    /// Part of the segment that is here, up to its last complete block.
     extent: Extent,
 }
 
 impl Replica<'_> {
-    /// Takes up the segments that are here, up to their last whole block.
+    /// Opens the segments that are here, up to their last complete block.
     fn resume(&mut self) -> Result<(), RemoteError> {
         while self.to.join(name(self.segments.len())).exists() {
             let segment = Segment::open(self.to, self.segments.len())?;
@@ -120,12 +121,12 @@ impl Replica<'_> {
         Ok(())
     }
 
-    /// Fetches what comes, until the run has ended and nothing more came; false where its recorder died.
+    /// Fetches new data until the run has ended and no more arrive; returns false if its recorder died.
     fn keep_up(&mut self) -> Result<bool, RemoteError> {
         let mut pause = SHORTEST;
         let mut is_gone = false;
         loop {
-            // The state before the segments: what had ended by then is all there is.
+            // The state is read before the segments: if the run had ended by then, these are all.
             let ended = self.book.info.state != RunState::Open;
             if self.fetch()? {
                 pause = SHORTEST;
@@ -138,7 +139,7 @@ impl Replica<'_> {
                 continue;
             }
             if pause == LONGEST {
-                // Before the book is looked at once more: a recorder that ends in between is not taken for one that died.
+                // Checked before `run.json` is read once more: a recorder that ends in between does not count as dead.
                 is_gone = self.server.list("")?.writer == Some(WriterLife::Gone);
                 self.has_new_book()?;
             }
@@ -147,7 +148,7 @@ impl Replica<'_> {
         }
     }
 
-    /// Fetches what is new in the segments that may grow, and in the next one. Says whether there was something.
+    /// Fetches the new data of segments that may grow, and the next segment. Returns whether there were any.
     fn fetch(&mut self) -> Result<bool, RemoteError> {
         let mut news = false;
         for segment in &mut self.segments {
@@ -155,7 +156,7 @@ impl Replica<'_> {
                 news |= segment.fetch(self.server, self.pull)?;
             }
         }
-        // One that could not be given a footer has a successor too.
+        // A segment that could not be given a footer has a successor, too.
         if !news || self.segments.last().is_none_or(|last| last.extent.closed) {
             let next = name(self.segments.len());
             match self.server.head(&next) {
@@ -181,7 +182,7 @@ impl Replica<'_> {
         Ok(true)
     }
 
-    /// Compares the segments with the server's, brings them to the disk, and says that the run has ended.
+    /// Compares the segments with the server's, syncs them to disk, and marks the run as ended.
     fn finish(&mut self) -> Result<(), RemoteError> {
         for segment in &self.segments {
             let head = self.server.head(&segment.name)?;
@@ -202,7 +203,7 @@ impl Replica<'_> {
 }
 
 impl Segment {
-    /// The segment of this number, made where it is not there. What lies behind its last whole block is cut off.
+    /// Opens the segment of this number, or creates it. Data after its last complete block are cut off.
     fn open(to: &Path, number: usize) -> Result<Self, RemoteError> {
         let name = name(number);
         let path = to.join(&name);
@@ -218,12 +219,12 @@ impl Segment {
         self.extent.advance(&self.file).map_err(RemoteError::io("reading", &self.path))
     }
 
-    /// Fetches what the server has beyond what is here. Says whether there was something.
+    /// Fetches the bytes after those that are here. Returns whether there were any.
     fn fetch(&mut self, server: &Server, pull: &Pull) -> Result<bool, RemoteError> {
         let before = self.extent.bytes;
         let mut reader = server.reader(&self.name, before.., None)?;
         if reader.head().length < before {
-            // The recorder cut it off, in front of a block that it could not write.
+            // The recorder cut the segment off, before a block that it could not write.
             self.file.set_len(reader.head().length).map_err(RemoteError::io("cutting", &self.path))?;
             self.extent = Extent::nothing();
             self.advance()?;
@@ -244,7 +245,7 @@ impl Segment {
                 break;
             }
         }
-        // The server sends whole blocks. Where it does not, what is left of one is asked for again.
+        // The server sends whole blocks. If it does not, the rest of a block is asked for again.
         let whole = self.extent.bytes;
         if at > before && whole == before {
             return Err(RemoteError::Answer { url: server.url(&self.name), what: "bytes that are no blocks of a run" });
@@ -253,7 +254,7 @@ impl Segment {
     }
 }
 
-/// The lock that says that a run is being written, held as long as this lives.
+/// Takes the lock that marks a run as being written. It is held until the returned file is dropped.
 fn lock(directory: &Path) -> Result<File, RemoteError> {
     let file = File::open(directory).map_err(RemoteError::io("opening", directory))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -263,7 +264,7 @@ fn lock(directory: &Path) -> Result<File, RemoteError> {
     }
 }
 
-/// The number of a segment, by its name.
+/// Returns the number of a segment, from its name.
 fn number(name: &str) -> Option<u32> {
     name.strip_suffix(".seg")?.parse().ok()
 }
@@ -272,9 +273,9 @@ fn name(number: usize) -> String {
     format!("{number:05}.seg")
 }
 
-/// Between two looks at a run that is being recorded: the shortest while something comes,
+/// Shortest pause between two looks at a run that is being recorded, while data arrive.
 const SHORTEST: Duration = Duration::from_millis(50);
-/// and the longest while nothing does.
+/// Longest pause, while none arrive.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Bytes written and checked at once.
+/// Number of bytes written and checked at once.
 const STEP: usize = 8 << 20;

@@ -1,73 +1,73 @@
-//! What a directory or a run on a server holds.
+//! Listings of directories and runs on a server.
 
 use serde::{Deserialize, Deserializer, de::Error};
 use std::borrow::Cow;
 use std::collections::HashSet;
 use thalweg_store::{RunInfo, RunState, WriterLife};
 
-/// A directory or a run, as the server lists it.
+/// Listing of a directory or a run, as the server sends it.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Listing {
-    /// Where it is on the server.
+    /// Path on the server.
     pub path: String,
-    /// What it holds. No two have the same name.
+    /// Entries, with distinct names.
     #[serde(deserialize_with = "entries")]
     pub entries: Vec<Entry>,
-    /// The content of `run.json`, of a run.
+    /// Content of `run.json`, if it is a run.
     #[serde(default)]
     pub info: Option<RunInfo>,
-    /// Of a run that is open, whether anybody still writes it.
+    /// State of the writer, if it is an open run.
     #[serde(default)]
     pub writer: Option<WriterLife>,
-    /// Of a run of several builders, what each of them wrote: the names of runs that lie beside it.
+    /// Names of the parts that the builders of a run wrote, which are runs beside it; for a run of several builders.
     #[serde(default, deserialize_with = "names")]
     pub parts: Vec<String>,
 }
 
-/// Something in a directory.
+/// An entry of a directory.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Entry {
-    /// Its name: a single one, which can be used as the name of a file here.
+    /// Name: a single component, usable as the name of a local file.
     #[serde(deserialize_with = "name")]
     pub name: String,
-    /// What it is.
+    /// Kind of the entry.
     pub kind: Kind,
-    /// How long it is; of a run, the bytes in its segments.
+    /// Length in bytes; for a run, the number of bytes in its segments.
     #[serde(default)]
     pub bytes: u64,
-    /// When it was changed last, as RFC 3339 has it.
+    /// Time of the last change, in the format of RFC 3339.
     #[serde(default)]
     pub modified: String,
-    /// The run's number, of a run.
+    /// Number of the run, if it is one.
     #[serde(default)]
     pub run: Option<u32>,
-    /// Which builder's part of the run it is, of a run.
+    /// Number of the builder whose part of a run it is, if it is a run.
     #[serde(default)]
     pub builder: Option<u32>,
-    /// Whether it is being written, or how it ended, of a run.
+    /// State of the run, if it is one: being written, or how it ended.
     #[serde(default)]
     pub state: Option<RunState>,
-    /// Closed events, of a run.
+    /// Number of closed events, if it is a run.
     #[serde(default)]
     pub events: Option<u64>,
 }
 
-/// What something in a directory is.
+/// Kind of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A file.
+    /// A regular file.
     File,
-    /// A directory.
+    /// A directory that is not a run.
     Directory,
     /// A run's directory.
     Run,
-    /// Something a newer server knows of.
+    /// A kind that only newer servers know.
     #[serde(other)]
     Other,
 }
 
-/// A name that leads nowhere else: what a server says becomes the name of a file here.
+/// Deserializes a name that leads nowhere else, since the server's names become names of local files.
 fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     let name = Cow::<str>::deserialize(deserializer)?;
     if is_plain(&name) {
@@ -82,7 +82,7 @@ fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
     Ok(Vec::<Name>::deserialize(deserializer)?.into_iter().map(|Name(name)| name).collect())
 }
 
-/// Entries that can lie in one directory here.
+/// Deserializes entries that can exist in one local directory.
 fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Entry>, D::Error> {
     let entries = Vec::<Entry>::deserialize(deserializer)?;
     let mut names = HashSet::new();
@@ -92,7 +92,7 @@ fn entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Entry>, D::
     }
 }
 
-/// Whether `name` is the name of a single file that is not hidden.
+/// Returns whether `name` is the name of a single file that is not hidden.
 pub(crate) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(['/', '\0'])
 }

@@ -1,10 +1,10 @@
-//! A data server as a directory of this machine: any program reads its runs as files (FUSE, read-only).
+//! A data server mounted as a local directory (FUSE, read-only).
 //!
-//! What the server has is a [tree](tree) of nodes, what is read one byte after the other is [fetched ahead](ahead), and
-//! [`files`] says both to the kernel. The rule on which everything stands: **a node is one content**. A file that
-//! became another one becomes another node, and who holds the old one open gets `ESTALE`; so the kernel may keep every
-//! page it has of a node, and no reader ever gets bytes of two files mixed. Only segments of runs that are being
-//! recorded change beneath their node, and these only grow.
+//! Any program reads the server's runs as files. The server's content is a [tree](tree) of nodes, sequential reads are
+//! [fetched ahead](ahead), and [`files`] presents both to the kernel. Everything depends on one rule: **a node is one
+//! content**. A file that became another one becomes another node, and a program that holds the old one open gets
+//! `ESTALE`; so the kernel may keep every page it has of a node, and no reader ever gets bytes of two files mixed. Only
+//! segments of runs that are being recorded change beneath their node, and these only grow.
 
 mod ahead;
 mod files;
@@ -25,9 +25,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
-/// A directory that shows what a server has, as long as this lives.
+/// A mounted directory that shows the content of a server until it is dropped.
 pub struct Mounted {
-    /// Nothing once it is not mounted any more.
+    /// Session with the kernel; `None` once the directory is unmounted.
     session: Option<BackgroundSession>,
     directory: PathBuf,
     counters: Arc<Counters>,
@@ -35,41 +35,41 @@ pub struct Mounted {
     ended: Receiver<End>,
 }
 
-/// Ends [`Mounted::wait`], from any thread.
+/// Handle that ends [`Mounted::wait`], from any thread.
 #[derive(Debug, Clone)]
 pub struct Stop(Sender<End>);
 
-/// What a mounted directory was used for.
+/// Usage of a mounted directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Used {
-    /// Files that were opened.
+    /// Number of times that a file was opened.
     pub opened: u64,
-    /// Reads of them that the kernel asked for: what its page cache has is not among them.
+    /// Number of reads that the kernel asked for; those from its page cache are not counted.
     pub reads: u64,
-    /// Bytes that these were answered with.
+    /// Number of bytes returned for these reads.
     pub read_bytes: u64,
-    /// Bytes of files that came from the server.
+    /// Number of bytes of files fetched from the server.
     pub fetched_bytes: u64,
-    /// Questions of programs that were answered with an error, other than that there is no such file.
+    /// Number of requests answered with an error, other than that a file does not exist.
     pub errors: u64,
 }
 
-/// Why a directory could not be mounted.
+/// Reason why a directory could not be mounted.
 #[derive(Debug, Error)]
 pub enum MountError {
-    /// The server has no such directory, or does not show it.
+    /// The server has no such directory, or refuses to list it.
     #[error(transparent)]
     Server(#[from] RemoteError),
-    /// There is nothing to mount on.
+    /// The mount point cannot be used.
     #[error("{}: {error}", .path.display())]
     Directory {
-        /// What was to be mounted on.
+        /// Path of the mount point.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Reason why it cannot be used.
         #[source]
         error: io::Error,
     },
-    /// What a program left that was killed.
+    /// A program that was killed left its mount behind.
     #[error(
         "{0} is still mounted by a program that died: `fusermount3 -u {0}`, or as root `umount {0}`, takes it away"
     )]
@@ -79,24 +79,24 @@ pub enum MountError {
         "/dev/fuse cannot be opened ({0}): `modprobe fuse` loads it; a container has to be given it (--device /dev/fuse)"
     )]
     NoFuse(io::Error),
-    /// Only root may mount without help.
+    /// Only root may mount without the helper program.
     #[error("only root can mount without fusermount3, which is not here: install the package fuse3")]
     NoHelper,
     /// The kernel, or fusermount3, refused.
     #[error("{} cannot be mounted: {said}", .path.display())]
     Refused {
-        /// What was to be mounted on.
+        /// Path of the mount point.
         path: PathBuf,
-        /// Their words.
+        /// Error message of the kernel or of fusermount3.
         said: String,
     },
-    /// The operating system refused something else.
+    /// Another operation of the system failed.
     #[error("starting threads: {0}")]
     Threads(io::Error),
 }
 
 impl MountError {
-    /// Whether it was asked for wrongly.
+    /// Returns whether the caller's request is wrong.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Server(error) => error.is_usage() || error.is_not_found(),
@@ -106,14 +106,14 @@ impl MountError {
     }
 }
 
-/// Shows what `server` has at `directory`, with so many ranges under way at once; to every user of this machine where
-/// `everybody`, which takes root or `user_allow_other` in `/etc/fuse.conf`.
+/// Mounts the content of `server` at `directory`, with `streams` concurrent ranges; visible to every user of this
+/// machine if `everybody` is set, which requires root or `user_allow_other` in `/etc/fuse.conf`.
 ///
 /// # Errors
-/// Where the server does not list it, `directory` is none or is mounted already by a program that died, or there is no
-/// FUSE for this user. Nothing is mounted then.
+/// Fails if the server does not list it, `directory` is not a directory or is still mounted by a program that died, or
+/// this user has no FUSE. Nothing is mounted then.
 pub fn mount(server: &Server, directory: &Path, streams: usize, everybody: bool) -> Result<Mounted, MountError> {
-    // First of all: a server that is not there should not be found out by the first program that reads.
+    // Before all else: an unreachable server is reported here, not to the first program that reads.
     server.list("")?;
     let wrong = |error| MountError::Directory { path: directory.to_owned(), error };
     match directory.metadata() {
@@ -160,16 +160,16 @@ fn refused(path: &Path, error: &io::Error) -> MountError {
 }
 
 impl Mounted {
-    /// What ends [`wait`](Self::wait).
+    /// Returns a handle that ends [`wait`](Self::wait).
     pub fn stop(&self) -> Stop {
         Stop(self.end.clone())
     }
 
-    /// Waits until the directory is unmounted, or unmounts it when it is told to [`Stop`]: also where it is in use,
-    /// whose users get errors from then on.
+    /// Waits until the directory is unmounted, or unmounts it on a [`Stop`], even if it is in use: its users get errors
+    /// from then on.
     pub fn wait(mut self) -> Used {
         if self.ended.recv() == Ok(End::Unmounted) {
-            // Left alone, or it would unmount whatever is mounted there by now.
+            // The session must not be dropped: that would unmount whatever is mounted there by now.
             std::mem::forget(self.session.take());
         }
         self.counters.used()
@@ -180,7 +180,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let Some(session) = self.session.take() else { return };
         match rustix::mount::unmount(&self.directory, UnmountFlags::DETACH) {
-            // The setuid helper, which the session calls, may.
+            // The setuid helper, which the session calls, is permitted to.
             Err(Errno::PERM) => drop(session),
             result => {
                 if let Err(error) = result {
@@ -193,9 +193,9 @@ impl Drop for Mounted {
 }
 
 impl Stop {
-    /// Once is enough; more do no harm.
+    /// Ends the wait. Further calls have no effect.
     pub fn stop(&self) {
-        // Where nobody waits any more it has ended already.
+        // If no thread waits any more, it has ended already.
         let _ = self.0.send(End::Asked);
     }
 }
@@ -206,22 +206,22 @@ impl fmt::Debug for Mounted {
     }
 }
 
-/// Why a mounted directory ends.
+/// Reason why a mounted directory ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// It is not mounted any more.
+    /// The directory is no longer mounted.
     Unmounted,
-    /// Somebody wants it to.
+    /// The caller asked for the end.
     Asked,
 }
 
-/// Says that the kernel has let go of it.
+/// Reports that the kernel has ended the session.
 #[derive(Debug)]
 struct OnEnd(Mutex<Sender<End>>);
 
 impl OnEnd {
     fn unmounted(&self) {
-        // Nobody may be there to hear it.
+        // The receiver may be gone.
         let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(End::Unmounted);
     }
 }
@@ -247,5 +247,5 @@ impl Counters {
     }
 }
 
-/// Questions of programs that are answered at once: each waits in a thread of its own for what it asks the server.
+/// Number of concurrent requests of programs: each waits in a thread of its own for the server.
 const THREADS: usize = 16;

@@ -1,33 +1,33 @@
-//! What was moved, counted while it is.
+//! Result of a transfer, counted while it runs.
 
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// What was fetched, or sent.
+/// Result of fetching or sending.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Moved {
-    /// What it is now: a directory or a file here, a URL on a server.
+    /// Destination: a local directory or file, or a URL on a server.
     pub to: String,
-    /// The runs in it, as far as they are here.
+    /// Runs in it, with their local paths.
     pub runs: Vec<PathBuf>,
-    /// Those of them that had not ended: more of them may be on the server by now.
+    /// Runs among these that had not ended: the server may have more of them by now.
     pub unended: Vec<PathBuf>,
-    /// Those whose recorder died before they had ended: this is all there is of them.
+    /// Runs among these whose recorder died before they had ended: they are as complete as they will ever be.
     pub abandoned: Vec<PathBuf>,
-    /// Files that were fetched or sent.
+    /// Number of files fetched or sent.
     pub files: u64,
-    /// Files that were there already and are the same.
+    /// Number of files that were there already and are the same.
     pub same_files: u64,
-    /// Bytes that were fetched or sent.
+    /// Number of bytes fetched or sent.
     pub bytes: u64,
-    /// Bytes that were there from an earlier try.
+    /// Number of bytes that were there from an earlier attempt.
     pub resumed_bytes: u64,
 }
 
 impl Moved {
-    /// With what else was moved to the same place.
+    /// Adds the result of another transfer to the same destination.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {
         self.runs.extend(other.runs);
@@ -41,7 +41,7 @@ impl Moved {
     }
 }
 
-/// How much it is so far. All streams count in one.
+/// Counters of a transfer in progress, shared by all streams.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     files: AtomicU64,
@@ -53,7 +53,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    /// Another file was fetched or sent.
+    /// Counts a file that was fetched or sent.
     pub(crate) fn file(&self) {
         self.files.fetch_add(1, Relaxed);
     }
@@ -78,7 +78,7 @@ impl Tally {
         self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
     }
 
-    /// What it has come to.
+    /// Returns the result so far.
     pub(crate) fn moved(&self, to: String, runs: Vec<PathBuf>) -> Moved {
         Moved {
             to,

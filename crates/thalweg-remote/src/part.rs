@@ -1,11 +1,11 @@
-//! A file that is being fetched: `.NAME.part`, and beside it a journal of what is there, so that it goes on after
-//! anything.
+//! A partly fetched file: `.NAME.part`, with a journal that makes it resumable.
 //!
-//! The journal `.NAME.part.journal` has a line of JSON, which says what is being fetched, and then a line for each
-//! piece that was written: its offset, its length, and the CRC32C of what arrived. A piece is noted after it was
-//! written, so a process that is killed leaves a journal that is right. The disk may get both in another order: after
-//! the machine was started again the pieces are read back and compared before they are believed. Of a journal whose
-//! file is gone nothing is believed. The journal is a cache: where it cannot be read the file is fetched anew.
+//! The journal `.NAME.part.journal`, beside the file, has one line of JSON that identifies the content, and then a line
+//! for each piece that was written: its offset, its length, and the CRC32C of the bytes that arrived. A piece is
+//! recorded after it was written, so a process that is killed leaves a correct journal. The disk may receive both in
+//! another order: after a restart of the machine the pieces are read back and compared before they are trusted. A
+//! journal whose file is gone is not trusted at all. The journal is a cache: if it cannot be read, the file is fetched
+//! anew.
 
 use crate::server::Head;
 use crate::{Digest, RemoteError};
@@ -24,7 +24,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A file that is being fetched, by several threads at once.
 #[derive(Debug)]
 pub(crate) struct Part {
-    /// What it will be.
+    /// Final path of the file.
     path: PathBuf,
     file: File,
     length: u64,
@@ -34,53 +34,53 @@ pub(crate) struct Part {
 #[derive(Debug)]
 struct State {
     journal: File,
-    /// What is there, by its place.
+    /// Pieces that are written, by offset.
     pieces: Pieces,
-    /// How much that is.
+    /// Number of bytes in these pieces.
     there: u64,
-    /// What nobody fetches yet.
+    /// Ranges that no thread fetches yet.
     missing: Vec<Range<u64>>,
 }
 
-/// What is being fetched. Pieces of one content are never put together with those of another.
+/// Identity of the content being fetched. Pieces of one content are never combined with those of another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Content {
     url: String,
     length: u64,
-    /// What tells it from other contents; nothing for a file that only grows.
+    /// Version that distinguishes it from other contents; `None` for a file that only grows.
     version: Option<String>,
 }
 
-/// Bytes that are there: where they begin, and their digest.
+/// Pieces that are written: offset and digest.
 type Pieces = BTreeMap<u64, Digest>;
 
-/// The journal's first line.
+/// First line of the journal.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Begin {
     content: Content,
-    /// The kernel's own name for the time since the machine was started.
+    /// The kernel's identifier of the current boot.
     boot: String,
 }
 
 impl Content {
-    /// What the server has under `url`. Of a file that `grows` bytes never change once they are there.
+    /// Returns the identity of the server's content under `url`. In a file that `grows`, written bytes never change.
     pub(crate) fn new(url: String, head: &Head, grows: bool) -> Self {
         let modified = || head.modified.map(|modified| format!("modified {}", seconds(modified)));
         let version = (!grows).then(|| head.etag.clone().or_else(modified).unwrap_or_default());
         Self { url, length: head.length, version }
     }
 
-    /// Whether what was fetched of `other` is also in this.
+    /// Returns whether the pieces fetched of `other` are also part of this content.
     fn continues(&self, other: &Self) -> bool {
         let grew = self.version.is_none() && other.length <= self.length;
-        // Where the server says nothing that tells contents from one another, they may be two.
+        // If the server sends nothing that distinguishes contents, they may differ.
         let is_known = self.version.as_deref() != Some("");
         is_known && self.url == other.url && self.version == other.version && (grew || self.length == other.length)
     }
 }
 
 impl Part {
-    /// Begins to fetch `content` into what will be the file `path`, or goes on where it was left.
+    /// Begins to fetch `content` into the future file `path`, or resumes an earlier fetch.
     pub(crate) fn open(path: &Path, content: &Content) -> Result<Self, RemoteError> {
         let (at, journal_at) = (beside(path, ".part"), beside(path, ".part.journal"));
         let open = |path: &Path| {
@@ -93,7 +93,7 @@ impl Part {
             result => result.map_err(|error| RemoteError::io("locking", &at)(error.into()))?,
         }
         let metadata = file.metadata().map_err(RemoteError::io("reading", &at))?;
-        // Whoever had the lock may have given the file its name since it was opened here.
+        // The previous holder of the lock may have renamed the file since it was opened here.
         if !is_named(&metadata, &at) {
             return Err(RemoteError::InUse(at));
         }
@@ -108,7 +108,7 @@ impl Part {
         {
             let count = noted.len();
             pieces = noted;
-            // The journal may be older than the file: what lies behind its end never was in it.
+            // The journal may be older than the file: pieces beyond the end of the file were never in it.
             pieces.retain(|offset, digest| offset + digest.length <= metadata.len());
             if before.boot != begin.boot || begin.boot.is_empty() {
                 pieces.retain(|offset, digest| {
@@ -117,7 +117,7 @@ impl Part {
             }
             is_right = before == begin && pieces.len() == count && text.ends_with(b"\n");
         }
-        // Whoever is killed while it is rewritten begins anew: where it is right already it is only gone on with.
+        // A process killed during the rewrite has to begin anew: a correct journal is therefore only appended to.
         if !is_right {
             rewrite(&mut journal, &begin, &pieces).map_err(RemoteError::io("writing", &journal_at))?;
         }
@@ -128,7 +128,7 @@ impl Part {
         Ok(Self { path: path.to_owned(), file, length: content.length, state })
     }
 
-    /// How many bytes are there.
+    /// Returns the number of bytes that are written.
     pub(crate) fn there(&self) -> u64 {
         self.state().there
     }
@@ -137,8 +137,8 @@ impl Part {
         self.there() == self.length
     }
 
-    /// A range that nobody fetches yet, for one of `streams` threads: long at first, so that few requests are made, and
-    /// shorter towards the end, so that all end together.
+    /// Returns a range that no thread fetches yet, for one of `streams` threads: long at first, so that few requests
+    /// are made, and shorter towards the end, so that all threads finish together.
     pub(crate) fn take(&self, streams: usize) -> Option<Range<u64>> {
         let mut state = self.state();
         let left: u64 = state.missing.iter().map(|range| range.end - range.start).sum();
@@ -151,12 +151,12 @@ impl Part {
         Some(range)
     }
 
-    /// Writes what arrived.
+    /// Writes bytes that arrived.
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> Result<(), RemoteError> {
         self.file.write_all_at(bytes, offset).map_err(RemoteError::io("writing", &beside(&self.path, ".part")))
     }
 
-    /// Notes that these bytes are written. Says whether they were the last that were missing.
+    /// Records that these bytes are written. Returns whether they were the last that were missing.
     pub(crate) fn note(&self, offset: u64, digest: Digest) -> Result<bool, RemoteError> {
         let mut state = self.state();
         let written = state.journal.write_all(line(offset, digest).as_bytes());
@@ -166,21 +166,21 @@ impl Part {
         Ok(state.there == self.length)
     }
 
-    /// Gives the file its name, once it is whole, is what the server has, and is on the disk itself. What is wrong is
-    /// thrown away.
+    /// Renames the file to its final name, once it is complete, matches the server's checksum, and is synced to disk. A
+    /// file that does not match is removed.
     pub(crate) fn finish(&self, head: &Head) -> Result<(), RemoteError> {
         let found = self.state().pieces.values().fold(Digest::default(), |whole, piece| whole.then(*piece));
         let (part, journal) = (beside(&self.path, ".part"), beside(&self.path, ".part.journal"));
         if let Some(expected) = head.crc32c.filter(|expected| *expected != found.crc32c) {
-            // The journal first: without it the other counts for nothing.
+            // The journal first: without it, the other file is not used.
             for file in [&journal, &part] {
                 std::fs::remove_file(file).map_err(RemoteError::io("removing", file))?;
             }
             let name = self.path.display().to_string();
             return Err(RemoteError::Digest { name, found: found.crc32c, expected });
         }
-        // The journal goes before the file has its name, and never tells of another file. Interrupted in between, it is
-        // fetched again.
+        // The journal is removed before the file gets its name, and so never describes another file. After an
+        // interruption in between, the file is fetched again.
         self.file.sync_all().map_err(RemoteError::io("bringing to the disk", &part))?;
         std::fs::remove_file(&journal).map_err(RemoteError::io("removing", &journal))?;
         settle(&self.file, &part, &self.path, head.modified)
@@ -191,7 +191,7 @@ impl Part {
     }
 }
 
-/// A piece's line in the journal.
+/// Returns a piece's line in the journal.
 fn line(offset: u64, digest: Digest) -> String {
     format!("{offset} {} {:08x}\n", digest.length, digest.crc32c)
 }
@@ -203,7 +203,7 @@ fn parse_line(line: &str) -> Option<(u64, Digest)> {
     words.next().is_none().then_some((offset, Digest { crc32c, length }))
 }
 
-/// Makes a file that is written the one of its name: on the disk itself, dated as on the server, and then renamed.
+/// Publishes a written file under its final name: sets the server's date, syncs it to disk, and renames it.
 pub(crate) fn settle(file: &File, from: &Path, to: &Path, modified: Option<SystemTime>) -> Result<(), RemoteError> {
     if let Some(modified) = modified {
         let time = Timespec { tv_sec: seconds(modified), tv_nsec: 0 };
@@ -217,13 +217,13 @@ pub(crate) fn settle(file: &File, from: &Path, to: &Path, modified: Option<Syste
     synced.map_err(RemoteError::io("bringing to the disk", directory))
 }
 
-/// Whether a file that was opened as `path` is still the one of that name.
+/// Returns whether a file that was opened as `path` is still the one of that name.
 fn is_named(opened: &Metadata, path: &Path) -> bool {
     let named = std::fs::metadata(path);
     named.is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino()))
 }
 
-/// `.NAME.part` beside `NAME`.
+/// Returns the path `.NAME.part` beside `NAME`.
 pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
@@ -231,7 +231,7 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// The digest of a range of a file, read.
+/// Computes the digest of a range of a file by reading it.
 pub(crate) fn digest_of(file: &File, range: Range<u64>) -> io::Result<Digest> {
     let mut buffer = vec![0; CHUNK];
     let mut crc = thalweg_wire::Crc32c::new();
@@ -245,7 +245,7 @@ pub(crate) fn digest_of(file: &File, range: Range<u64>) -> io::Result<Digest> {
     Ok(Digest { crc32c: crc.value(), length: range.end - range.start })
 }
 
-/// Seconds since 1970, downwards: what `Last-Modified` says.
+/// Returns the seconds since 1970, rounded down, as in `Last-Modified`.
 pub(crate) fn seconds(time: SystemTime) -> i64 {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
@@ -253,8 +253,8 @@ pub(crate) fn seconds(time: SystemTime) -> i64 {
     }
 }
 
-/// A journal that makes sense: pieces within the file that do not lie on one another. A last line that is cut off
-/// counts for nothing.
+/// Parses a journal. Returns `None` unless all pieces lie within the file and do not overlap. A truncated last line is
+/// ignored.
 fn parse(text: &[u8]) -> Option<(Begin, Pieces)> {
     let text = std::str::from_utf8(text).ok()?;
     let (begin, lines) = text.split_once('\n')?;
@@ -283,7 +283,7 @@ fn rewrite(journal: &mut File, begin: &Begin, pieces: &Pieces) -> io::Result<()>
     journal.write_all(text.as_bytes())
 }
 
-/// What is not there, in ascending order.
+/// Returns the missing ranges, in ascending order.
 fn missing(pieces: &Pieces, length: u64) -> Vec<Range<u64>> {
     let mut at = 0;
     let mut missing = Vec::new();
@@ -296,7 +296,7 @@ fn missing(pieces: &Pieces, length: u64) -> Vec<Range<u64>> {
     missing
 }
 
-/// Has a disk that is too small say so now, and keeps the file in one place on it.
+/// Allocates the file's space, so that a full disk is reported now and the file stays contiguous.
 fn set_aside(file: &File, length: u64) -> io::Result<()> {
     if length > file.metadata()?.len() {
         match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length) {
@@ -311,18 +311,19 @@ fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }
 
-/// Bytes in a piece, which is what a line in the journal stands for, with so many streams: a kill loses no more of
-/// each.
+/// Returns the number of bytes in a piece, which one line of the journal describes, for the number of streams: a kill
+/// loses at most one piece of each.
 pub(crate) fn piece(streams: usize) -> u64 {
     (MOST_LOST / streams as u64).clamp(CHUNK as u64, MOST_LOST / 4)
 }
 
-/// Bytes that a kill loses, of all streams together; more only where there are so many that their chunks are more.
+/// Number of bytes that a kill loses, of all streams together; more only with so many streams that their chunks exceed
+/// it.
 const MOST_LOST: u64 = 4 << 20;
-/// Bytes asked for at once, at least and at most.
+/// Smallest and largest number of bytes requested at once.
 const SHORTEST_RANGE: u64 = 8 << 20;
 const LONGEST_RANGE: u64 = 1 << 30;
-/// Bytes read and written at once: small enough to be still in the cache when they are written.
+/// Number of bytes read and written at once: small enough to be still in the cache when they are written.
 pub(crate) const CHUNK: usize = 256 << 10;
 
 #[cfg(test)]
@@ -388,7 +389,7 @@ mod tests {
         let (_directory, path) = begun();
         let open = || Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
         assert!(!fill(&open(), 0..5, 7));
-        // In the order in which they came: rewritten, they would be in that of the file.
+        // In the order of arrival: a rewritten journal would be in the order of the file.
         let journal = std::fs::read_to_string(beside(&path, ".part.journal")).unwrap();
         assert!(!fill(&open(), 5..9, 7));
         let now = std::fs::read_to_string(beside(&path, ".part.journal")).unwrap();
@@ -404,7 +405,7 @@ mod tests {
             let (_directory, path) = begun();
             assert_eq!(Part::open(&path, &other).unwrap().there(), 0, "{other:?}");
         }
-        // Nothing tells whether it is another.
+        // No property shows whether the content is another one.
         let unknown = Content::new("http://h/a".into(), &Head { etag: None, modified: None, ..head(9, "") }, false);
         assert!(!unknown.continues(&unknown));
     }
@@ -469,7 +470,7 @@ mod tests {
         let part = Part::open(&path, &content(4, "\"1\"")).unwrap();
         assert!(fill(&part, 0..4, 1));
         let journal = beside(&path, ".part.journal");
-        // It cannot be removed: what happens up to then leaves the file without its name.
+        // A journal that cannot be removed: the steps before leave the file without its name.
         std::fs::remove_file(&journal).unwrap();
         std::fs::create_dir(&journal).unwrap();
         assert!(part.finish(&head(4, "\"1\"")).is_err());

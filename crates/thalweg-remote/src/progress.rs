@@ -1,8 +1,8 @@
-//! How far it is, for whoever watches.
+//! Progress of a transfer, for display.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How much there is to move, and how much of it is where it should be. Threads count it up while another shows it.
+/// Number of bytes to move, and number of those that have been moved. Several threads count while another displays.
 #[derive(Debug, Default)]
 pub struct Progress {
     total: AtomicU64,
@@ -10,12 +10,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Bytes there are, as far as is known.
+    /// Returns the number of bytes in all, as far as known.
     pub fn total(&self) -> u64 {
         self.total.load(Relaxed).max(self.done())
     }
 
-    /// Bytes that are where they should be, those that were there before included.
+    /// Returns the number of bytes at their destination, including those that were there before.
     pub fn done(&self) -> u64 {
         self.done.load(Relaxed)
     }
@@ -24,12 +24,12 @@ impl Progress {
         self.total.fetch_add(bytes, Relaxed);
     }
 
-    /// What was thought to be so long is so long.
+    /// Corrects an expected length.
     pub(crate) fn expect_instead(&self, thought: u64, is: u64) {
         self.total.fetch_add(is.wrapping_sub(thought), Relaxed);
     }
 
-    /// What counted as done has to be done again.
+    /// Removes bytes that have to be moved again.
     pub(crate) fn take_back(&self, bytes: u64) {
         self.done.fetch_sub(bytes, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Fetches files, runs and whole directories: several ranges at once, resumed, verified, and named only when whole.
+//! Fetches files, runs and directories in parallel: resumed, verified, named only when complete.
 
 use crate::listing::Kind;
 use crate::moved::{Moved, Tally};
@@ -15,16 +15,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use thalweg_store::{RunInfo, RunState, run_directory_name};
 use thalweg_wire::RunNumber;
 
-/// Fetches what the server's URL names into the directory `into`, with so many streams: a file under its name, a run
-/// under the name of its directory, a directory with all that is in it.
+/// Fetches the entry that the server's URL names into the directory `into`, with the given number of streams: a file
+/// under its name, a run under the name of its directory, a directory with all its content.
 ///
-/// What is here already and is the same, by length and date or checksum, is not fetched again. What is here and is
-/// another is not overwritten, but for a run that was fetched while it was [`Open`](RunState::Open).
+/// A local file that is the same, by length and date or checksum, is not fetched again. A local file that differs is
+/// not overwritten, except for a run that was fetched while it was [`Open`](RunState::Open).
 ///
 /// # Errors
-/// [`RemoteError::Partly`] where the server refuses some of it: all else was fetched. Others where the server cannot be
-/// reached for [`Options::timeout`](crate::Options::timeout), something else is in its place here, or it does not
-/// match its checksum. What has come stays: another call goes on from there.
+/// [`RemoteError::Partly`] if the server refuses some of it: all else was fetched. Other errors if the server cannot be
+/// reached for [`Options::timeout`](crate::Options::timeout), something else has the name here, or the content does not
+/// match its checksum. Bytes that arrived are kept: another call resumes from there.
 pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let pull = Pull::new(streams, progress);
     let (to, runs) = match server.head("") {
@@ -53,37 +53,37 @@ pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -
     Ok(pull.moved(to.display().to_string(), runs))
 }
 
-/// Something that is being fetched.
+/// A fetch in progress.
 #[derive(Debug)]
 pub(crate) struct Pull<'a> {
     streams: usize,
     progress: &'a Progress,
     tally: Tally,
-    /// What the server did not give away, while it gave others.
+    /// Errors for entries that the server refused while it sent others.
     refused: Mutex<Vec<RemoteError>>,
 }
 
 /// A file that is to be fetched.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// Where it is, and under which name; no name where the server's own URL is the file.
+    /// Server and name of the file; the name is empty if the server's own URL is the file.
     pub(crate) server: Server,
     pub(crate) name: String,
     pub(crate) to: PathBuf,
-    /// How long the listing says it is: of a segment that is being written, more than it has.
+    /// Length in bytes that the listing reports: too large for a segment that is being written.
     pub(crate) listed: u64,
-    /// It is a segment of a run that is being written.
+    /// True for a segment of a run that is being written.
     pub(crate) grows: bool,
-    /// What is here under its name may be overwritten.
+    /// True if a local file of this name may be overwritten.
     pub(crate) replace: bool,
 }
 
-/// Where a directory goes.
+/// Destination of a directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place<'a> {
-    /// In here, under its own name.
+    /// Inside this directory, under its own name.
     In(&'a Path),
-    /// Here.
+    /// At this path.
     As(&'a Path),
 }
 
@@ -96,7 +96,7 @@ impl<'a> Pull<'a> {
         self.tally.moved(to, runs)
     }
 
-    /// Fetches a directory or a run. Returns where it is now, and the runs in it.
+    /// Fetches a directory or a run. Returns the local path and the runs in it.
     fn directory(&self, server: &Server, place: Place, depth: u32) -> Result<(PathBuf, Vec<PathBuf>), RemoteError> {
         if depth > DEEPEST {
             return Err(RemoteError::Answer {
@@ -115,13 +115,13 @@ impl<'a> Pull<'a> {
             return Ok((to.clone(), vec![to]));
         }
         if depth == 0 && listing.entries.iter().any(|entry| entry.kind == Kind::File && entry.name == RUN_JSON) {
-            // The server could not read it either; the error says why.
+            // The server could not read it either; the error contains the reason.
             Book::read(server)?;
         }
         let by_number = server.name().is_some_and(|name| name == RUNS);
         let to = match (place, server.name()) {
             (Place::As(to), _) => to.to_owned(),
-            // What a server calls `runs` is where its directories of runs are.
+            // On a server, `runs` holds the directories of runs.
             (Place::In(into), Some(name)) if crate::listing::is_plain(&name) && !by_number => into.join(name),
             (Place::In(into), _) => into.to_owned(),
         };
@@ -148,7 +148,7 @@ impl<'a> Pull<'a> {
         Ok((to, runs))
     }
 
-    /// What the server does not give away costs nobody the rest: it is told at the end.
+    /// Records a refusal of the server, so that the rest is still fetched; it is reported at the end.
     fn pass_over<T>(&self, result: Result<T, RemoteError>) -> Result<Option<T>, RemoteError> {
         match result {
             Err(error) if error.is_refusal() => {
@@ -163,9 +163,9 @@ impl<'a> Pull<'a> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fetches a run: its segments, and then `run.json`, which makes it one.
+    /// Fetches a run: its segments, and then `run.json`, which makes the directory a run.
     pub(crate) fn run(&self, server: &Server, place: Place) -> Result<PathBuf, RemoteError> {
-        // First, so that it does not say that the run has ended when the segments are older.
+        // Read before the segments: otherwise it might mark the run as ended while the segments are older.
         let book = Book::read(server)?;
         let to = book.directory(place);
         create(&to)?;
@@ -189,7 +189,7 @@ impl<'a> Pull<'a> {
         Ok(to)
     }
 
-    /// A run whose recorder died.
+    /// Records a run whose recorder died.
     pub(crate) fn abandoned(&self, run: &Path) {
         self.tally.abandoned(run);
     }
@@ -200,7 +200,7 @@ impl<'a> Pull<'a> {
         Job { server, to: to.join(&name), name, listed, grows, replace }
     }
 
-    /// Bytes that arrived.
+    /// Counts bytes that arrived.
     pub(crate) fn count(&self, bytes: u64) {
         self.tally.bytes(bytes);
         self.progress.add(bytes);
@@ -231,7 +231,7 @@ impl<'a> Pull<'a> {
         state.error.or(state.refused).map_or(Ok(()), Err)
     }
 
-    /// One stream: does what there is to do, until nothing is left or something failed.
+    /// Runs one stream: takes work until none is left or a failure occurred.
     fn stream(&self, queue: &Queue) {
         let mut buffer = vec![0; CHUNK];
         while let Some(work) = queue.take(self.streams) {
@@ -252,7 +252,7 @@ impl<'a> Pull<'a> {
         }
     }
 
-    /// Looks at a file here and there. Nothing where it needs no fetching.
+    /// Compares a file here and on the server. Returns `None` if it does not have to be fetched.
     fn begin(&self, job: &Job) -> Result<Option<Arc<Fetched>>, RemoteError> {
         let head = job.server.head(&job.name)?;
         self.progress.expect_instead(job.listed, head.length);
@@ -277,7 +277,7 @@ impl<'a> Pull<'a> {
         Ok(Some(Arc::new(file)))
     }
 
-    /// Fetches a range of a file; what arrived is noted whatever becomes of the rest.
+    /// Fetches a range of a file; bytes that arrived are recorded even if the rest fails.
     fn fetch(
         &self,
         file: &Fetched,
@@ -285,7 +285,7 @@ impl<'a> Pull<'a> {
         buffer: &mut [u8],
         failed: &AtomicBool,
     ) -> Result<(), RemoteError> {
-        // What grows may be another one with each request, and yet have all that it had at first.
+        // A growing file may have other properties in each answer, and yet contain all earlier bytes.
         let same = (!file.grows).then_some(&file.head);
         let mut reader = file.server.reader(&file.name, range.clone(), same)?;
         let piece = piece(self.streams);
@@ -296,7 +296,7 @@ impl<'a> Pull<'a> {
             let mut result = Ok(());
             while at + digest.length < end && result.is_ok() && !failed.load(Relaxed) {
                 let most = buffer.len().min(usize::try_from(end - at - digest.length).unwrap_or(usize::MAX));
-                // Whole chunks, so that all writes but those around a break are aligned.
+                // Whole chunks, so that all writes except those around a break are aligned.
                 let (arrived, error) = fill(&mut reader, &mut buffer[..most]);
                 file.part.write(&buffer[..arrived], at + digest.length)?;
                 digest = digest.then(Digest::of(&buffer[..arrived]));
@@ -331,7 +331,7 @@ struct Fetched {
     part: Part,
 }
 
-/// What streams have to do.
+/// Work for the streams.
 #[derive(Debug)]
 struct Queue<'a> {
     state: Mutex<Waiting<'a>>,
@@ -341,14 +341,14 @@ struct Queue<'a> {
 
 #[derive(Debug, Default)]
 struct Waiting<'a> {
-    /// Files that nobody has looked at yet.
+    /// Files that no stream has compared yet.
     jobs: VecDeque<&'a Job>,
-    /// How many are being looked at, of which there may be more to do.
+    /// Number of files being compared, which may still add work.
     looked_at: usize,
-    /// Files with ranges that nobody fetches yet.
+    /// Files with ranges that no stream fetches yet.
     files: VecDeque<Arc<Fetched>>,
     error: Option<RemoteError>,
-    /// Why one of them cannot be fetched; others can.
+    /// First refusal of a file; other files can still be fetched.
     refused: Option<RemoteError>,
 }
 
@@ -359,7 +359,8 @@ enum Work<'a> {
 }
 
 impl<'a> Queue<'a> {
-    /// The next thing to do, for one of `streams`: what was begun before what was not. Nothing where nothing is left.
+    /// Returns the next work for one of `streams`: files that were begun come first. Returns `None` when no work is
+    /// left.
     fn take(&self, streams: usize) -> Option<Work<'a>> {
         let mut state = self.state();
         loop {
@@ -383,7 +384,7 @@ impl<'a> Queue<'a> {
         }
     }
 
-    /// A file was looked at.
+    /// Adds the result of comparing a file.
     fn begun(&self, file: Option<Arc<Fetched>>) {
         let mut state = self.state();
         state.looked_at -= 1;
@@ -391,7 +392,7 @@ impl<'a> Queue<'a> {
         self.changed.notify_all();
     }
 
-    /// The first error ends it; the others only follow from it.
+    /// Stops all streams. Only the first error is kept; later ones follow from it.
     fn fail(&self, error: RemoteError) {
         self.failed.store(true, Relaxed);
         self.state().error.get_or_insert(error);
@@ -407,7 +408,7 @@ impl<'a> Queue<'a> {
     }
 }
 
-/// `run.json` as the server has it.
+/// The `run.json` on the server.
 #[derive(Debug)]
 pub(crate) struct Book {
     pub(crate) text: Vec<u8>,
@@ -415,14 +416,14 @@ pub(crate) struct Book {
     pub(crate) head: Head,
 }
 
-/// What of a run is here.
+/// Local state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Here {
-    /// No `run.json`.
+    /// There is no `run.json`.
     Nothing,
-    /// An earlier state of it.
+    /// The `run.json` is an earlier state.
     Open,
-    /// Its `run.json`, byte by byte.
+    /// The `run.json` is identical.
     Same,
 }
 
@@ -437,9 +438,9 @@ impl Book {
         Ok(Self { text, info, head })
     }
 
-    /// Its text, all of one state.
+    /// Fetches the text, all of one state.
     pub(crate) fn fetch(server: &Server) -> Result<(Head, Vec<u8>), RemoteError> {
-        // It is replaced once, when the run ends; so at most one of these tries finds it changed.
+        // The file is replaced once, when the run ends; so at most one of these attempts finds it changed.
         let mut tries = 0..3;
         loop {
             let head = server.head(RUN_JSON)?;
@@ -453,7 +454,7 @@ impl Book {
         }
     }
 
-    /// Where the run goes.
+    /// Returns the local directory of the run.
     pub(crate) fn directory(&self, place: Place) -> PathBuf {
         let RunInfo { run, builder, builders, .. } = self.info;
         match place {
@@ -462,7 +463,7 @@ impl Book {
         }
     }
 
-    /// What of the run is in `directory`; an error where another run is.
+    /// Returns the state of the run in `directory`. Fails if another run is there.
     pub(crate) fn is_here(&self, directory: &Path) -> Result<Here, RemoteError> {
         let path = directory.join(RUN_JSON);
         match std::fs::read(&path) {
@@ -478,7 +479,7 @@ impl Book {
         if earlier { Ok(Here::Open) } else { Err(RemoteError::Here(path)) }
     }
 
-    /// Makes it the `run.json` of `directory`.
+    /// Writes the text as the `run.json` of `directory`.
     pub(crate) fn write(&self, directory: &Path) -> Result<(), RemoteError> {
         let path = directory.join(RUN_JSON);
         let part = beside(&path, ".part");
@@ -495,10 +496,10 @@ pub(crate) fn create(directory: &Path) -> Result<(), RemoteError> {
     })
 }
 
-/// An error where a run that has ended, and is here in `directory`, holds less than its `run.json` says was written.
-/// Errors call it `name`.
+/// Fails if a run that has ended, and is here in `directory`, holds less than its `run.json` lists. Errors call it
+/// `name`.
 pub(crate) fn none_missing(name: String, directory: &Path, info: &RunInfo) -> Result<(), RemoteError> {
-    // What newer formats count is not known here.
+    // The counts of newer formats are unknown here.
     if info.state == RunState::Open || info.version != RunInfo::VERSION {
         return Ok(());
     }
@@ -511,8 +512,8 @@ pub(crate) fn none_missing(name: String, directory: &Path, info: &RunInfo) -> Re
     Err(RemoteError::NotWhole { name, events, of_events, blocks, of_blocks })
 }
 
-/// Whether a file here is the one on the server: as long, and of the same date (which is what a fetched file gets) or
-/// checksum.
+/// Returns whether a local file is the one on the server: of the same length, and of the same date (which a fetched
+/// file gets) or checksum.
 fn is_same(path: &Path, head: &Head) -> Result<bool, RemoteError> {
     let reading = || RemoteError::io("reading", path);
     let file = File::open(path).map_err(reading())?;
@@ -529,7 +530,7 @@ fn is_same(path: &Path, head: &Head) -> Result<bool, RemoteError> {
     }
 }
 
-/// Fills the buffer as far as there is something. Less than all of it, where the stream ended or broke.
+/// Fills the buffer. Returns fewer bytes than fit if the stream ended or broke.
 pub(crate) fn fill(from: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<std::io::Error>) {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -543,11 +544,11 @@ pub(crate) fn fill(from: &mut impl Read, buffer: &mut [u8]) -> (usize, Option<st
     (filled, None)
 }
 
-/// Where a server has its runs, by their numbers.
+/// Name on a server beneath which runs are found by their numbers.
 pub(crate) const RUNS: &str = "runs";
-/// The file that makes a directory a run.
+/// File that makes a directory a run.
 pub(crate) const RUN_JSON: &str = "run.json";
-/// Bytes in it.
+/// Maximum size of `run.json` in bytes.
 const LONGEST_BOOK: u64 = 256 << 20;
-/// Directories in one another.
+/// Maximum depth of nested directories.
 const DEEPEST: u32 = 64;

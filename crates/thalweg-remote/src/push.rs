@@ -1,5 +1,4 @@
-//! Sends files and runs: verified by the server, resumed where it broke off, and there under their names only when
-//! whole.
+//! Sends files and runs: resumed, verified by the server, visible only when complete.
 
 use crate::moved::{Moved, Tally};
 use crate::part::digest_of;
@@ -19,15 +18,15 @@ use std::time::Duration;
 use thalweg_store::{Extent, RunInfo, RunState};
 use ureq::http::{StatusCode, header};
 
-/// Sends a file, or a run's directory, into the directory that the server's URL names, with so many files at once.
+/// Sends a file, or a run's directory, into the directory that the server's URL names, with `streams` files at once.
 ///
-/// `run.json` goes last, so that a run is one when all of it is there. A file that is there already and is the same is
-/// not sent again; one that is there and is another is left as it is.
+/// `run.json` is sent last, so that a directory is a run only when it is complete. A file that is on the server already
+/// is not sent again if it is the same, and is left as it is if it differs.
 ///
 /// # Errors
-/// Where it is no file or run, or a run that is being recorded or is not whole; or where the server cannot be reached
-/// for [`Options::timeout`](crate::Options::timeout), refuses, or has another file of that name. What has arrived
-/// stays: another call goes on from there.
+/// Fails if `path` is not a file or a run, or is a run that is being recorded or is incomplete; or if the server cannot
+/// be reached for [`Options::timeout`](crate::Options::timeout), refuses, or has another file of that name. Bytes that
+/// arrived are kept: another call resumes from there.
 pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let name = name_of(path)?;
     not_among_runs(server)?;
@@ -49,7 +48,7 @@ pub fn push(server: &Server, path: &Path, streams: usize, progress: &Progress) -
     Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
 }
 
-/// A server shows the runs of a directory beneath `runs` in it; there is no such directory.
+/// Refuses a URL that ends in `runs`: a server lists the runs of a directory there, and there is no such directory.
 fn not_among_runs(server: &Server) -> Result<(), RemoteError> {
     match server.name() {
         Some(name) if name == RUNS => Err(RemoteError::Url {
@@ -60,20 +59,20 @@ fn not_among_runs(server: &Server) -> Result<(), RemoteError> {
     }
 }
 
-/// Sends a run while it is being recorded, until it has ended and all of it is there.
+/// Sends a run while it is being recorded, until it has ended and was sent completely.
 ///
-/// Of the segment that is being written whole blocks are sent as they are written; it appears on the server when it is
-/// closed, and `run.json` at the end.
+/// Whole blocks of the segment that is being written are sent as they are written; the segment appears on the server
+/// when it is closed, and `run.json` at the end.
 ///
 /// # Errors
-/// As [`push`], but that the run may be one that is being recorded.
+/// As [`push`], except that the run may be one that is being recorded.
 pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     not_among_runs(server)?;
     let name = name_of(path)?;
     let push = Push::new(streams, progress);
     read_info(path)?;
     let server = server.beneath(&name);
-    // What is closed already, with all streams.
+    // Segments that are closed already are sent with all streams.
     let mut closed = Vec::new();
     for job in jobs(&server, path)? {
         if thalweg_store::segment_digest(&job.file).map_err(RemoteError::io("reading", &job.path))?.is_some() {
@@ -86,7 +85,7 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
     let mut segments: Vec<Segment> = Vec::new();
     let mut pause = SHORTEST;
     loop {
-        // The state before the segments: what had ended by then is all there is.
+        // The state is read before the segments: if the run had ended by then, these are all.
         let ended = read_info(path)?.state != RunState::Open || !is_locked(path)?;
         let mut news = false;
         for job in jobs(&server, path)? {
@@ -111,7 +110,7 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
     Ok(push.tally.moved(server.url(""), vec![path.to_owned()]))
 }
 
-/// Something that is being sent.
+/// A sending operation in progress.
 #[derive(Debug)]
 struct Push<'a> {
     streams: usize,
@@ -136,8 +135,8 @@ impl Job {
         Ok(Self { server: server.clone(), path, name, file, length })
     }
 
-    /// The checksum of the whole. Of a segment it is that of what was recorded: should the disk have lost some of it
-    /// since, the server finds out.
+    /// Returns the checksum of the whole file. For a segment, this is the recorded one: if the disk has lost bits
+    /// since, the server detects it.
     fn crc32c(&self) -> Result<u32, RemoteError> {
         let reading = || RemoteError::io("reading", &self.path);
         let is_segment = self.path.extension().is_some_and(|extension| extension == "seg");
@@ -148,7 +147,7 @@ impl Job {
         }
     }
 
-    /// What the server has under the name; nothing where it has nothing.
+    /// Returns the properties of the server's file of this name, or `None` if there is none.
     fn there(&self) -> Result<Option<Head>, RemoteError> {
         match self.server.head(&self.name) {
             Ok(head) => Ok(Some(head)),
@@ -157,14 +156,14 @@ impl Job {
         }
     }
 
-    /// Whether the server has this file, of so many bytes and this checksum. Where it does not know the checksum of a
-    /// file that is as long, it is another one for us.
+    /// Returns whether the server has this file, of this length and checksum. A file of the same length whose checksum
+    /// the server does not know counts as another one.
     fn is_there(&self, length: u64, crc32c: u32) -> Result<bool, RemoteError> {
         let there = self.there()?;
         Ok(there.is_some_and(|head| (head.length, head.crc32c) == (length, Some(crc32c))))
     }
 
-    /// An error where the file that the server has is not this one.
+    /// Fails if the server's file is not this one.
     fn is_this(&self) -> Result<(), RemoteError> {
         let same = self.is_there(self.length, self.crc32c()?)?;
         if same { Ok(()) } else { Err(RemoteError::Exists(self.server.url(&self.name))) }
@@ -197,7 +196,7 @@ impl<'a> Push<'a> {
         first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// Sends a file, unless it is there.
+    /// Sends a file, unless the server has it.
     fn file(&self, job: &Job, stop: &AtomicBool) -> Result<(), RemoteError> {
         if job.there()?.is_some() {
             job.is_this()?;
@@ -238,19 +237,19 @@ impl<'a> Push<'a> {
     }
 }
 
-/// What the server has as the `run.json` of a run.
+/// State of a run's `run.json` on the server.
 #[derive(Debug)]
 enum BookThere {
-    /// None.
+    /// There is no `run.json`.
     Nothing,
-    /// An earlier state of it, from when the run was still open.
+    /// The file is an earlier state, of the run while it was open.
     Open(Head),
-    /// The same, byte by byte.
+    /// The file is identical.
     Same,
 }
 
 impl BookThere {
-    /// Compares it with the one in `directory`; an error where it is that of another run.
+    /// Compares the server's file with the one in `directory`. Fails if it belongs to another run.
     fn look(server: &Server, directory: &Path) -> Result<Self, RemoteError> {
         let (head, there) = match Book::fetch(server) {
             Err(error) if error.is_not_found() => return Ok(Self::Nothing),
@@ -267,8 +266,8 @@ impl BookThere {
     }
 }
 
-/// An error where the server has another run in this place, as its `run.json` or its first segment tells: none of this
-/// one would belong there.
+/// Fails if the server has another run in this place, judging by its `run.json` or its first segment: no file of this
+/// run would belong there.
 fn no_other_run(server: &Server, directory: &Path, first: Option<&Job>) -> Result<(), RemoteError> {
     let book = BookThere::look(server, directory)?;
     match first {
@@ -277,24 +276,24 @@ fn no_other_run(server: &Server, directory: &Path, first: Option<&Job>) -> Resul
     }
 }
 
-/// A file on its way.
+/// A file that is being sent.
 #[derive(Debug)]
 struct Upload<'a> {
     job: &'a Job,
     progress: &'a Progress,
     stop: &'a AtomicBool,
-    /// Bytes that the server has, as far as is known.
+    /// Number of bytes that the server has, as far as known.
     at: u64,
-    /// Of these, those that it had at first.
+    /// Number of these bytes that the server had at first.
     resumed: u64,
 }
 
-/// What the server made of a request.
+/// Result of a request that sends bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    /// The file is there under its name.
+    /// The file is complete and visible under its name.
     Published,
-    /// So many bytes of it are there.
+    /// The server has this number of bytes of the file.
     There(u64),
 }
 
@@ -303,13 +302,14 @@ impl<'a> Upload<'a> {
         Self { job, progress, stop, at: 0, resumed: 0 }
     }
 
-    /// Sends the first `length` bytes of the file, which are all of it. One of the ETag `replaced` makes room for it.
+    /// Sends the first `length` bytes of the file, which are all of it. Replaces the server's file of the ETag
+    /// `replaced`.
     fn whole(&mut self, length: u64, crc32c: u32, replaced: Option<&str>) -> Result<(), RemoteError> {
         self.resume(length)?;
         self.resumed = self.at;
         let mut began_anew = false;
         let mut timeout = self.job.server.timeout();
-        // The most that the server ever had, and whether it fell back behind that.
+        // The largest number of bytes that the server ever had, and whether it fell back below that.
         let (mut most, mut fell_back) = (self.at, false);
         loop {
             let from = self.at;
@@ -325,13 +325,13 @@ impl<'a> Upload<'a> {
                     timeout.renew();
                     continue;
                 }
-                // It may have lost some, as servers that are killed do; but not again and again.
+                // A server that was killed may have lost some, but not again and again.
                 Ok(Answer::There(there)) if there < length && there != from && !fell_back => {
                     self.now_at(there);
                     fell_back = true;
                     continue;
                 }
-                // What was there from an earlier try is of a file of another length.
+                // The bytes from an earlier attempt are of a file of another length.
                 Ok(Answer::There(_)) if from > 0 && !began_anew => {
                     began_anew = true;
                     self.resumed = 0;
@@ -340,7 +340,7 @@ impl<'a> Upload<'a> {
                     continue;
                 }
                 Ok(Answer::There(_)) => self.nonsense("it neither goes on with the upload nor ends it"),
-                // It was published, and the answer that said so was lost.
+                // The file was published, and the answer that reported it was lost.
                 Err(RemoteError::Exists(_) | RemoteError::Status { status: 412, .. })
                     if self.job.is_there(length, crc32c)? =>
                 {
@@ -351,7 +351,7 @@ impl<'a> Upload<'a> {
             };
             let refused = matches!(error, RemoteError::Status { status: 400, .. });
             if refused && from > 0 && !began_anew {
-                // What was there from an earlier try was of another file. The server has thrown it away.
+                // The bytes from an earlier attempt were of another file. The server has discarded them.
                 began_anew = true;
                 self.resumed = 0;
                 most = 0;
@@ -366,8 +366,8 @@ impl<'a> Upload<'a> {
         }
     }
 
-    /// Asks how much the server has. What is more than there is to send is thrown away, and so is what leaves nothing
-    /// to send: only with some of the file can it be given its name.
+    /// Asks for the number of bytes that the server has. More bytes than there are to send are discarded, and so are
+    /// those that leave nothing to send: only a request with some bytes can publish the file.
     fn resume(&mut self, length: u64) -> Result<(), RemoteError> {
         let question = self.question();
         let server = &self.job.server;
@@ -384,7 +384,7 @@ impl<'a> Upload<'a> {
         let leaves_nothing = there > 0 && there >= length;
         if leaves_nothing {
             match server.patiently(|| server.delete(&question)) {
-                // It was published meanwhile.
+                // The upload was published meanwhile.
                 Err(error) if error.is_not_found() => {}
                 done => done?,
             }
@@ -393,7 +393,7 @@ impl<'a> Upload<'a> {
         Ok(())
     }
 
-    /// Sends a range of the file, of so many bytes in all where that is known.
+    /// Sends a range of the file, with the total length if it is known.
     fn put(
         &mut self,
         range: Range<u64>,
@@ -415,13 +415,13 @@ impl<'a> Upload<'a> {
             question = question.with(header::IF_MATCH, etag);
         }
         if end - start > EXPECT {
-            // A server that will not have it says so before all of it is sent (RFC 9110, section 10.1.1).
+            // A server that refuses the upload answers before all bytes are sent (RFC 9110, section 10.1.1).
             question = question.with(header::EXPECT, "100-continue");
         }
         let mut body = Body { upload: self, range: start..end, error: None };
         let result = self.job.server.put(&question, end - start, &mut body);
         let Body { range, error, .. } = body;
-        // What is not on the server's disk is not there.
+        // Bytes that are not on the server's disk do not count.
         self.progress.take_back(range.start - start);
         if let Some(error) = error {
             return Err(RemoteError::io("reading", &self.job.path)(error));
@@ -455,12 +455,12 @@ impl<'a> Upload<'a> {
     }
 }
 
-/// A range of a file, as it is sent.
+/// A range of a file as the body of a request.
 #[derive(Debug)]
 struct Body<'a, 'b> {
     upload: &'a Upload<'b>,
     range: Range<u64>,
-    /// Why it could not be read, which is not the connection's fault.
+    /// Error of reading the file, as opposed to one of the connection.
     error: Option<io::Error>,
 }
 
@@ -474,7 +474,7 @@ impl Read for Body<'_, '_> {
             return Ok(0);
         }
         let read = match self.upload.job.file.read_at(&mut into[..most], self.range.start) {
-            // It was longer a moment ago.
+            // The file was longer a moment ago.
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             read => read,
         };
@@ -499,10 +499,10 @@ impl Read for Body<'_, '_> {
 struct Segment {
     job: Job,
     extent: Extent,
-    /// Bytes that the server has; nothing before it was asked.
+    /// Number of bytes that the server has; `None` before it was asked.
     sent: Option<u64>,
     is_there: bool,
-    /// The server has to know how long it is before it takes any of it.
+    /// True if the server accepts no bytes of a file of unknown length.
     waits: bool,
 }
 
@@ -511,8 +511,8 @@ impl Segment {
         Self { job, extent: Extent::nothing(), sent: None, is_there: false, waits: false }
     }
 
-    /// Sends what is new of it, and all that is left where it is closed or the run has `ended`. Says whether there was
-    /// something.
+    /// Sends the new part of the segment, or all the rest if the segment is closed or the run has `ended`. Returns
+    /// whether there was anything to send.
     fn send(&mut self, push: &Push, ended: bool) -> Result<bool, RemoteError> {
         self.extent.advance(&self.job.file).map_err(RemoteError::io("reading", &self.job.path))?;
         let Extent { bytes, crc32c, closed } = self.extent;
@@ -522,7 +522,7 @@ impl Segment {
             Some(sent) => sent,
             None => {
                 if self.job.there()?.is_some() {
-                    // Sent by an earlier try.
+                    // Sent by an earlier attempt.
                     self.is_there = self.job.is_there(bytes, crc32c)?;
                     push.tally.same_file();
                     let url = || self.job.server.url(&self.job.name);
@@ -541,7 +541,7 @@ impl Segment {
             self.is_there = true;
             return Ok(true);
         }
-        // A little is kept back: the last request, with which the file gets its name, has to bring something.
+        // A few bytes are held back: the last request, which publishes the file, must contain some.
         let end = bytes.saturating_sub(KEPT_BACK);
         if end <= sent || self.waits {
             return Ok(false);
@@ -575,7 +575,7 @@ impl Segment {
     }
 }
 
-/// The segments of a run, in the order of their numbers.
+/// Returns the segments of a run, in the order of their numbers.
 fn jobs(server: &Server, directory: &Path) -> Result<Vec<Job>, RemoteError> {
     let reading = || RemoteError::io("reading", directory);
     let mut paths = Vec::new();
@@ -596,7 +596,7 @@ fn read_info(directory: &Path) -> Result<RunInfo, RemoteError> {
     }
 }
 
-/// Whether the run's writer holds its lock.
+/// Returns whether the run's writer holds its lock.
 fn is_locked(directory: &Path) -> Result<bool, RemoteError> {
     let file = File::open(directory).map_err(RemoteError::io("opening", directory))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -606,23 +606,23 @@ fn is_locked(directory: &Path) -> Result<bool, RemoteError> {
     }
 }
 
-/// The name of a file or directory, also where it is given as `.`.
+/// Returns the name of a file or directory, also if it is given as `.`.
 fn name_of(path: &Path) -> Result<String, RemoteError> {
     let whole = path.canonicalize().map_err(RemoteError::io("reading", path))?;
     let name = whole.file_name().and_then(|name| name.to_str()).filter(|name| crate::listing::is_plain(name));
     name.map(str::to_owned).ok_or_else(|| RemoteError::NoName(path.to_owned()))
 }
 
-/// `Upload-Offset`: the bytes that are there.
+/// Returns the number of bytes that the server has (`Upload-Offset`).
 fn offset(response: &ureq::http::Response<ureq::Body>) -> Option<u64> {
     field(response, "upload-offset")?.parse().ok()
 }
 
-/// Between two looks at a run that is being recorded: the shortest while something comes,
+/// Shortest pause between two looks at a run that is being recorded, while data arrive.
 const SHORTEST: Duration = Duration::from_millis(50);
-/// and the longest while nothing does.
+/// Longest pause, while none arrive.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Bytes of an open segment that are not sent before it is closed.
+/// Number of bytes of an open segment that are not sent before it is closed.
 const KEPT_BACK: u64 = 4096;
-/// Bytes above which the server is asked before they are sent.
+/// Number of bytes above which the server is asked before they are sent.
 const EXPECT: u64 = 1 << 20;

@@ -12,12 +12,12 @@ use ureq::{Body, BodyReader};
 pub struct Reader {
     server: Server,
     url: String,
-    /// What every answer has to be of, where the file must not change.
+    /// Properties that every answer has to match, if the file must not change.
     same: Option<Head>,
     head: Head,
-    /// The next byte.
+    /// Offset of the next byte.
     at: u64,
-    /// The byte behind the last.
+    /// Offset after the last byte.
     end: u64,
     answer: Option<BodyReader<'static>>,
     timeout: Retries,
@@ -41,17 +41,17 @@ impl Reader {
         Ok(reader)
     }
 
-    /// What the server said of the whole file.
+    /// Returns the properties of the whole file.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// How many bytes are still to come.
+    /// Returns the number of bytes left.
     pub fn remaining(&self) -> u64 {
         self.end - self.at
     }
 
-    /// Asks for what is still to come.
+    /// Requests the bytes that are left.
     fn ask(&mut self) -> Result<(), RemoteError> {
         let mut question = Question::new(self.url.clone());
         if self.at > 0 || self.end < u64::MAX {
@@ -75,14 +75,14 @@ impl Reader {
             StatusCode::OK => {
                 let head = Head::of(&response).ok_or(nonsense("a file of no known length"))?;
                 match (self.at, head.length) {
-                    // Of a file without bytes there are no ranges.
+                    // An empty file has no ranges.
                     (at, 0) => (at..at, 0),
                     (0, length) => (0..length, length),
                     _ => return Err(nonsense("the whole file where a part was asked for")),
                 }
             }
             StatusCode::PARTIAL_CONTENT => content_range(&response).ok_or(nonsense("a part of no known place"))?,
-            // Behind the end there is nothing.
+            // No bytes exist after the end.
             StatusCode::RANGE_NOT_SATISFIABLE => {
                 let total = unsatisfied(&response).ok_or(nonsense("no length behind whose end it lies"))?;
                 if total > self.at && self.end > self.at {
@@ -106,7 +106,7 @@ impl Reader {
         Ok(())
     }
 
-    /// The error that one of [`Read`]'s stands for.
+    /// Converts an error of [`Read`] to the error that it stands for.
     pub(crate) fn error(&self, error: io::Error) -> RemoteError {
         let (kind, text) = (error.kind(), error.to_string());
         match error.into_inner().map(|inner| inner.downcast::<RemoteError>()) {
@@ -132,7 +132,7 @@ impl Read for Reader {
                 .map_err(|error| RemoteError::BrokeOff { url: self.url.clone(), error }),
             };
             match read {
-                // Asked again, and what is left of it is not there any more.
+                // The rest was requested again, and no longer exists.
                 Ok(0) if self.answer.is_none() => return Ok(0),
                 Ok(0) => {}
                 Ok(read) => {
@@ -162,7 +162,7 @@ impl fmt::Debug for Reader {
     }
 }
 
-/// `bytes 0-99/1000`: where the part lies, and in how many bytes.
+/// Parses `bytes 0-99/1000`: the range of the part, and the length of the file.
 fn content_range(response: &Response<Body>) -> Option<(Range<u64>, u64)> {
     let (range, total) = field(response, header::CONTENT_RANGE)?.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -170,7 +170,7 @@ fn content_range(response: &Response<Body>) -> Option<(Range<u64>, u64)> {
     (first <= last && last < total).then(|| (first..last + 1, total))
 }
 
-/// `bytes */1000`: how many there are.
+/// Parses `bytes */1000`: the length of the file.
 fn unsatisfied(response: &Response<Body>) -> Option<u64> {
     field(response, header::CONTENT_RANGE)?.strip_prefix("bytes */")?.parse().ok()
 }

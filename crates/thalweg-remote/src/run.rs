@@ -1,4 +1,4 @@
-//! Runs on a data server, read as if they were here.
+//! Runs on a data server, read as if they were local.
 
 use crate::pull::{Book, RUN_JSON};
 use crate::{Head, Options, RemoteError, Server};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thalweg_store::{Part, Run, RunFiles, RunInfo, RunState, StoreError, WriterLife};
 
-/// Opens the run that a URL names, `http://host:port/runs/42`: what [`Run::open`] does with a directory.
+/// Opens the run that a URL names, `http://host:port/runs/42`, as [`Run::open`] opens that of a directory.
 ///
 /// # Errors
 /// As [`Server::new`] and [`Run::open_at`].
@@ -27,7 +27,7 @@ pub fn open_run(url: &str, options: &Options) -> Result<Run, RemoteError> {
     }
 }
 
-/// What each builder wrote of the run that a URL names; nothing where that is no run of several builders.
+/// Returns the parts that the builders of a run wrote; empty if the URL does not name a run of several builders.
 pub(crate) fn parts(server: &Server) -> Result<Vec<Server>, RemoteError> {
     match server.list("") {
         Ok(listing) => Ok(listing.parts.iter().map(|name| server.beside(name)).collect()),
@@ -36,7 +36,7 @@ pub(crate) fn parts(server: &Server) -> Result<Vec<Server>, RemoteError> {
     }
 }
 
-/// Whether something that names a run names one on a server.
+/// Returns whether the name of a run is a URL on a server.
 pub fn is_url(text: &str) -> bool {
     let begins = |with: &str| text.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
     begins("http://") || begins("https://")
@@ -50,20 +50,20 @@ struct Served {
     known: Mutex<Known>,
 }
 
-/// What was seen of a run. Another one in its place is told from it.
+/// Properties of a run seen so far, by which another run in its place is detected.
 #[derive(Debug, Default)]
 struct Known {
-    /// [Its identity](RunInfo::identity).
+    /// [Identity](RunInfo::identity) of the run.
     run: Option<(u32, u32, u64)>,
     has_ended: bool,
     segments: HashMap<String, Segment>,
 }
 
-/// What was seen of a segment last.
+/// Properties of a segment when it was last seen.
 #[derive(Debug, Clone)]
 struct Segment {
     head: Head,
-    /// It was being written: it may be longer by now.
+    /// True if the segment was being written: it may be longer by now.
     grows: bool,
 }
 
@@ -73,7 +73,7 @@ impl Served {
         Arc::new(Self { server, url, known: Mutex::default() })
     }
 
-    /// Takes in what its `run.json` says; an error where that is another run's.
+    /// Records the state in `run.json`; fails if it belongs to another run.
     fn is(&self, info: &RunInfo) -> Result<(), RemoteError> {
         let mut known = self.known();
         if *known.run.get_or_insert(info.identity()) != info.identity() {
@@ -89,7 +89,7 @@ impl Served {
             (known.segments.get(file).cloned(), !known.has_ended)
         };
         let same = before.as_ref().filter(|segment| !segment.grows).map(|segment| &segment.head);
-        // Blocks never change: of a segment that grows too, parts that are asked for at any time belong together.
+        // Blocks never change: parts of a growing segment, too, fit together whenever they are read.
         let mut reader = self.server.reader(file, offset..offset.saturating_add(into.len() as u64), same)?;
         let head = reader.head().clone();
         if before.as_ref().is_some_and(|before| head.length < before.head.length) {
@@ -109,7 +109,7 @@ impl Served {
         Ok(there)
     }
 
-    /// The error, for who says where it happened.
+    /// Returns the error without the URL, for a caller that adds the place itself.
     fn error(&self, file: &str, error: RemoteError) -> io::Error {
         let text = error.to_string();
         let what = text.strip_prefix(&self.server.url(file)).map(|what| what.trim_start_matches([':', ' ']).to_owned());
@@ -128,7 +128,7 @@ impl RunFiles for Served {
 
     fn info(&self) -> io::Result<Vec<u8>> {
         let (_, text) = Book::fetch(&self.server).map_err(|error| self.error(RUN_JSON, error))?;
-        // What cannot be understood is told by who asked.
+        // A `run.json` that cannot be parsed is reported by the caller.
         if let Ok(info) = serde_json::from_slice(&text) {
             self.is(&info).map_err(|error| self.error("", error))?;
         }
@@ -158,7 +158,7 @@ mod tests {
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpListener;
 
-    /// A run on a server that gives these answers, one for each request.
+    /// A run on a server that sends these answers, one for each request.
     fn served(answers: Vec<String>) -> Served {
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/1", door.local_addr().unwrap());
@@ -173,7 +173,7 @@ mod tests {
         Served { server: Server::new(&url, &options).unwrap(), url: url.into(), known: Mutex::default() }
     }
 
-    /// The first byte of a segment, which is so long.
+    /// Returns the first byte of a segment of `length` bytes.
     fn part(etag: u32, length: u64) -> String {
         format!(
             "HTTP/1.1 206 Partial Content\r\nConnection: close\r\nContent-Length: 1\r\nETag: \"{etag}\"\r\n\
@@ -189,7 +189,7 @@ mod tests {
         serde_json::from_value(info).unwrap()
     }
 
-    /// Whether each of these reads in turn is answered, and what the last says where it is not.
+    /// Returns for each read in turn whether it succeeded, and the error of the last one, if any.
     fn reads(served: &Served, count: usize) -> (Vec<bool>, String) {
         let results: Vec<_> = (0..count).map(|_| served.read_at("00000.seg", 0, &mut [0])).collect();
         let said = results.last().and_then(|last| last.as_ref().err()).map(ToString::to_string);

@@ -1,4 +1,4 @@
-//! Asks a data server, and asks again where it is worth it.
+//! Requests to a data server, repeated where that is useful.
 
 use crate::address::Address;
 use crate::part::seconds;
@@ -13,41 +13,41 @@ use ureq::http::{Response, StatusCode, header};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
 use ureq::{Agent, Body, SendBody};
 
-/// A data server, or what is beneath a URL of one. All paths are relative to that URL.
+/// A data server, or the part of one beneath a URL. All paths are relative to that URL.
 ///
-/// Its methods block. A clone is cheap, and shares the connections that are kept open: threads may each have one, or
-/// all use the same. What fails for a reason that may go away by itself is tried again, as long as [`Options::timeout`]
-/// says; redirections are not followed.
+/// Its methods block. A clone is cheap and shares the open connections: threads may each have one, or all use the same.
+/// Requests that fail for a reason that may go away are repeated for up to [`Options::timeout`]; redirections are not
+/// followed.
 #[derive(Debug, Clone)]
 pub struct Server {
     address: Address,
     shared: Arc<Shared>,
 }
 
-/// How a server is asked.
+/// Options for requests to a server.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// The token that says who asks (`Authorization: Bearer`).
+    /// Token that identifies the client (`Authorization: Bearer`).
     pub token: Option<String>,
-    /// Certificates (PEM) that vouch for the server, instead of the system's.
+    /// CA certificates (PEM) to trust instead of the system's.
     pub ca_file: Option<PathBuf>,
-    /// How long to try again while the server cannot be reached, breaks off or says that it cannot now, since it did
-    /// something last. A server that says nothing for so long counts as one that breaks off: after 2 s at least, and 30
-    /// s at most.
+    /// Time during which requests are repeated while the server cannot be reached, breaks off or reports that it is
+    /// temporarily unavailable, counted since it last made progress. A server that sends nothing for this time counts
+    /// as one that breaks off: after 2 s at least, and 30 s at most.
     pub timeout: Duration,
 }
 
-/// What a server says of a file without sending it.
+/// Properties of a file that a server reports without sending it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
-    /// Its length in bytes.
+    /// Length of the file in bytes.
     pub length: u64,
-    /// What tells this content from any other that the file has had, with its quotes. None where the server gives no
-    /// strong one.
+    /// Tag that distinguishes this content from any other that the file has had, with its quotes. `None` if the server
+    /// sends no strong one.
     pub etag: Option<String>,
-    /// When it was changed last, to the second.
+    /// Time of the last change, to the second.
     pub modified: Option<SystemTime>,
-    /// The checksum of the whole, where the server knows it.
+    /// Checksum of the whole file, if the server knows it.
     pub crc32c: Option<u32>,
 }
 
@@ -59,10 +59,10 @@ struct Shared {
 }
 
 impl Server {
-    /// The server, or the place on it, that `url` names. Nothing is asked yet.
+    /// Returns the server, or the part of it, that `url` names. Sends no request yet.
     ///
     /// # Errors
-    /// Where `url` names nothing on any server, the token is not one line of printable text, or the file of
+    /// Fails if `url` names nothing on any server, the token is not one line of printable text, or the file of
     /// certificates cannot be used.
     pub fn new(url: &str, options: &Options) -> Result<Self, RemoteError> {
         let address = Address::parse(url)?;
@@ -78,7 +78,7 @@ impl Server {
         let agent = Agent::config_builder()
             .user_agent(concat!("thalweg/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls(options)?)
-            // A token goes to nobody but the server it was given for, and what is read is what was named.
+            // A token is sent only to the server it was given for, and only the named URL is read.
             .max_redirects(0)
             .http_status_as_error(false)
             .timeout_resolve(Some(no_longer(CONNECT, options.timeout)))
@@ -94,39 +94,40 @@ impl Server {
         Ok(Self { address, shared: Arc::new(Shared { agent, authorization, timeout: options.timeout }) })
     }
 
-    /// The same server, beneath a path of this one.
+    /// Returns the same server, beneath a path of this one.
     #[must_use]
     pub fn beneath(&self, path: &str) -> Self {
         Self { address: self.address.beneath(path), shared: Arc::clone(&self.shared) }
     }
 
-    /// The same server, at what lies beside its URL under another name.
+    /// Returns the same server, at another name beside its URL.
     pub(crate) fn beside(&self, name: &str) -> Self {
         Self { address: self.address.beside(name), shared: Arc::clone(&self.shared) }
     }
 
-    /// The same server, over the same connections, tried again for another time. How long it may say nothing stays.
+    /// Returns the same server over the same connections, with another time for repetitions. The limit for silence
+    /// stays.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
         let Shared { agent, authorization, .. } = &*self.shared;
         let shared = Shared { agent: agent.clone(), authorization: authorization.clone(), timeout };
         Self { address: self.address.clone(), shared: Arc::new(shared) }
     }
 
-    /// The last name in its URL; none where that names a whole server.
+    /// Returns the last name in the URL, or `None` if it names a whole server.
     pub fn name(&self) -> Option<String> {
         self.address.name()
     }
 
-    /// The URL of something on it.
+    /// Returns the URL of a resource on the server.
     pub fn url<'a>(&self, resource: impl Into<Resource<'a>>) -> String {
         self.address.url(resource.into())
     }
 
-    /// What a directory or a run holds.
+    /// Lists a directory or a run.
     ///
     /// # Errors
-    /// Where there is no such directory, the server cannot be reached for [`Options::timeout`], or it refuses or
-    /// answers something else.
+    /// Fails if there is no such directory, the server cannot be reached for [`Options::timeout`], or it refuses or
+    /// sends an answer of another kind.
     pub fn list(&self, path: &str) -> Result<Listing, RemoteError> {
         let directory = format!("{}/", path.trim_end_matches('/'));
         let question = Question::new(self.url(&directory)).with(header::ACCEPT, "application/json");
@@ -140,10 +141,10 @@ impl Server {
         })
     }
 
-    /// What the server says of a file.
+    /// Returns the properties of a file.
     ///
     /// # Errors
-    /// [`RemoteError::Directory`] where there is a directory instead; otherwise as [`list`](Self::list).
+    /// [`RemoteError::Directory`] if the resource is a directory; otherwise as [`list`](Self::list).
     pub fn head<'a>(&self, resource: impl Into<Resource<'a>>) -> Result<Head, RemoteError> {
         let question = Question::new(self.url(resource));
         self.patiently(|| {
@@ -162,9 +163,9 @@ impl Server {
         })
     }
 
-    /// A range of a file: less than asked for where the file is shorter. Where it has to be of the content that `same`
-    /// was said of, [`RemoteError::Changed`] tells that the file is another one now; without, only what does not change
-    /// (blocks of a run) can be put together from several reads.
+    /// Reads a range of a file; returns fewer bytes than asked for if the file is shorter. With `same`, the content has
+    /// to be the one that `same` describes, and [`RemoteError::Changed`] reports that the file is another one now;
+    /// without it, only content that does not change (blocks of a run) can be put together from several reads.
     ///
     /// # Errors
     /// [`RemoteError::Changed`] as above; otherwise as [`head`](Self::head).
@@ -175,16 +176,16 @@ impl Server {
         same: Option<&Head>,
     ) -> Result<Vec<u8>, RemoteError> {
         let mut reader = self.reader(resource, range, same)?;
-        // What a server says it will send is no reason to set so much memory aside.
+        // The announced length must not decide how much memory is allocated.
         let mut bytes = Vec::with_capacity(usize::try_from(reader.remaining()).unwrap_or(0).min(8 << 20));
         reader.read_to_end(&mut bytes).map_err(|error| reader.error(error))?;
         Ok(bytes)
     }
 
-    /// The same as a stream. Where it breaks off, it goes on from there by itself.
+    /// Returns the same range as a stream, which resumes by itself after a broken connection.
     ///
     /// # Errors
-    /// As [`read`](Self::read), as far as the beginning of the answer tells. The rest is an error of the stream.
+    /// As [`read`](Self::read), as far as the beginning of the answer shows. Later errors are errors of the stream.
     pub fn reader<'a>(
         &self,
         resource: impl Into<Resource<'a>>,
@@ -204,7 +205,7 @@ impl Server {
         Reader::open(self.clone(), self.url(resource), start..end.max(start), same)
     }
 
-    /// Asks once. Any status is an answer.
+    /// Sends a GET request once. Returns the answer whatever its status.
     pub(crate) fn get(&self, question: &Question) -> Result<Response<Body>, RemoteError> {
         let request = question.fields(self, self.shared.agent.get(&question.url));
         request.call().map_err(|error| transport(&question.url, error))
@@ -215,7 +216,7 @@ impl Server {
         request.call().map_err(|error| transport(&question.url, error))
     }
 
-    /// Sends `length` bytes of `body` once. The answer comes when they are on the server's disk, which may take long.
+    /// Sends `length` bytes of `body` once. The answer arrives when they are on the server's disk, which may take long.
     pub(crate) fn put(
         &self,
         question: &Question,
@@ -234,7 +235,7 @@ impl Server {
         if response.status().is_success() { Ok(()) } else { Err(refused(&question.url, response)) }
     }
 
-    /// Does it again, at growing intervals, while it fails for a reason that may go away.
+    /// Repeats `act`, at growing intervals, while it fails for a reason that may go away.
     pub(crate) fn patiently<T>(&self, mut act: impl FnMut() -> Result<T, RemoteError>) -> Result<T, RemoteError> {
         let mut timeout = self.timeout();
         loop {
@@ -257,13 +258,13 @@ impl Default for Options {
 }
 
 impl Head {
-    /// What an answer says, whose length is that of the whole file.
+    /// Returns the properties in an answer whose length is that of the whole file.
     pub(crate) fn of(response: &Response<Body>) -> Option<Self> {
         let length = field(response, header::CONTENT_LENGTH)?.parse().ok()?;
         Some(Self::with_length(response, length))
     }
 
-    /// Whether both cannot be of the same content: something that both say differs.
+    /// Returns whether both cannot describe the same content: a property that both have differs.
     pub(crate) fn contradicts(&self, other: &Self) -> bool {
         fn differ<T: PartialEq>(one: Option<T>, other: Option<T>) -> bool {
             one.is_some() && other.is_some() && one != other
@@ -284,7 +285,7 @@ impl Head {
     }
 }
 
-/// What is asked, as it goes over the wire.
+/// A request as it is sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Question {
     pub(crate) url: String,
@@ -309,7 +310,7 @@ impl Question {
     }
 }
 
-/// How long something is still tried: exponential backoff since it last got anywhere.
+/// Limit for repetitions: exponential backoff since the last progress.
 #[derive(Debug)]
 pub(crate) struct Retries {
     limit: Duration,
@@ -318,7 +319,7 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    /// Waits before the next try; gives the error back where there is to be none.
+    /// Waits before the next attempt; returns the error if there is to be none.
     pub(crate) fn wait(&mut self, error: RemoteError) -> Result<(), RemoteError> {
         if !error.is_transient() {
             return Err(error);
@@ -339,29 +340,29 @@ impl Retries {
         Ok(())
     }
 
-    /// Something was achieved.
+    /// Restarts the time limit after progress.
     pub(crate) fn renew(&mut self) {
         self.since = None;
         self.pause = FIRST_PAUSE;
     }
 }
 
-/// A field of an answer, where it is text.
+/// Returns a field of an answer, if it is text.
 pub(crate) fn field(response: &Response<Body>, name: impl header::AsHeaderName) -> Option<&str> {
     response.headers().get(name)?.to_str().ok().map(str::trim)
 }
 
-/// The error that an answer stands for.
+/// Returns the error for an unsuccessful answer.
 pub(crate) fn refused(url: &str, response: Response<Body>) -> RemoteError {
     let status = response.status().as_u16();
     let mut said = Vec::new();
-    // Why is a help to people only: where it cannot be read, the status says enough.
+    // The explanation only helps people: if it cannot be read, the status is enough.
     let _ = response.into_body().into_reader().take(1024).read_to_end(&mut said);
     let says = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().chars().take(200).collect();
     RemoteError::Status { url: url.to_owned(), status, says }
 }
 
-/// The whole content of an answer, up to `most` bytes.
+/// Returns the whole content of an answer, up to `most` bytes.
 fn whole(url: &str, response: Response<Body>, most: u64) -> Result<Vec<u8>, RemoteError> {
     let mut text = Vec::new();
     let broke_off = |error| RemoteError::BrokeOff { url: url.to_owned(), error };
@@ -372,11 +373,11 @@ fn whole(url: &str, response: Response<Body>, most: u64) -> Result<Vec<u8>, Remo
     Ok(text)
 }
 
-/// Whether an answer sends us to the same place with a slash behind it.
+/// Returns whether an answer redirects to the same path with a slash after it.
 fn leads_to_directory(url: &str, response: &Response<Body>) -> bool {
     let path = url.splitn(4, '/').nth(3).unwrap_or_default();
     let target = field(response, header::LOCATION).unwrap_or_default();
-    // Servers may write the same name with other characters encoded.
+    // Servers may encode other characters of the same name.
     let plain = |path: &str| percent_encoding::percent_decode_str(path).collect::<Vec<u8>>();
     plain(target).ends_with(&plain(&format!("/{path}/")))
 }
@@ -410,29 +411,30 @@ fn tls(options: &Options) -> Result<TlsConfig, RemoteError> {
         .build())
 }
 
-/// A limit of time for whoever has no more timeout than that. None at all means that nothing is tried again, not haste.
+/// Returns a time limit, reduced for a client with a shorter timeout. A timeout of zero means no repetitions, not
+/// haste.
 fn no_longer(limit: Duration, timeout: Duration) -> Duration {
     if timeout.is_zero() { limit } else { limit.min(timeout.max(SHORTEST_QUIET)) }
 }
 
-/// How long a connection may take to be made.
+/// Time limit for establishing a connection.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a server may say nothing, or take nothing, before the connection counts as broken.
+/// Time after which a connection counts as broken if the server sends and accepts nothing.
 const QUIET: Duration = Duration::from_secs(30);
-/// The same for who has little timeout: a disk that has to spin up, or a packet that was lost, is no break.
+/// Lower bound of that time for a short timeout: a disk that spins up, or a lost packet, is not a broken connection.
 const SHORTEST_QUIET: Duration = Duration::from_secs(2);
-/// How long it may say nothing while it brings an upload to its disk.
+/// Time that a server may stay silent while it writes an upload to disk.
 const DISK: Duration = Duration::from_secs(300);
-/// Between the first two tries.
+/// Pause before the first repetition.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Between any two.
+/// Longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// What is read from or written to a socket at once: enough to make system calls a minor cost, little enough to stay
-/// in the processor's cache.
+/// Number of bytes read from or written to a socket at once: enough to make system calls a minor cost, few enough to
+/// stay in the processor's cache.
 const BUFFER: usize = 256 << 10;
-/// Connections kept open between requests: one for each stream there may be.
+/// Number of connections kept open between requests: one for each possible stream.
 const MOST_IDLE: usize = 64;
-/// Bytes in a listing: a million entries.
+/// Maximum size of a listing in bytes: a million entries.
 const MOST_JSON: u64 = 256 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is answered: a status, header fields, and bytes from memory or from files.
+//! An answer: status, header fields, and bytes from memory or from files.
 
 use crate::coding::Coding;
 use crate::fields::{DIGEST, REPR_DIGEST};
@@ -10,26 +10,27 @@ use std::ops::Range;
 use std::sync::Arc;
 use thalweg_transfer::Stored;
 
-/// An answer.
+/// An answer to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) fields: Box<HeaderMap>,
     pub(crate) content: Content,
-    /// How the content is coded while it is sent.
+    /// Coding applied to the content while it is sent.
     pub(crate) coding: Option<Coding>,
-    /// Nothing more is read from this connection: what the client sends would be taken for a request.
+    /// True if the connection closes after this answer: bytes that the client still sends would be mistaken for a
+    /// request.
     pub(crate) close: bool,
 }
 
-/// Bytes, some of them in files.
+/// A sequence of bytes, some of them in files.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Content {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) length: u64,
 }
 
-/// Some of the bytes.
+/// A contiguous part of a content.
 #[derive(Debug, Clone)]
 pub(crate) enum Piece {
     Bytes(Vec<u8>),
@@ -41,14 +42,14 @@ impl Answer {
         Self { status, fields: Box::default(), content: Content::default(), coding: None, close: false }
     }
 
-    /// A sentence for whoever reads it.
+    /// Returns an answer with a sentence for a human reader.
     pub(crate) fn say(status: StatusCode, sentence: impl Into<String>) -> Self {
         let mut text = sentence.into();
         text.push('\n');
         Self::new(status).with(CONTENT_TYPE, "text/plain; charset=utf-8").with_bytes(text.into_bytes())
     }
 
-    /// Adds a field. A value that is none is left out: all of them are made here, but for names of files.
+    /// Adds a field. An invalid value is omitted: all values are made here, except for names of files.
     pub(crate) fn with(mut self, name: HeaderName, value: impl AsRef<str>) -> Self {
         if let Ok(value) = HeaderValue::from_str(value.as_ref()) {
             self.fields.insert(name, value);
@@ -67,7 +68,7 @@ impl Answer {
         self
     }
 
-    /// Coded while it is sent. What is told of the bytes as they are stored does not hold of these.
+    /// Sets the coding applied while the answer is sent. The digests are of the stored bytes and are removed.
     pub(crate) fn coded(mut self, coding: Coding) -> Self {
         self.coding = Some(coding);
         for digest in [REPR_DIGEST, DIGEST] {
@@ -81,8 +82,7 @@ impl Answer {
         self
     }
 
-    /// What a `Range` field leaves of it (RFC 9110, section 14): the answer was about to be all of the content, with
-    /// status 200.
+    /// Applies a `Range` field (RFC 9110, section 14) to an answer that has the whole content and status 200.
     pub(crate) fn in_part(mut self, range: Option<&str>) -> Self {
         self = self.with(ACCEPT_RANGES, "bytes");
         let length = self.content.length;
@@ -102,7 +102,7 @@ impl Answer {
         }
     }
 
-    /// Several ranges, each a part with its own fields (RFC 9110, section 14.6).
+    /// Returns several ranges, each as a part with its own fields (RFC 9110, section 14.6).
     fn multipart(mut self, ranges: &[Range<u64>]) -> Self {
         let whole = std::mem::take(&mut self.content);
         let boundary = boundary(whole.length, ranges);
@@ -126,7 +126,7 @@ fn content_range(range: &Range<u64>, length: u64) -> String {
     format!("bytes {}-{}/{length}", range.start, range.end - 1)
 }
 
-/// A boundary that whoever made the file could not foresee: it depends on the moment.
+/// Returns a boundary that the author of the file could not foresee, since it is random for each answer.
 fn boundary(length: u64, ranges: &[Range<u64>]) -> String {
     use std::hash::{BuildHasher, RandomState};
     let state = RandomState::new();
@@ -141,7 +141,7 @@ impl Content {
         }
     }
 
-    /// Adds a range of a file; one that goes on where the last ended becomes one with it.
+    /// Appends a range of a file; a range that continues the last one is merged with it.
     pub(crate) fn push_file(&mut self, file: &Arc<Stored>, range: Range<u64>) {
         self.length += range.end - range.start;
         match self.pieces.last_mut() {
@@ -157,7 +157,7 @@ impl Content {
         self.pieces.append(&mut other.pieces);
     }
 
-    /// Some of the bytes; the range lies within.
+    /// Returns the bytes of a range, which must lie within the content.
     pub(crate) fn cut(&self, range: &Range<u64>) -> Self {
         let mut cut = Self::default();
         let mut at = 0;

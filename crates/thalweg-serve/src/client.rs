@@ -1,9 +1,8 @@
-//! Those that are connected, and what is done about those that stay and do nothing.
+//! Connected clients, and the disconnection of those that stay idle or stall.
 //!
-//! A connection is in the hands of an event loop, or of a thread of its own. From outside only three things happen to
-//! it: its socket is shut down where it takes or sends next to nothing of what is under way ([`Clients::watch`]), where
-//! it asks for nothing while others wait to get in ([`Clients::make_room`]), and when the server stops
-//! ([`Clients::send_away`]).
+//! A connection belongs to an event loop or to a thread of its own. Others only shut its socket down, in three cases:
+//! it moves next to no bytes of a transfer in progress ([`Clients::watch`]), it asks for nothing while others wait for
+//! a place ([`Clients::make_room`]), or the server stops ([`Clients::send_away`]).
 
 use crate::kernel_tls::KernelTls;
 use std::collections::BTreeMap;
@@ -14,71 +13,71 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use thalweg_tcp::{Progress, progress};
 
-/// Those that are connected, by number: the first that came has the lowest.
+/// Connected clients, by number: the first that connected has the lowest.
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     connected: Mutex<BTreeMap<u64, Arc<Client>>>,
-    /// Somebody left, or rests while others wait to get in.
+    /// Notified when a client leaves, or becomes idle while others wait for a place.
     changed: Condvar,
     full: AtomicBool,
     stopped: AtomicBool,
 }
 
-/// One of them.
+/// A connected client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) socket: TcpStream,
-    /// Where the socket encrypts and decrypts.
+    /// Keys and state of a socket that encrypts and decrypts.
     pub(crate) tls: OnceLock<Mutex<KernelTls>>,
-    /// What goes on, in the lowest bits, and above them a number that changes each time.
+    /// The current activity in the lowest bits; above them a number that changes each time.
     doing: AtomicU64,
 }
 
-/// What goes on between a client and the server.
+/// Activity between a client and the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// No request has come, or not all of it.
+    /// No request has arrived, or only part of one.
     Rest = 0,
-    /// Something is answered.
+    /// A request is being answered.
     Answer = 1,
-    /// The body of a request comes in.
+    /// The body of a request is being received.
     Receive = 2,
 }
 
 impl Clients {
-    /// Adds one that connected.
+    /// Adds a client that connected.
     pub(crate) fn enter(&self, number: u64, socket: TcpStream) -> Arc<Client> {
         let client = Arc::new(Client { socket, tls: OnceLock::new(), doing: AtomicU64::new(0) });
         self.connected().insert(number, Arc::clone(&client));
         client
     }
 
-    /// Removes one.
+    /// Removes a client.
     pub(crate) fn leave(&self, number: u64) {
         self.connected().remove(&number);
         self.changed.notify_all();
     }
 
-    /// Notes what goes on with one.
+    /// Records the activity of a client.
     pub(crate) fn note(&self, client: &Client, doing: Activity) {
         let before = client.doing.load(Ordering::Relaxed);
         client.doing.store(((before >> BITS) + 1) << BITS | doing as u64, Ordering::SeqCst);
-        // Either this is seen in `make_room`, or that others wait is seen here.
+        // Either `make_room` sees this, or this sees that others wait.
         if doing == Activity::Rest && self.full.load(Ordering::SeqCst) {
             drop(self.connected());
             self.changed.notify_all();
         }
     }
 
-    /// Makes room for one more where `most` are connected: of those that rest, the one that came first has to go. Where
-    /// none does, waits a while for one that leaves. Says whether there is room.
+    /// Makes room for one more client where `most` are connected: disconnects the longest-connected idle client. If
+    /// none is idle, waits a while for one that leaves. Returns whether there is room.
     pub(crate) fn make_room(&self, most: usize) -> bool {
         let mut connected = self.connected();
         if connected.len() < most {
             return true;
         }
         self.full.store(true, Ordering::SeqCst);
-        // A request that has come and was not looked at yet is one.
+        // A client whose request has arrived and was not looked at yet is not idle.
         let asks = |client: &Client| progress(client.socket.as_fd()).is_some_and(|progress| client.holds(&progress));
         if let Some(idle) = connected.values().find(|client| client.rests() && !asks(client)) {
             tracing::info!("a client that asks for nothing goes, another one waits");
@@ -89,16 +88,16 @@ impl Clients {
         connected.len() < most
     }
 
-    /// Waits a while for somebody to leave.
+    /// Waits a while for a client to leave.
     pub(crate) fn wait_for_one_to_leave(&self) {
         let connected = self.connected();
         let before = connected.len();
         drop(self.changed.wait_timeout_while(connected, A_WHILE, |connected| connected.len() >= before));
     }
 
-    /// Looks at them each time that `timeout` is over, until [`send_away`](Self::send_away): who has been in the middle
-    /// of one and the same thing since the last time, moved fewer than [`SLOWEST`] bytes a second, and is the one that
-    /// is waited for, goes.
+    /// Checks all clients each time that `timeout` has passed, until [`send_away`](Self::send_away). Disconnects a
+    /// client that has been in the same activity since the last check, moved fewer than [`SLOWEST`] bytes a second, and
+    /// is the side that is waited for.
     pub(crate) fn watch(&self, timeout: Duration) {
         let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let least = (SLOWEST as f64 * timeout.as_secs_f64()) as u64;
@@ -129,7 +128,7 @@ impl Clients {
         }
     }
 
-    /// The server stops: no further requests, and `grace` for what is under way.
+    /// Stops accepting requests, and disconnects all clients after at most `grace`.
     pub(crate) fn send_away(&self, grace: Duration) {
         let connected = self.connected();
         self.stopped.store(true, Ordering::Relaxed);
@@ -146,19 +145,19 @@ impl Clients {
 }
 
 impl Client {
-    /// Where the socket encrypts and decrypts.
+    /// Returns the TLS state, if the socket encrypts and decrypts.
     pub(crate) fn tls(&self) -> Option<MutexGuard<'_, KernelTls>> {
         self.tls.get().map(|tls| tls.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes that bytes were sent.
+    /// Counts bytes that were sent.
     pub(crate) fn has_sent(&self, bytes: u64) {
         if let Some(mut tls) = self.tls() {
             tls.has_sent(bytes);
         }
     }
 
-    /// Says that nothing more will be sent.
+    /// Announces that nothing more will be sent.
     pub(crate) fn say_goodbye(&self) {
         if let Some(mut tls) = self.tls() {
             tls.say_goodbye(&self.socket);
@@ -166,9 +165,9 @@ impl Client {
         self.shut_down(Shutdown::Write);
     }
 
-    /// Whether it has sent something that can be read.
+    /// Returns whether the client has sent something that can be read.
     fn holds(&self, progress: &Progress) -> bool {
-        // Half a record is nothing that anybody could read.
+        // Half a TLS record cannot be read.
         progress.holds >= if self.tls.get().is_some() { RECORD } else { 1 }
     }
 
@@ -177,17 +176,17 @@ impl Client {
     }
 
     fn shut_down(&self, how: Shutdown) {
-        // One that has gone already is where it should be.
+        // A client that has gone already needs no shutdown.
         let _ = self.socket.shutdown(how);
     }
 }
 
-/// Bytes a second that a client has to take, or send, while something is under way.
+/// Rate in bytes per second that a client must receive or send at least while a transfer is in progress.
 pub(crate) const SLOWEST: u64 = 500;
-/// Bytes of the longest record of TLS (RFC 5246, section 6.2.3; those of RFC 8446 are shorter).
+/// Length in bytes of the longest TLS record (RFC 5246, section 6.2.3; those of RFC 8446 are shorter).
 const RECORD: u64 = 5 + (16 << 10) + 2048;
-/// How long somebody is waited for before the server looks around.
+/// Time to wait for a client to leave before the server looks around again.
 const A_WHILE: Duration = Duration::from_secs(1);
-/// Of [`Client::doing`], those that say what goes on.
+/// Number of bits of [`Client::doing`] that hold the activity.
 const BITS: u32 = 2;
 const MASK: u64 = (1 << BITS) - 1;

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
 use std::io::{self, Write};
 
-/// How a content may be coded.
+/// A content coding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Coding {
     Zstd,
@@ -15,7 +15,7 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    /// The better one of those that the client names, unless it gives them no weight.
+    /// Returns the preferred coding among those that the client names, unless it gives them a weight of 0.
     pub(crate) fn wanted(fields: &HeaderMap) -> Option<Self> {
         let values = fields.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
         let mut names = Vec::new();
@@ -37,7 +37,7 @@ impl Coding {
         }
     }
 
-    /// As it is written.
+    /// Returns the coding's name in header fields.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
@@ -45,7 +45,7 @@ impl Coding {
         }
     }
 
-    /// Codes what is fed.
+    /// Encodes the bytes that `feed` writes, and returns the writer.
     pub(crate) fn code<W: Write>(self, into: W, feed: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<W> {
         match self {
             Self::Zstd => {
@@ -62,7 +62,8 @@ impl Coding {
     }
 }
 
-/// The bytes, compressed where that is wanted and makes them shorter, and the answer that says so.
+/// Compresses the bytes if the client asks for it and they become shorter, and returns the answer with the coding
+/// named.
 pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> (Answer, Vec<u8>) {
     let coding = Coding::wanted(fields).filter(|_| bytes.len() > WORTH_IT);
     match coding.and_then(|coding| Some((coding, coding.code(Vec::new(), |encoder| encoder.write_all(&bytes)).ok()?))) {
@@ -71,9 +72,9 @@ pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> 
     }
 }
 
-/// Bytes below which a packet is a packet.
+/// Number of bytes up to which compression saves no packet.
 pub(crate) const WORTH_IT: usize = 1024;
-/// As much as `zstd` does by itself.
+/// Level that `zstd` uses by default.
 const ZSTD_LEVEL: i32 = 3;
 
 #[cfg(test)]

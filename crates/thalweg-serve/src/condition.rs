@@ -1,5 +1,6 @@
-//! Conditional requests (RFC 9110, section 13): whether the client has what it asks for, or asks for what is there no
-//! more.
+//! Conditional requests (RFC 9110, section 13).
+//!
+//! The client may already have the representation, or expect a state that no longer exists.
 
 use crate::answer::Answer;
 use crate::coding::Coding;
@@ -14,45 +15,46 @@ use http::{HeaderMap, HeaderName, Method, StatusCode};
 use rustix::fs::Stat;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What tells one state of a representation from another.
+/// Validators that distinguish one state of a representation from another.
 #[derive(Debug, Clone)]
 pub(crate) struct Validators {
-    /// Strong: another state has another one.
+    /// Strong entity tag: another state has another tag.
     etag: String,
-    /// In whole seconds. Nothing where a second state could have the same.
+    /// Time of modification in whole seconds; `None` where a second state could have the same time.
     modified: Option<SystemTime>,
 }
 
-/// What becomes of a request.
+/// Result of a request's conditions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Condition {
-    /// It is answered.
+    /// The request is answered.
     Go,
-    /// 304: the client has it.
+    /// 304: the client has the representation.
     NotModified,
-    /// 412: it is not what the client takes it for.
+    /// 412: the state is not the one that the client expects.
     Failed,
 }
 
 impl Validators {
-    /// Those of a file that may be replaced or rewritten.
+    /// Returns the validators of a file that may be replaced or rewritten.
     pub(crate) fn of_file(stat: &Stat) -> Self {
         Self::new(format!("{:x}-{:x}-{:x}.{:x}", stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec))
             .modified(stat.st_mtime)
     }
 
-    /// Those of bytes in memory.
+    /// Returns the validators of bytes in memory.
     pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
         Self::new(format!("{:016x}", checksum(CrcAlgorithm::Crc64Nvme, bytes)))
     }
 
-    /// Those of a state with this name, of characters that need no quotes.
+    /// Returns the validators of a state with this name, of characters that need no quotes.
     pub(crate) fn new(state: impl std::fmt::Display) -> Self {
         Self { etag: format!("\"{state}\""), modified: None }
     }
 
-    /// With a time of modification, in seconds since 1970. Only one whose second is over tells states apart, and may be
-    /// sent (RFC 9110, sections 8.8.2.1 and 8.8.2.2); the clock of the files lags behind ours by some milliseconds.
+    /// Adds a time of modification, in seconds since 1970. Only a time whose second has passed distinguishes states and
+    /// may be sent (RFC 9110, sections 8.8.2.1 and 8.8.2.2); the file system's clock lags behind the system clock by
+    /// some milliseconds.
     pub(crate) fn modified(mut self, seconds: i64) -> Self {
         let modified = UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         let over = SystemTime::now().duration_since(modified).is_ok_and(|age| age >= Duration::from_secs(2));
@@ -60,7 +62,7 @@ impl Validators {
         self
     }
 
-    /// Each coding of it is a state of its own (RFC 9110, section 8.8.3.3).
+    /// Adds the coding: each coding of a representation is a state of its own (RFC 9110, section 8.8.3.3).
     pub(crate) fn coded(mut self, coding: Option<Coding>) -> Self {
         if let Some(coding) = coding {
             self.etag = format!("{}-{}\"", self.etag.trim_end_matches('"'), coding.name());
@@ -68,7 +70,7 @@ impl Validators {
         self
     }
 
-    /// As they are sent.
+    /// Adds the validators to an answer.
     pub(crate) fn put(&self, answer: Answer) -> Answer {
         let answer = answer.with(ETAG, &self.etag);
         match self.modified {
@@ -98,8 +100,8 @@ impl Validators {
         }
     }
 
-    /// Whether a field names this state, compared weakly or strongly (section 8.8.3.2); nothing where there is no such
-    /// field. Ours have no commas in them, and are not part of any other.
+    /// Returns whether a field names this state, compared weakly or strongly (section 8.8.3.2), or `None` if there is
+    /// no such field. The tags made here contain no commas, and none is part of another.
     fn is_among(&self, fields: &HeaderMap, name: HeaderName, weakly: bool) -> Option<bool> {
         let values = fields.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
         let mut tags = values.flat_map(|value| value.split(',')).map(str::trim).peekable();
@@ -110,17 +112,17 @@ impl Validators {
         }))
     }
 
-    /// Whether a `Range` field counts: it does not where `If-Range` names another state (section 13.1.5).
+    /// Returns whether a `Range` field counts: it does not if `If-Range` names another state (section 13.1.5).
     pub(crate) fn range_counts(&self, fields: &HeaderMap) -> bool {
         let Some(state) = fields.get(IF_RANGE) else { return true };
         state.as_bytes() == self.etag.as_bytes() || self.modified.is_some() && self.modified == date(fields, IF_RANGE)
     }
 
-    /// The answer to a `GET` or `HEAD` that would be `whole`, but for the request's conditions and its range.
+    /// Answers a `GET` or `HEAD`: applies the request's conditions and range to the answer `whole`.
     pub(crate) fn answer(&self, head: &Head, whole: Answer) -> Answer {
         match self.condition(&head.method, &head.fields) {
             Condition::Failed => failed(),
-            // What a cache has to know, and no more (section 15.4.5).
+            // Only fields that a cache has to know (section 15.4.5).
             Condition::NotModified => {
                 let mut answer = Answer::new(StatusCode::NOT_MODIFIED).with(ETAG, &self.etag);
                 for known in [CACHE_CONTROL, VARY] {
@@ -129,16 +131,16 @@ impl Validators {
                 answer
             }
             Condition::Go => {
-                // Of a HEAD, a range means nothing (section 14.2).
+                // A range has no meaning in a HEAD request (section 14.2).
                 let counts = head.method == Method::GET && self.range_counts(&head.fields);
                 let range = head.fields.get(RANGE).and_then(|value| value.to_str().ok()).filter(|_| counts);
                 let mut answer = self.put(whole).in_part(range);
                 if answer.status == StatusCode::PARTIAL_CONTENT && head.fields.contains_key(IF_RANGE) {
-                    // The client has the rest of it, and these (section 15.3.7).
+                    // The client has the rest of the representation, and these fields (section 15.3.7).
                     for known in [LAST_MODIFIED, REPR_DIGEST, DIGEST] {
                         answer.fields.remove(known);
                     }
-                    // That of several parts says how they are told apart.
+                    // For several parts, this field contains their boundary and stays.
                     if answer.fields.contains_key(CONTENT_RANGE) {
                         answer.fields.remove(CONTENT_TYPE);
                     }
@@ -153,7 +155,7 @@ fn date(fields: &HeaderMap, name: HeaderName) -> Option<SystemTime> {
     httpdate::parse_http_date(fields.get(name)?.to_str().ok()?).ok()
 }
 
-/// 412.
+/// Returns a 412 answer.
 pub(crate) fn failed() -> Answer {
     Answer::say(StatusCode::PRECONDITION_FAILED, "it is not what it was")
 }

@@ -1,4 +1,4 @@
-//! One client that has a thread of its own: its requests, one after the other.
+//! A client with a thread of its own: reads its requests and answers them in order.
 
 use crate::answer::{Answer, Piece};
 use crate::client::Activity;
@@ -20,23 +20,23 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use thalweg_transfer::{Incoming, Outward, Receiver, Sender, Stored, cached_bytes};
 
-/// A client's requests.
+/// The requests of one client.
 pub(crate) struct Connection<'a> {
     wire: Wire,
     site: &'a Site,
     ways: Ways,
     counters: &'a Counters,
-    /// How long the client may send nothing.
+    /// Time after which a client that sends nothing is disconnected.
     timeout: Duration,
-    /// Told what goes on.
+    /// Called with each change of activity.
     note: &'a dyn Fn(Activity),
-    /// Bytes that came and were not looked at yet.
+    /// Bytes that arrived and were not parsed yet.
     ahead: Vec<u8>,
     sender: Sender,
     receiver: Receiver,
 }
 
-/// What happens to the connection.
+/// The next step of the connection.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Request,
@@ -56,8 +56,8 @@ impl<'a> Connection<'a> {
         Self { wire, site, ways, counters, timeout, note, ahead: Vec::new(), sender, receiver }
     }
 
-    /// Goes on with what another thread began, and answers requests until the client goes, or has to, or asks for
-    /// something that needs no thread: that is begun, and to be gone on with elsewhere.
+    /// Continues what another thread began, then answers requests until the client closes or has to be disconnected
+    /// (`None`), or asks for something that needs no thread: the returned handoff is for an event loop to continue.
     pub(crate) fn serve(mut self, begun: Handoff) -> io::Result<Option<Handoff>> {
         self.ahead = begun.ahead;
         let begun_with_nothing = begun.answer.is_none();
@@ -95,8 +95,8 @@ impl<'a> Connection<'a> {
         Ok(None)
     }
 
-    /// Whether no request is here, and it is an event loop that waits for one: only there half a record of TLS costs
-    /// nothing.
+    /// Returns whether no complete request is here and an event loop should wait for the next one: only there an
+    /// incomplete TLS record costs nothing.
     fn waits_elsewhere(&self) -> bool {
         self.wire.by_kernel() && matches!(head::parse(&self.ahead), Ok(None))
     }
@@ -109,7 +109,7 @@ impl<'a> Connection<'a> {
         Ok(next)
     }
 
-    /// The next request; nothing when the client has gone, or has nothing to ask.
+    /// Returns the next request, or `None` if the client has gone or has nothing to ask.
     fn head(&mut self) -> io::Result<Option<Result<Head, head::Refused>>> {
         let head_time = HEAD_TIME.min(self.timeout);
         let mut until = Instant::now() + if self.ahead.is_empty() { self.timeout } else { head_time };
@@ -128,7 +128,7 @@ impl<'a> Connection<'a> {
                 Ok(0) => break None,
                 Ok(read) => {
                     if self.ahead.is_empty() {
-                        // The rest has to come soon.
+                        // The rest of the head has to arrive soon.
                         until = Instant::now() + head_time;
                     }
                     self.ahead.extend_from_slice(&buffer[..read]);
@@ -137,7 +137,7 @@ impl<'a> Connection<'a> {
                 Err(error) if error.kind() == io::ErrorKind::TimedOut && !self.ahead.is_empty() => {
                     break Some(Err((StatusCode::REQUEST_TIMEOUT, "the request's head took too long")));
                 }
-                // Nothing asked for in a long time, or it has gone.
+                // No request for a long time, or the client has gone.
                 Err(_) => break None,
             }
         };
@@ -179,7 +179,7 @@ impl<'a> Connection<'a> {
             }
             Ok(Err(answer)) => self.send(answer.closing(), Some(head)),
             Err(error) => {
-                // From now on another connection may go on with it.
+                // Unlocks the file: another connection may resume the upload from here on.
                 drop(upload);
                 tracing::info!("an upload of {} broke off: {error}", head.path);
                 Ok(Next::Close)
@@ -187,7 +187,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends an answer, to a request or to something that is none.
+    /// Sends an answer, to a request or to bytes that are no valid request.
     fn send(&mut self, answer: Answer, to: Option<&Head>) -> io::Result<Next> {
         self.send_rest(Outgoing::new(answer, to))
     }
@@ -207,7 +207,7 @@ impl<'a> Connection<'a> {
         Ok(if answer.keep { Next::Request } else { Next::Close })
     }
 
-    /// The first piece as it is, all behind it coded.
+    /// Sends the first piece as it is and all others coded.
     fn send_coded(&mut self, coding: Coding, mut pieces: VecDeque<Piece>) -> io::Result<()> {
         if let Some(Piece::Bytes(head)) = pieces.pop_front() {
             self.wire.send(&head, true)?;
@@ -245,13 +245,13 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// The way for some bytes: what the page cache holds goes out of it, the rest passes it by.
+    /// Returns the method for some bytes: cached bytes are sent from the page cache, others bypass it.
     fn way(&self, file: &Stored, piece: &Range<u64>) -> Outward {
         let length = piece.end - piece.start;
         if self.ways.cached == self.ways.uncached || length < SMALL {
             return self.ways.cached;
         }
-        // A kernel without `cachestat` does not say: then it is as if it were there.
+        // A kernel without `cachestat` cannot tell; the bytes are then treated as cached.
         match cached_bytes(file.file(), piece) {
             Ok(cached) if cached < length / 2 && Sender::can_send(self.ways.uncached, file) => self.ways.uncached,
             _ => self.ways.cached,
@@ -267,12 +267,12 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// What comes in is sent in chunks (RFC 9112, section 7.1).
+/// Sends all bytes written to it in chunks (RFC 9112, section 7.1).
 struct Chunks<'a, 'b> {
     connection: &'a mut Connection<'b>,
-    /// Of the next one.
+    /// Bytes of the next chunk.
     bytes: Vec<u8>,
-    /// The last one was not sent: whoever codes tries to end what it began.
+    /// True if the last chunk was not sent. An encoder tries to finish its output even then.
     broken: bool,
 }
 
@@ -318,9 +318,9 @@ impl Write for Chunks<'_, '_> {
     }
 }
 
-/// Bytes for which it is decided at once how they are sent.
+/// Number of bytes for which the method is chosen at once.
 const PIECE: u64 = 32 << 20;
-/// Bytes that are read, and then encrypted or coded, at a time.
+/// Number of bytes read, then encrypted or coded, at a time.
 const CHUNK: usize = 64 << 10;
-/// Bytes that are not worth the question.
+/// Range length, in bytes, below which the page cache is not queried.
 const SMALL: u64 = 64 << 10;

@@ -1,28 +1,28 @@
-//! What the loops and threads of a server share: how bytes move, and what was done so far.
+//! Transfer methods and counters, shared by the loops and threads of a server.
 
 use std::sync::atomic::AtomicU64;
 use thalweg_transfer::{Inward, Outward};
 
-/// How bytes move.
+/// Methods by which bytes are moved.
 #[derive(Debug, Clone, Copy)]
 pub struct Ways {
-    /// What is in the page cache.
+    /// Method for bytes in the page cache.
     pub cached: Outward,
-    /// What is not.
+    /// Method for bytes that are not in the page cache.
     pub uncached: Outward,
-    /// What comes in.
+    /// Method for bytes of uploads.
     pub inward: Inward,
 }
 
-/// What was done so far.
+/// Counters of the work done so far.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Clients that connected.
+    /// Number of clients that connected.
     pub connections: AtomicU64,
-    /// Requests answered, refused ones included.
+    /// Number of requests answered, refused ones included.
     pub requests: AtomicU64,
-    /// Bytes of files sent.
+    /// Number of bytes of files sent.
     pub sent: AtomicU64,
-    /// Bytes of files received.
+    /// Number of bytes of files received.
     pub received: AtomicU64,
 }

@@ -1,10 +1,9 @@
-//! Clients that one thread answers, whichever of them can be read from or written to: those that ask for files that are
-//! in the page cache.
+//! An event loop: one thread that serves all clients that ask for files in the page cache.
 //!
-//! A system call that sends a megabyte is short beside what it costs to put a thread to sleep until the next one fits,
-//! and to wake it in its turn; with hundreds of clients the order in which threads are woken is what a client waits
-//! for. What has to be waited for otherwise (a disk, TLS, the bytes of an upload, a listing) has no place here: its
-//! client is handed over to a thread of its own, until it asks for something else.
+//! A system call that sends a megabyte is short compared with the cost of putting a thread to sleep until the next one
+//! fits and of waking it in its turn; with hundreds of clients the order in which threads are woken determines how long
+//! a client waits. Work that has to wait for something else (a disk, TLS, the bytes of an upload, a listing) does not
+//! belong here: such a client is handed over to a thread of its own until it asks for something else.
 
 use crate::answer::{Answer, Piece};
 use crate::client::{Activity, Client, Clients};
@@ -29,76 +28,76 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thalweg_transfer::{Outward, Sender, seems_cached};
 
-/// One thread's clients.
+/// The clients of one thread.
 #[derive(Debug)]
 pub(crate) struct EventLoop {
     epoll: OwnedFd,
-    /// Readable when it is over.
+    /// Becomes readable when the loop has to end.
     stop: OwnedFd,
     stopped: AtomicBool,
-    /// Those that connected and were not looked at yet.
+    /// Clients that were added and not looked at yet.
     coming: Mutex<Vec<(u64, Arc<Client>, Handoff)>>,
     clients: AtomicUsize,
 }
 
-/// What the clients of all loops have in common.
+/// State that all loops share.
 pub(crate) struct Common<'a> {
     pub(crate) site: &'a Site,
     pub(crate) counters: &'a Counters,
     pub(crate) clients: &'a Clients,
-    /// How long a client may send and take nothing.
+    /// Time after which a client that moves no bytes is disconnected.
     pub(crate) timeout: Duration,
-    /// How what is in the page cache is sent.
+    /// Method by which bytes in the page cache are sent.
     pub(crate) way: Outward,
-    /// Takes a client that needs a thread of its own.
+    /// Receives a client that needs a thread of its own.
     pub(crate) hand_over: &'a dyn Fn(u64, Arc<Client>, Handoff),
 }
 
 #[derive(Debug)]
 struct Served {
     client: Arc<Client>,
-    /// Bytes that came and were not looked at yet.
+    /// Bytes that arrived and were not parsed yet.
     ahead: Vec<u8>,
-    /// Whether there may be more of them in the socket. Where there are none, epoll tells of the next.
+    /// True if the socket may hold more bytes. If false, epoll reports the next ones.
     readable: bool,
-    /// Whether it sends no more: epoll does not say so again.
+    /// True if the client sends no more: epoll does not report that again.
     ends: bool,
     state: State,
-    /// When it has to have done something, unless it is being answered: how much of that it takes is
+    /// Deadline for the client's next step, unless it is being answered: the progress of answers is
     /// [watched](Clients::watch).
     until: Instant,
-    /// Whether it waits for a turn.
+    /// True if the client is in the queue for a turn.
     queued: bool,
 }
 
 #[derive(Debug)]
 enum State {
-    /// A request comes in.
+    /// A request is awaited.
     Ask,
-    /// An answer goes out.
+    /// An answer is being sent.
     Answer(Sending),
-    /// Nothing more will be sent; what it still sends is thrown away until it closes, too (RFC 9112, section 9.6).
+    /// All was sent; bytes that still arrive are discarded until the client closes, too (RFC 9112, section 9.6).
     Leave,
 }
 
 #[derive(Debug)]
 struct Sending {
     answer: Outgoing,
-    /// Bytes sent of the piece in front, where that is in memory.
+    /// Number of bytes sent of the first piece, if that piece is in memory.
     sent: usize,
-    /// Whether the socket is told to send full packets only (`TCP_CORK`, tcp(7)).
+    /// True if the socket sends only full packets (`TCP_CORK`, tcp(7)).
     corked: bool,
-    /// Whether the socket did not take all that it was last given.
+    /// True if the socket did not accept all of the last bytes.
     full: bool,
 }
 
-/// How a turn ended.
+/// Result of a turn.
 enum Turn {
-    /// Something has to happen first.
+    /// The client waits for an event of its socket or for its deadline.
     Wait,
-    /// It could go on, and others have a turn first.
+    /// The client could continue; others get a turn first.
     Again,
-    /// Another thread has to go on.
+    /// Another thread has to continue.
     HandOver,
     Gone,
 }
@@ -117,15 +116,15 @@ impl EventLoop {
         })
     }
 
-    /// How many clients it has.
+    /// Returns the number of clients.
     pub(crate) fn clients(&self) -> usize {
         self.clients.load(Ordering::Relaxed)
     }
 
-    /// Gives it one more.
+    /// Adds a client.
     pub(crate) fn take(&self, number: u64, client: Arc<Client>, begun: Handoff) -> io::Result<()> {
         client.socket.set_nonblocking(true)?;
-        // The loop is woken at once, since it can be written to, and finds it when it is let in here.
+        // The loop wakes at once, since the socket is writable, and finds the client as soon as it gets this lock.
         let mut coming = self.coming();
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(&self.epoll, &client.socket, epoll::EventData::new_u64(number), both)?;
@@ -134,7 +133,7 @@ impl EventLoop {
         Ok(())
     }
 
-    /// Ends it. Clients that are still there are gone then.
+    /// Stops the loop. Clients that are still connected are removed.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
@@ -169,7 +168,7 @@ impl EventLoop {
                 visitor.ends |= flags.intersects(ENDS);
                 visitor.queue(number, &mut ready);
             }
-            // Those who had a turn already come behind those who wait for one.
+            // Clients that already had a turn are queued after those that wait for one.
             ready.rotate_left(again);
             for _ in 0..ready.len() {
                 let Some(number) = ready.pop_front() else { break };
@@ -199,7 +198,7 @@ impl EventLoop {
     ) {
         let Some(visitor) = visitors.get_mut(&number) else { return };
         visitor.queued = false;
-        // A mistake in here that one client finds costs no other its connection.
+        // A panic caused by one client must not cost the others their connections.
         let turn = catch_unwind(AssertUnwindSafe(|| visitor.turn(common, sender)));
         let turn = turn.unwrap_or_else(|_| Err(io::Error::other("a panic")));
         match turn {
@@ -207,15 +206,15 @@ impl EventLoop {
             Ok(Turn::Again) => return visitor.queue(number, ready),
             Ok(Turn::HandOver | Turn::Gone) => {}
             Err(ref error) => {
-                // Told to the client where that is possible, and of no interest to anybody else.
+                // The client is informed where that is possible; no one else needs to know.
                 tracing::debug!("a client is gone: {error}");
-                // What it does not take is not kept for it either: the connection is reset.
+                // Bytes that the client does not read are not kept for it either: the connection is reset.
                 let _ = SockRef::from(&visitor.client.socket).set_linger(Some(Duration::ZERO));
             }
         }
         let Some(Served { client, ahead, state, .. }) = visitors.remove(&number) else { return };
         self.clients.fetch_sub(1, Ordering::Relaxed);
-        // A socket that is closed leaves by itself.
+        // A socket that is closed leaves the epoll set by itself.
         let _ = epoll::delete(&self.epoll, &client.socket);
         match turn {
             Ok(Turn::HandOver) => {
@@ -249,7 +248,7 @@ impl Served {
         }
     }
 
-    /// Does what can be done now, and not too much of it.
+    /// Does what can be done now, up to the limit of one turn.
     fn turn(&mut self, common: &Common<'_>, sender: &mut Sender) -> io::Result<Turn> {
         for _ in 0..STEPS {
             let now = Instant::now();
@@ -272,7 +271,7 @@ impl Served {
                             Came::Nothing => return Ok(Turn::Wait),
                             Came::End => return Ok(self.goes()),
                             Came::Else => return Ok(Turn::HandOver),
-                            // The rest has to come soon.
+                            // The rest of the head has to arrive soon.
                             Came::Some if began => self.until = now + HEAD_TIME.min(common.timeout),
                             Came::Some => {}
                         }
@@ -290,7 +289,7 @@ impl Served {
                         common.counters.requests.fetch_add(1, Ordering::Relaxed);
                         common.clients.note(&self.client, Activity::Rest);
                         self.answered(keep, common.timeout, now);
-                        // Who asks again at once does not do so in front of all others.
+                        // A client that asks again at once does not get its turn before all others.
                         return Ok(if self.ahead.is_empty() && !self.readable { Turn::Wait } else { Turn::Again });
                     }
                     match going.send_some(&self.client, common, sender)? {
@@ -326,7 +325,7 @@ impl Served {
             self.state = State::Ask;
             self.until = now + if self.ahead.is_empty() { timeout } else { HEAD_TIME.min(timeout) };
         } else {
-            // One that has gone is found out when it is read from.
+            // If the client has gone, the next read finds out.
             self.client.say_goodbye();
             self.state = State::Leave;
             self.until = now + LINGER.min(timeout);
@@ -337,7 +336,7 @@ impl Served {
         matches!(self.state, State::Answer(_))
     }
 
-    /// Its time is over: what its next turn finds.
+    /// Prepares the next turn of a client whose deadline has passed.
     fn is_late(&mut self) {
         self.readable = true;
         match self.state {
@@ -345,7 +344,7 @@ impl Served {
                 let late = Answer::say(StatusCode::REQUEST_TIMEOUT, "the request's head took too long");
                 self.answer(Outgoing::new(late, None));
             }
-            // It has gone then.
+            // The next read finds the socket closed.
             State::Ask => {
                 self.client.say_goodbye();
                 let _ = self.client.socket.shutdown(Shutdown::Both);
@@ -354,19 +353,20 @@ impl Served {
         }
     }
 
-    /// It sends no more. One that is to be told goodbye is, by a thread that can wait until all before it was taken.
+    /// Handles a client that sends no more. A client that has to receive a TLS `close_notify` is handed to a thread
+    /// that can wait until everything before it was accepted.
     fn goes(&self) -> Turn {
         if self.client.tls.get().is_some() { Turn::HandOver } else { Turn::Gone }
     }
 
-    /// Takes in what it sent.
+    /// Reads the bytes that the client sent.
     fn read(&mut self) -> io::Result<Came> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         while self.readable {
             match recv(&self.client.socket, &mut buffer, RecvFlags::empty()) {
                 Ok(((read, rest), _)) => {
-                    // Fewer than there is room for are all there are (epoll(7), question 9), except that records of TLS
-                    // come one by one.
+                    // Fewer bytes than fit into the buffer are all there are (epoll(7), question 9), except that TLS
+                    // records come one by one.
                     self.readable = self.ends || rest.is_empty() || self.client.tls.get().is_some();
                     self.ahead.extend_from_slice(read);
                     return Ok(if read.is_empty() { Came::End } else { Came::Some });
@@ -381,26 +381,26 @@ impl Served {
     }
 }
 
-/// What a client sent.
+/// Result of reading from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Came {
     Some,
-    /// None are here now.
+    /// No bytes are available now.
     Nothing,
-    /// It sends no more.
+    /// The client sends no more.
     End,
-    /// Something that is no data, which TLS has to answer. That may have to be waited for.
+    /// A TLS record that carries no data and has to be answered, which may have to wait.
     Else,
 }
 
-/// What became of an answer's next bytes.
+/// Result of sending the next bytes of an answer.
 enum Sent {
     Some,
-    /// As many as one client gets in a turn.
+    /// Bytes were sent, as many as one client gets in a turn.
     Enough,
-    /// None: the socket takes no more now.
+    /// No bytes were sent: the socket accepts no more now.
     Full,
-    /// None: the disk would have to be waited for, or new keys.
+    /// No bytes were sent: the disk, or new keys, would have to be waited for.
     Elsewhere,
 }
 
@@ -409,7 +409,7 @@ impl Sending {
         self.answer.pieces.is_empty()
     }
 
-    /// Sends some of it, and takes it off.
+    /// Sends some bytes of the answer and removes them from it.
     fn send_some(&mut self, client: &Client, common: &Common<'_>, sender: &mut Sender) -> io::Result<Sent> {
         if client.tls().is_some_and(|tls| tls.is_worn()) {
             return Ok(Sent::Elsewhere);
@@ -437,12 +437,12 @@ impl Sending {
                 }
                 let small = turn.end - turn.start <= SMALL;
                 if !self.corked && (more || !small) {
-                    // Only full packets, until all of it is on its way.
+                    // Sends full packets only, until the whole answer was handed to the kernel.
                     SockRef::from(&client.socket).set_tcp_cork(true)?;
                     self.corked = true;
                 }
-                // `splice` fetches what a socket that is not full may take; `sendfile` asks how much that is, in one
-                // system call.
+                // `splice` fetches as much as a socket that is not full may accept; `sendfile` finds out how much that
+                // is, in one system call.
                 let way = if self.full || small { Outward::Sendfile } else { common.way };
                 match sender.send_some(way, file, range, turn.end - turn.start, client.socket.as_fd()) {
                     Ok(()) => self.full = range.start < turn.end,
@@ -468,7 +468,7 @@ impl Sending {
         if std::mem::take(&mut self.corked) { SockRef::from(&client.socket).set_tcp_cork(false) } else { Ok(()) }
     }
 
-    /// What is not sent yet.
+    /// Returns the part that is not sent yet.
     fn rest(mut self) -> Outgoing {
         if let Some(Piece::Bytes(bytes)) = self.answer.pieces.front_mut() {
             bytes.drain(..self.sent);
@@ -477,13 +477,13 @@ impl Sending {
     }
 }
 
-/// A client that sends no more, or that has gone.
+/// Events of a client that sends no more or has gone.
 const ENDS: epoll::EventFlags = epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
-/// No client has this number.
+/// Event number of the stop descriptor; no client has it.
 const STOP: u64 = u64::MAX;
-/// How often clients that do nothing are looked for.
+/// Interval at which clients past their deadline are looked for.
 const SWEEP: Duration = Duration::from_millis(250);
-/// What one client gets done before others have their turn: a request that came in pieces, an answer out of many.
+/// Number of steps of one client before others get their turn, for requests in pieces and answers of many pieces.
 const STEPS: u32 = 64;
-/// Bytes that are not worth system calls more than one.
+/// Range length, in bytes, up to which one plain system call is best.
 const SMALL: u64 = 128 << 10;

@@ -11,16 +11,16 @@ use thalweg_store::{EventStatus, Run, StoreError};
 use thalweg_transfer::Stored;
 use thalweg_wire::{EventId, HEADER_LEN, SourceId, record_len};
 
-/// Some of a run's events.
+/// A range of a run's events.
 #[derive(Debug)]
 pub(crate) struct Selection {
     pub(crate) first: u64,
     pub(crate) last: u64,
-    /// Of these sources; of all where it is empty.
+    /// Sources whose fragments are selected; all if empty.
     pub(crate) sources: Vec<SourceId>,
 }
 
-/// Why events cannot be had.
+/// Reason why events cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum EventsError {
     #[error("the run has no source {0}")]
@@ -33,7 +33,7 @@ pub(crate) enum EventsError {
     Open(#[from] std::io::Error),
 }
 
-/// What is where in the content.
+/// Event of the content, with the positions of its records.
 #[derive(Debug, Serialize)]
 pub(crate) struct Described {
     event: u64,
@@ -45,16 +45,16 @@ pub(crate) struct Described {
 struct DescribedFragment {
     source: String,
     name: String,
-    /// Of its record, in bytes from the beginning.
+    /// Offset of the record in the content, in bytes.
     offset: u64,
-    /// Of its payload.
+    /// Length of the payload in bytes.
     length: u32,
-    /// The flags that are set, by their names.
+    /// Names of the flags that are set.
     status: Vec<String>,
 }
 
 impl Selection {
-    /// Events `first` to `last` of the sources with these names or ids.
+    /// Selects events `first` to `last` of the sources with these names or ids.
     pub(crate) fn new(run: &Run, first: u64, last: u64, sources: &[String]) -> Result<Self, EventsError> {
         let known = &run.info().sources;
         let find = |name: &String| {
@@ -65,8 +65,8 @@ impl Selection {
         Ok(Self { first, last, sources })
     }
 
-    /// Their records, in the files that they are in, and a number that others would not have: a checksum of their
-    /// headers, which hold the payloads' checksums.
+    /// Returns the records as ranges of the files that hold them, and a number that identifies them: a checksum of
+    /// their headers, which contain the payloads' checksums.
     pub(crate) fn content(&self, run: &Run) -> Result<(Content, u64), EventsError> {
         let mut files: HashMap<PathBuf, Arc<Stored>> = HashMap::new();
         let mut content = Content::default();
@@ -90,7 +90,7 @@ impl Selection {
         Ok((content, state.finalize()))
     }
 
-    /// What is where in [`content`](Self::content).
+    /// Returns the positions of all records in [`content`](Self::content).
     pub(crate) fn described(&self, run: &Run) -> Result<Vec<Described>, EventsError> {
         let names: HashMap<SourceId, &str> = run.info().sources.iter().map(|s| (s.id, s.name.as_str())).collect();
         let mut described = Vec::new();
@@ -134,5 +134,5 @@ impl Selection {
     }
 }
 
-/// Records that are not side by side in the file, in one answer: what an answer takes in memory is bounded.
+/// Maximum number of records in one answer that are not adjacent in a file; bounds the memory that an answer takes.
 const MOST: usize = 200_000;

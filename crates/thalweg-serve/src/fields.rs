@@ -1,8 +1,8 @@
-//! Header fields that the library has no names for.
+//! Header field names that the `http` crate lacks.
 
 use http::HeaderName;
 
-/// RFC 9530.
+/// `Repr-Digest` (RFC 9530).
 pub(crate) const REPR_DIGEST: HeaderName = HeaderName::from_static("repr-digest");
-/// RFC 3230.
+/// `Digest` (RFC 3230).
 pub(crate) const DIGEST: HeaderName = HeaderName::from_static("digest");

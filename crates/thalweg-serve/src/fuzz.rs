@@ -1,4 +1,4 @@
-//! What holds of every request, whatever bytes it is made of: called by the fuzz target `serve_request`.
+//! Invariants of every request, checked by the fuzz target `serve_request`.
 
 use crate::condition::Validators;
 use crate::head::{self, Body};
@@ -8,23 +8,23 @@ use crate::tree::Name;
 use crate::upload;
 use std::path::Component;
 
-/// Reads the bytes as the server would, and panics where something does not hold.
+/// Parses the bytes as the server would, and panics if an invariant is violated.
 #[doc(hidden)]
 pub fn request(bytes: &[u8]) {
     let Ok(Some((head, length))) = head::parse(bytes) else { return };
-    // Where a head ends does not depend on what follows, nor on how it comes in.
+    // The end of a head does not depend on the bytes after it, nor on how it arrives.
     assert!(length <= bytes.len());
     assert_eq!(head::parse(&bytes[..length]).ok().flatten().map(|(_, length)| length), Some(length));
     let half = head::parse(&bytes[..length / 2]);
     assert!(matches!(half, Ok(None)), "half a request was taken for one, or refused");
     assert!(head.body != Body::Chunks || head.version > 0);
-    // What it names lies beneath the root.
+    // A parsed name lies beneath the root.
     assert!(head.path.starts_with('/'));
     if let Ok(Name::Entry(path, _) | Name::Runs(path) | Name::Events(path, ..)) = Name::parse(&head.path) {
         assert!(path.components().all(|part| matches!(part, Component::Normal(_))), "{}", path.display());
     }
     parameter(&head.query, "source").for_each(drop);
-    // Whatever the conditions are, there is one answer to them.
+    // Every combination of conditions has an answer.
     for validators in [Validators::new("a"), Validators::new("a").modified(784_111_777)] {
         validators.condition(&head.method, &head.fields);
         validators.range_counts(&head.fields);

@@ -1,4 +1,4 @@
-//! The head of a request: its line and its header fields.
+//! The head of a request: request line and header fields.
 
 use http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, CONTENT_RANGE, EXPECT, HOST, IF_MODIFIED_SINCE, IF_RANGE,
@@ -6,40 +6,40 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
-/// Bytes that a head may have.
+/// Maximum length of a head, in bytes.
 pub(crate) const MOST_BYTES: usize = 16 << 10;
-/// Header fields that it may have.
+/// Maximum number of header fields.
 const MOST_FIELDS: usize = 64;
 
 /// A request without its body.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) method: Method,
-    /// As it was sent, without the query, and without scheme and authority.
+    /// Path as it was sent, without query, scheme and authority.
     pub(crate) path: String,
     pub(crate) query: String,
     pub(crate) fields: HeaderMap,
-    /// What the client will send behind it.
+    /// Body that follows the head.
     pub(crate) body: Body,
-    /// Whether the client wants to go on with this connection.
+    /// True if the client wants to keep the connection.
     pub(crate) keep: bool,
     /// Minor version of HTTP/1.
     pub(crate) version: u8,
 }
 
-/// How long a request's body is.
+/// Length of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// Bytes; 0 for none.
+    /// Length in bytes; 0 if there is no body.
     Length(u64),
-    /// Nobody knows: it comes in chunks.
+    /// Unknown length: the body comes in chunks.
     Chunks,
 }
 
-/// A head that is refused, with the status that says why and a sentence.
+/// Status and sentence with which a malformed head is refused.
 pub(crate) type Refused = (StatusCode, &'static str);
 
-/// Reads a head from the beginning of `bytes`: it, and how long it is; nothing while its end has not come.
+/// Parses a head from the beginning of `bytes`. Returns it and its length in bytes, or `None` if it is incomplete.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refused> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
@@ -88,10 +88,10 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refused> {
     Ok(Some((Head { method, path, query, fields: map, body, keep, version }, length)))
 }
 
-/// A head of HTTP/1.2 to 1.9, if it is one, as HTTP/1.1 (RFC 9110, section 2.5).
+/// Returns a head of HTTP/1.2 to 1.9 as HTTP/1.1 (RFC 9110, section 2.5), or `None` if it is no such head.
 fn with_known_version(bytes: &[u8]) -> Option<Vec<u8>> {
     let begin = bytes.iter().position(|byte| !b"\r\n".contains(byte))?;
-    // The line may not have come to its end.
+    // The line may still be incomplete.
     let end = bytes[begin..].iter().position(|byte| *byte == b'\r').map_or(bytes.len(), |length| begin + length);
     let minor = end.checked_sub(1).filter(|at| matches!(bytes[*at], b'2'..=b'9'))?;
     bytes[begin..minor].ends_with(b" HTTP/1.").then(|| {
@@ -101,14 +101,14 @@ fn with_known_version(bytes: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Whether a version stands where it should: behind method and target.
+/// Returns whether a version stands in its place, after method and target.
 fn names_version(bytes: &[u8]) -> bool {
     let mut words = bytes.split(|byte| *byte == b' ');
     words.nth(2).is_some_and(|word| word.starts_with(b"HTTP/"))
 }
 
-/// Path and query of a request's target (RFC 9112, section 3.2): in origin form, or absolute as through a proxy; of the
-/// server as a whole for `OPTIONS *`.
+/// Returns path and query of a request's target (RFC 9112, section 3.2): in origin form, in absolute form as through a
+/// proxy, or `*` for the server as a whole (`OPTIONS *`).
 fn target(target: &str, method: &Method) -> Result<(String, String), Refused> {
     let refused = (BAD, "the request's target is not a path");
     let origin = match target.split_once("://") {
@@ -131,7 +131,8 @@ fn target(target: &str, method: &Method) -> Result<(String, String), Refused> {
     Ok((path.to_owned(), query.to_owned()))
 }
 
-/// `host` or `host:port` (RFC 3986, section 3.2.2). Which one does not matter: this server answers for all of them.
+/// Returns whether a text has the form `host` or `host:port` (RFC 3986, section 3.2.2). This server answers for any
+/// host.
 fn is_host(text: &str) -> bool {
     let authority: Result<http::uri::Authority, _> = text.parse();
     authority.is_ok_and(|authority| {
@@ -141,8 +142,8 @@ fn is_host(text: &str) -> bool {
     })
 }
 
-/// RFC 9112, section 6.3. What two readers could understand in two ways is refused: a proxy in front of us might be the
-/// other one.
+/// Returns the length of the body (RFC 9112, section 6.3). Ambiguous fields are refused: a proxy before this server
+/// might read them differently.
 fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refused> {
     let length = fields.get(CONTENT_LENGTH).map(|length| {
         let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
@@ -175,7 +176,7 @@ fn keeps(fields: &HeaderMap, version: u8) -> bool {
     if version == 0 { says("keep-alive") && !says("close") } else { !says("close") }
 }
 
-/// Fields that have one value. Of two, another reader might take the other (RFC 9110, section 5.3).
+/// Fields that may have only one value. Of two values, another reader might take the other (RFC 9110, section 5.3).
 const ONCE: [HeaderName; 9] = [
     AUTHORIZATION,
     CONTENT_LENGTH,

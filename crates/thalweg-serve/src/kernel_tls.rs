@@ -1,8 +1,8 @@
-//! TLS whose records the kernel makes: what is sent into such a socket, by `sendfile` as well, goes out encrypted, and
-//! what is read from it is in the clear (`CONFIG_TLS`, Linux's Documentation/networking/tls.rst).
+//! TLS with records encrypted and decrypted by the kernel (`CONFIG_TLS`).
 //!
-//! rustls shakes hands and gives the keys away. What a client sends that is no data (goodbyes, new keys) comes out of
-//! the kernel as it is, and `ktls-core` answers it.
+//! Bytes sent into such a socket, also by `sendfile`, leave encrypted, and bytes read from it are plaintext (Linux's
+//! Documentation/networking/tls.rst). rustls performs the handshake and hands over the keys. Records of a client that
+//! carry no data (`close_notify`, new keys) come out of the kernel as they are, and `ktls-core` answers them.
 
 use crate::socket::Socket;
 use ktls_core::{
@@ -18,16 +18,16 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// What is to be known of a connection whose keys the kernel has.
+/// State of a connection whose keys the kernel holds.
 pub(crate) struct KernelTls {
     context: Context<KernelConnection<ServerConnectionData>>,
     version: ProtocolVersion,
-    /// Records that may be sent with one key, and that were.
+    /// Number of records that may be sent with one key, and number sent.
     limit: u64,
     sent: u64,
 }
 
-/// Whether the kernel knows whatever may be agreed with a client; otherwise, why not.
+/// Checks that the kernel supports every cipher that a client may negotiate; returns the reason if it does not.
 pub(crate) fn probe() -> Result<(), String> {
     let absent = "the kernel has no TLS (CONFIG_TLS; `modprobe tls` where it is a module)";
     let both = Compatibilities::probe().map_err(|error| error.to_string())?.ok_or(absent)?;
@@ -37,12 +37,12 @@ pub(crate) fn probe() -> Result<(), String> {
 }
 
 impl KernelTls {
-    /// Whether a socket can be given keys: not when its client has said that it sends no more.
+    /// Returns whether a socket can be given keys: it cannot if its client has already announced that it sends no more.
     pub(crate) fn prepare(socket: &Socket) -> bool {
         setup_ulp(socket.stream()).inspect_err(|error| tracing::debug!("{error}")).is_ok()
     }
 
-    /// Shakes hands, and gives the keys to the socket, which is prepared.
+    /// Performs the handshake and gives the keys to the socket, which must be prepared.
     pub(crate) fn accept(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Self> {
         let connection = shake_hands(config, socket)?;
         let (secrets, connection) = connection.dangerous_into_kernel_connection().map_err(io::Error::other)?;
@@ -59,12 +59,12 @@ impl KernelTls {
         Ok(Self { context: Context::new(connection, None), version, limit, sent: 0 })
     }
 
-    /// Takes what is no data, and does what it asks for; the socket waits. The kernel says `EIO` to whoever reads data
-    /// when it comes next. Says whether the client will send more.
+    /// Receives a record that carries no data and does what it asks for; blocks on the socket. The kernel reports `EIO`
+    /// to a reader of data when such a record is next. Returns whether the client may send more.
     ///
     /// # Errors
-    /// What it is not to send, or new keys that a kernel before 6.14 cannot take: the client was told, and the
-    /// connection is over.
+    /// Fails on a record that the client must not send, and on new keys that a kernel before 6.14 cannot take: the
+    /// client was informed, and the connection is over.
     pub(crate) fn hear(&mut self, socket: impl AsFd) -> io::Result<bool> {
         self.context.handle_io_error(&socket, Errno::IO.into())?;
         if !self.context.buffer().unread().is_empty() {
@@ -73,21 +73,22 @@ impl KernelTls {
         Ok(!self.context.state().is_read_closed())
     }
 
-    /// Notes that bytes were sent, in one go.
+    /// Counts the records of one call that sent bytes.
     pub(crate) fn has_sent(&mut self, bytes: u64) {
-        // The last record before and the last one of these may be short.
+        // The last record of the previous call and the last one of this call may be short.
         self.sent = self.sent.saturating_add(bytes / RECORD + 2);
     }
 
-    /// Whether its key has encrypted half of what one key may (RFC 8446, section 5.5). Nobody counts in the kernel.
+    /// Returns whether the key has encrypted half of the records that one key may (RFC 8446, section 5.5). The kernel
+    /// does not count them.
     pub(crate) fn is_worn(&self) -> bool {
         self.sent >= self.limit / 2
     }
 
-    /// Agrees on new keys (RFC 8446, section 4.6.3). The socket waits.
+    /// Agrees on new keys (RFC 8446, section 4.6.3). Blocks on the socket.
     ///
     /// # Errors
-    /// With TLS 1.2, and a kernel before 6.14: the connection is over.
+    /// Fails with TLS 1.2 and with a kernel before 6.14: the connection is over.
     pub(crate) fn renew(&mut self, socket: impl AsFd) -> io::Result<()> {
         if self.version != ProtocolVersion::TLSv1_3 {
             self.context.shutdown(&socket);
@@ -98,9 +99,9 @@ impl KernelTls {
         Ok(())
     }
 
-    /// Says that nothing more will be sent (RFC 9112, section 9.8), behind all that was: a record that the kernel has
-    /// taken may be with it in part, and goes to waste where the socket is closed before. The socket waits, therefore.
-    /// A client that does not take it is gone.
+    /// Sends `close_notify` (RFC 9112, section 9.8) after all other data. The kernel may still hold part of a record it
+    /// has accepted, and that record is lost if the socket is closed before; therefore this blocks on the socket. A
+    /// client that does not read it is gone.
     pub(crate) fn say_goodbye(&mut self, socket: impl AsFd) {
         self.context.shutdown(&socket);
     }
@@ -112,19 +113,18 @@ impl fmt::Debug for KernelTls {
     }
 }
 
-/// Reads no further than the handshake goes: what comes behind it is the kernel's to decrypt.
+/// Performs the handshake and reads no further than its end: bytes after it are for the kernel to decrypt.
 fn shake_hands(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<UnbufferedServerConnection> {
     let mut connection = UnbufferedServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
     let (mut incoming, mut outgoing) = (Vec::new(), Vec::new());
-    // Of the record that comes in, whether its head is here.
+    // True if the head of the incoming record is here.
     let mut in_body = false;
     loop {
         let UnbufferedStatus { discard, state } = connection.process_tls_records(&mut incoming);
         match state {
             Err(error) => {
                 incoming.drain(..discard);
-                // What the client is to be told of it comes next, in one piece, and in front of another look at what
-                // came.
+                // The alert for the client comes next, in one piece, and before the received bytes are processed again.
                 if let Ok(ConnectionState::EncodeTlsData(record)) = connection.process_tls_records(&mut incoming).state
                 {
                     encode(record, &mut outgoing)?;
@@ -157,7 +157,7 @@ fn shake_hands(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Un
     }
 }
 
-/// Appends what is to be sent.
+/// Appends the encoded record to the bytes to send.
 fn encode(mut record: EncodeTlsData<'_, ServerConnectionData>, to: &mut Vec<u8>) -> io::Result<()> {
     let from = to.len();
     if let Err(EncodeError::InsufficientSize(InsufficientSizeError { required_size })) = record.encode(&mut []) {
@@ -166,7 +166,7 @@ fn encode(mut record: EncodeTlsData<'_, ServerConnectionData>, to: &mut Vec<u8>)
     record.encode(&mut to[from..]).map(drop).map_err(io::Error::other)
 }
 
-/// Bytes of data in a record, at most (RFC 8446, section 5.1).
+/// Maximum number of data bytes in a record (RFC 8446, section 5.1).
 const RECORD: u64 = 1 << 14;
-/// Bytes in front of a record; the last two are its length.
+/// Length of a record's header in bytes; its last two bytes are the length of the record.
 const HEAD: usize = 5;

@@ -1,37 +1,37 @@
 //! The data server: a directory of runs on the network, by HTTP/1.1.
 //!
-//! What it answers is told in `docs/data-server.md`. The head of a request is read by `httparse`; how bytes move is
-//! [`thalweg_transfer`]'s; what is between them is here: what a path means, which bytes are meant, who may have them,
-//! and files that come in.
+//! `docs/data-server.md` describes the answers. `httparse` parses the head of a request, and [`thalweg_transfer`] moves
+//! the bytes; this crate does the rest: it maps paths to files, selects byte ranges, checks permissions, and receives
+//! files.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `server` | The listener, the event loops that clients are given to, and a thread for each client that needs one |
-//! | `event_loop` | Clients that one thread answers, whichever of them can be read from or written to: those that ask for files that are in the page cache |
-//! | `connection` | One client that has a thread of its own: its requests, one after the other |
-//! | `socket` | A client's socket, which is waited for until a moment |
-//! | `tls` | A certificate and its key |
-//! | `kernel_tls` | TLS whose records the kernel makes: what is sent into such a socket, by `sendfile` as well, goes out encrypted, and what is read from it is in the clear (`CONFIG_TLS`, Linux's Documentation/networking/tls.rst) |
+//! | `server` | The listener, the event loops that serve clients, and a thread for each client that needs one |
+//! | `event_loop` | An event loop: one thread that serves all clients that ask for files in the page cache |
+//! | `connection` | A client with a thread of its own: reads its requests and answers them in order |
+//! | `socket` | A client's socket, with a deadline for reads |
+//! | `tls` | Certificate and private key of a server |
+//! | `kernel_tls` | TLS with records encrypted and decrypted by the kernel (`CONFIG_TLS`) |
 //! | `wire` | A connection's bytes, through the socket alone or through TLS in this program |
-//! | `head` | The head of a request: its line and its header fields |
-//! | `fields` | Header fields that the library has no names for |
-//! | `token` | Who may do what: bearer tokens (RFC 6750) for directories |
-//! | `site` | What each request is answered with |
+//! | `head` | The head of a request: request line and header fields |
+//! | `fields` | Header field names that the `http` crate lacks |
+//! | `token` | Permissions: bearer tokens (RFC 6750) for directories |
+//! | `site` | The answer to each request |
 //! | `tree` | The directory that is served, and nothing outside it |
-//! | `listing` | What there is, for people and for programs |
-//! | `range` | Which bytes a `Range` field asks for (RFC 9110, section 14.1.2 and 14.2) |
-//! | `condition` | Conditional requests (RFC 9110, section 13): whether the client has what it asks for, or asks for what is there no more |
+//! | `listing` | Listings of directories and runs, for people and for programs |
+//! | `range` | Byte ranges that a `Range` field asks for (RFC 9110, section 14.1.2 and 14.2) |
+//! | `condition` | Conditional requests (RFC 9110, section 13) |
 //! | `coding` | Compression, where a client asks for it (RFC 9110, section 12.5.3) |
-//! | `answer` | What is answered: a status, header fields, and bytes from memory or from files |
-//! | `outgoing` | An answer on its way: what of it is still to be sent |
-//! | `upload` | Files that come in: hidden until they are whole, on the disk, and what they should be |
+//! | `answer` | An answer: status, header fields, and bytes from memory or from files |
+//! | `outgoing` | An answer that is being sent |
+//! | `upload` | Uploads: files that stay hidden until they are complete, on disk and verified |
 //! | `events` | Events of a run, as the bytes of their records |
-//! | `client` | Those that are connected, and what is done about those that stay and do nothing |
-//! | `counters` | What the loops and threads of a server share: how bytes move, and what was done so far |
-//! | `limits` | How long clients may take |
-//! | `fuzz` | What holds of every request, whatever bytes it is made of: called by the fuzz target `serve_request` |
+//! | `client` | Connected clients, and the disconnection of those that stay idle or stall |
+//! | `counters` | Transfer methods and counters, shared by the loops and threads of a server |
+//! | `limits` | Time limits for clients |
+//! | `fuzz` | Invariants of every request, checked by the fuzz target `serve_request` |
 #![forbid(unsafe_code)]
 
 mod answer;

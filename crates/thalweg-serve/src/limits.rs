@@ -1,8 +1,8 @@
-//! How long clients may take.
+//! Time limits for clients.
 
 use std::time::Duration;
 
-/// How long a request's head may take from its first byte on, and a TLS handshake.
+/// Time limit of a request's head, from its first byte on, and of a TLS handshake.
 pub(crate) const HEAD_TIME: Duration = Duration::from_secs(10);
-/// How long what a refused client still sends is thrown away.
+/// Time during which bytes that a refused client still sends are discarded.
 pub(crate) const LINGER: Duration = Duration::from_secs(2);

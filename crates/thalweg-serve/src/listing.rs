@@ -1,4 +1,4 @@
-//! What there is, for people and for programs.
+//! Listings of directories and runs, for people and for programs.
 
 use http::HeaderMap;
 use http::header::ACCEPT;
@@ -14,24 +14,24 @@ use thalweg_text::{count, many, volume};
 
 use crate::tree::Tree;
 
-/// A directory, or the runs in one.
+/// Listing of a directory, or of the runs in a directory.
 #[derive(Debug, Serialize)]
 pub(crate) struct Listing {
-    /// As it is asked for, with a slash at its end.
+    /// Path as it was requested, with a slash at its end.
     pub(crate) path: String,
     pub(crate) entries: Vec<Entry>,
-    /// Of a run: what its `run.json` says.
+    /// Content of `run.json`, if the directory is a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) info: Option<RunInfo>,
-    /// Of a run that is open, whether anybody still writes it.
+    /// State of the writer, if the directory is an open run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) writer: Option<WriterLife>,
-    /// Of a run of several builders, what each of them wrote: the names of runs that lie beside it.
+    /// Names of the parts that the builders of a run wrote, which are runs beside it; for a run of several builders.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<String>,
 }
 
-/// What stands in a directory.
+/// Entry of a directory.
 #[derive(Debug, Serialize)]
 pub(crate) struct Entry {
     pub(crate) name: String,
@@ -41,7 +41,7 @@ pub(crate) struct Entry {
     pub(crate) modified: Option<String>,
 }
 
-/// What it is.
+/// Kind of an entry, with the facts shown for it.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -53,22 +53,22 @@ pub(crate) enum Kind {
         run: u32,
         builder: u32,
         state: Option<RunState>,
-        /// The name of its directory.
+        /// Name of the run's directory.
         #[serde(skip)]
         directory: String,
-        /// Of one that is open, whether anybody still writes it.
+        /// State of the writer, if the run is open.
         #[serde(skip_serializing_if = "Option::is_none")]
         writer: Option<WriterLife>,
-        /// Its state, as people are told.
+        /// State as it is shown to people.
         #[serde(skip)]
         word: &'static str,
-        /// On disk. None of one that is open: they are counted when it ends.
+        /// Number of events on disk; `None` for an open run, whose events are counted when it ends.
         events: Option<u64>,
         bytes: u64,
     },
 }
 
-/// How a listing is written.
+/// Format of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Html,
@@ -76,7 +76,8 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// HTML where the client says that it takes it: a browser does, programs rarely do.
+    /// Returns the format that the query or the `Accept` field asks for: HTML if the client accepts it, as browsers do
+    /// and programs rarely do.
     pub(crate) fn wanted(fields: &HeaderMap, query: &str) -> Self {
         match parameter(query, "format").next().as_deref() {
             Some("html") => return Self::Html,
@@ -88,7 +89,7 @@ impl Format {
     }
 }
 
-/// The values of a parameter of a query, decoded.
+/// Returns the decoded values of a query parameter.
 pub(crate) fn parameter<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item = String> + 'a {
     query.split('&').filter_map(move |pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -98,7 +99,7 @@ pub(crate) fn parameter<'a>(query: &'a str, name: &'a str) -> impl Iterator<Item
 }
 
 impl Listing {
-    /// What a directory of the tree holds, hidden names left out.
+    /// Lists a directory of the tree, without hidden names.
     pub(crate) fn of_directory(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
         let directory = tree.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         let runs = runs(tree, path);
@@ -122,7 +123,7 @@ impl Listing {
         Ok(Self { path: shown, entries, info, writer, parts: Vec::new() })
     }
 
-    /// The runs in a directory of the tree, by their numbers.
+    /// Lists the runs in a directory of the tree, by their numbers.
     pub(crate) fn of_runs(tree: &Tree, path: &Path, shown: String) -> rustix::io::Result<Self> {
         tree.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
         let runs = runs(tree, path);
@@ -133,29 +134,29 @@ impl Listing {
         Ok(Self { path: shown, entries: entries.collect(), info: None, writer: None, parts: Vec::new() })
     }
 
-    /// What the builders of a run wrote whose directories are in the tree, and it itself is not; nothing where there are
-    /// none.
+    /// Lists the parts of a run that several builders wrote into directories of the tree and that has no directory of
+    /// its own. Returns `None` if there are none.
     pub(crate) fn of_parts(tree: &Tree, path: &Path, shown: String) -> Option<Self> {
         let parts = parts_of(tree, path);
         let infos: Vec<RunInfo> = parts.iter().filter_map(|part| RunInfo::read(&tree.path().join(part)).ok()).collect();
         let info = RunInfo::whole(&infos.iter().collect::<Vec<_>>())?;
-        // As it was asked for: `42` or `run-000042`.
+        // The name as it was requested: `42` or `run-000042`.
         let asked = shown.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
         let builder = |part: &PathBuf| Some(format!("{asked}-b{}", part.file_name()?.to_str()?.rsplit_once("-b")?.1));
         let parts = parts.iter().filter_map(builder).collect();
         Some(Self { path: shown, entries: Vec::new(), info: Some(info), writer: None, parts })
     }
 
-    /// As JSON, in one line.
+    /// Returns the listing as JSON, in one line.
     pub(crate) fn json(&self) -> Vec<u8> {
         let mut text = serde_json::to_vec(self).unwrap_or_default();
         text.push(b'\n');
         text
     }
 
-    /// As a page.
+    /// Returns the listing as an HTML page.
     pub(crate) fn html(&self) -> Vec<u8> {
-        // Only runs have a state and events: where there are none, there are no columns for them.
+        // Only runs have a state and events: without runs, these columns are omitted.
         let runs = self.entries.iter().any(|entry| matches!(entry.kind, Kind::Run { .. }));
         let mut body = String::new();
         if self.path != "/" {
@@ -219,21 +220,21 @@ impl Listing {
     }
 }
 
-/// The runs in a directory of the tree. One that a symbolic link leads to outside of it is none of them.
+/// Returns the runs in a directory of the tree, without those that a symbolic link leads to outside the tree.
 fn runs(tree: &Tree, path: &Path) -> Vec<Listed> {
     let mut runs = thalweg_store::list(&tree.path().join(path)).unwrap_or_default();
     runs.retain(|run| run.path.file_name().is_some_and(|name| is_run(tree, &path.join(name))));
     runs
 }
 
-/// The directories of all builders of a run, as far as they lie in the tree; none where it has one of its own.
+/// Returns the directories of all builders of a run that lie in the tree; empty if the run has a directory of its own.
 pub(crate) fn parts_of(tree: &Tree, path: &Path) -> Vec<PathBuf> {
     let parts = thalweg_store::parts_of(&tree.path().join(path));
     let here = parts.iter().filter_map(|part| Some(path.with_file_name(part.file_name()?)));
     here.filter(|part| is_run(tree, part)).collect()
 }
 
-/// Whether the `run.json` in this directory lies in the tree.
+/// Returns whether the `run.json` in this directory lies in the tree.
 fn is_run(tree: &Tree, path: &Path) -> bool {
     tree.file(&path.join("run.json")).is_ok()
 }
@@ -255,7 +256,7 @@ fn of_run(run: &Listed, name: String) -> Entry {
     Entry { name, kind, modified: modified.map(shown_time) }
 }
 
-/// A file or a directory; nothing where it is something else, or leads out of the tree.
+/// Returns the entry of a file or a directory, or `None` if it is something else or leads out of the tree.
 fn of_entry(tree: &Tree, path: &Path, name: &str) -> Option<Entry> {
     let handle = tree.open_at(path, OFlags::PATH, Mode::empty()).ok()?;
     let stat = rustix::fs::fstat(&handle).ok()?;
@@ -272,5 +273,5 @@ fn shown_time(time: SystemTime) -> String {
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// What is written as it is in a part of a path (RFC 3986, `unreserved`).
+/// Characters that are not encoded in a segment of a path (RFC 3986, `unreserved`).
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');

@@ -1,4 +1,4 @@
-//! An answer on its way: what of it is still to be sent.
+//! An answer that is being sent.
 
 use crate::answer::{Answer, Piece};
 use crate::coding::Coding;
@@ -10,28 +10,28 @@ use std::ops::Range;
 use std::time::SystemTime;
 use thalweg_transfer::{Outward, Sender, seems_cached};
 
-/// What one thread hands over to another with a client.
+/// State of a client that one thread hands over to another.
 #[derive(Debug, Default)]
 pub(crate) struct Handoff {
-    /// What the client sent and was not answered yet.
+    /// Bytes that the client sent and that were not answered yet.
     pub(crate) ahead: Vec<u8>,
-    /// An answer, or the rest of one.
+    /// Answer to send, or the rest of one.
     pub(crate) answer: Option<Outgoing>,
 }
 
-/// What is still to be sent of an answer.
+/// The part of an answer that is left to send.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
-    /// Its head, in front, and its content; no two that are next to each other are both bytes in memory.
+    /// The head, first, and the content; no two adjacent pieces are both bytes in memory.
     pub(crate) pieces: VecDeque<Piece>,
-    /// How all behind the first piece is coded, and sent in chunks.
+    /// Coding of all pieces after the first one, which are then sent in chunks.
     pub(crate) coding: Option<Coding>,
-    /// Whether another request may follow.
+    /// True if another request may follow on the connection.
     pub(crate) keep: bool,
 }
 
 impl Outgoing {
-    /// An answer to a request, or to something that is none.
+    /// Prepares an answer to a request, or to bytes that are no valid request.
     pub(crate) fn new(answer: Answer, to: Option<&Head>) -> Self {
         let Answer { status, mut fields, content, coding, close } = answer;
         let keep = to.is_some_and(|head| head.keep) && !close;
@@ -72,7 +72,8 @@ impl Outgoing {
         Self { pieces, coding: coding.filter(|_| !without_body), keep }
     }
 
-    /// Whether an event loop can begin to send it this way: without waiting for the disk, as far as can be seen.
+    /// Returns whether an event loop can begin to send the answer this way: without waiting for the disk, as far as
+    /// known.
     pub(crate) fn is_quick(&self, way: Outward) -> bool {
         let mut files = self.pieces.iter().filter_map(|piece| match piece {
             Piece::Bytes(_) => None,
@@ -85,12 +86,12 @@ impl Outgoing {
     }
 }
 
-/// Of some bytes, those that one client gets before others have their turn.
+/// Returns the part of a range that one client gets before others get their turn.
 pub(crate) fn turn(range: &Range<u64>) -> Range<u64> {
     range.start..range.end.min(range.start + TURN)
 }
 
-/// What one `splice` moves, through a pipe that is as long as it may be.
+/// Number of bytes that one `splice` moves through a pipe of the maximum size.
 const TURN: u64 = 1 << 20;
 
 fn put_field(text: &mut Vec<u8>, name: &str, value: &[u8]) {

@@ -1,25 +1,25 @@
-//! Which bytes a `Range` field asks for (RFC 9110, section 14.1.2 and 14.2).
+//! Byte ranges that a `Range` field asks for (RFC 9110, section 14.1.2 and 14.2).
 
 use std::ops::Range;
 
-/// What of a representation is to be sent.
+/// The part of a representation that is to be sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// All of it: nothing else was asked for, or nothing that makes sense.
+    /// All of it: the field is absent, invalid or ignored.
     Whole,
     /// These bytes, in the order they were asked for; at least one range, and no range is empty.
     Ranges(Vec<Range<u64>>),
-    /// Nothing: what was asked for lies behind the end.
+    /// No bytes: the ranges lie beyond the end.
     Unsatisfiable,
 }
 
-/// More ranges than this in one request are not answered one by one: a viewer asks for a few, an attacker for
+/// Maximum number of ranges in one request that are answered one by one: a viewer asks for a few, an attacker for
 /// thousands.
 pub(crate) const MOST_RANGES: usize = 64;
 
-/// What a field asks for, of a representation of `length` bytes.
+/// Returns the part that a field asks for, of a representation of `length` bytes.
 ///
-/// As section 14.2 allows, a field is ignored where it is not understood, asks for more ranges than [`MOST_RANGES`], or
+/// As section 14.2 allows, a field is ignored if it is not understood, asks for more ranges than [`MOST_RANGES`], or
 /// for more bytes than there are (its ranges overlap).
 pub(crate) fn part(field: &str, length: u64) -> Part {
     let Some(set) = ranges_specifier(field) else { return Part::Whole };
@@ -36,7 +36,7 @@ pub(crate) fn part(field: &str, length: u64) -> Part {
     }
 }
 
-/// One range, as it is written.
+/// A single range, as it is written.
 #[derive(Debug, Clone, Copy)]
 enum Spec {
     /// `first-` and `first-last`
@@ -56,7 +56,7 @@ impl Spec {
     }
 }
 
-/// The elements of the list behind `bytes=`. Empty ones do not count (section 5.6.1.2).
+/// Returns the elements of the list after `bytes=`. Empty ones do not count (section 5.6.1.2).
 fn ranges_specifier(field: &str) -> Option<Vec<&str>> {
     let (unit, set) = field.trim_matches([' ', '\t']).split_once('=')?;
     let elements =
@@ -76,7 +76,7 @@ fn spec(text: &str) -> Option<Spec> {
     }
 }
 
-/// Digits. A number that is too large to be told is larger than anything there is.
+/// Parses digits. A number that is too large for a `u64` is larger than any offset and becomes the maximum.
 fn number(digits: &str) -> Option<u64> {
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| digits.parse().unwrap_or(u64::MAX))

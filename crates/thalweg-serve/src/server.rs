@@ -1,6 +1,6 @@
-//! The listener, the event loops that clients are given to, and a thread for each client that needs one.
+//! The listener, the event loops that serve clients, and a thread for each client that needs one.
 //!
-//! How many clients there are is limited; further ones wait in the listen queue.
+//! The number of clients is limited; further ones wait in the listen queue.
 
 use crate::client::{Client, Clients};
 use crate::connection::Connection;
@@ -25,48 +25,48 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How a directory is served.
+/// Settings of a server: the directory, the address and the limits.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The directory.
+    /// Directory that is served.
     pub directory: PathBuf,
-    /// Where clients connect to; port 0 for any.
+    /// Address to listen on; port 0 for any free port.
     pub address: SocketAddr,
-    /// Whether files may be uploaded.
+    /// True if clients may upload files.
     pub write: bool,
-    /// Whether files and events are compressed for clients that ask for it (`Accept-Encoding`).
+    /// True if files and events are compressed for clients that ask for it (`Accept-Encoding`).
     pub compress: bool,
-    /// Who may do what; nothing where everybody may who can connect.
+    /// Permissions by token; `None` if everyone who can connect may do everything.
     pub tokens: Option<Tokens>,
     /// Certificate and key, for TLS.
     pub tls: Option<Tls>,
-    /// Clients served at once; at least one.
+    /// Maximum number of clients served at once; at least one.
     pub connections: usize,
-    /// How long a client may send and take nothing, or next to nothing.
+    /// Time after which a client that moves no bytes, or next to none, is disconnected.
     pub timeout: Duration,
-    /// How bytes move.
+    /// Methods by which bytes are moved.
     pub ways: Ways,
-    /// CPUs that serve; all where it is empty.
+    /// CPUs to serve on; all of them if empty.
     pub cpus: Vec<usize>,
 }
 
-/// Why a directory cannot be served.
+/// Reason why a directory cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// There is none.
+    /// The directory does not exist or cannot be opened.
     #[error("cannot serve {}: {error}", path.display())]
     Directory {
-        /// The directory.
+        /// Path of the directory.
         path: PathBuf,
-        /// What the system says.
+        /// Error that the system reports.
         error: io::Error,
     },
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// The address.
+        /// Address that was asked for.
         address: SocketAddr,
-        /// What the system says.
+        /// Error that the system reports.
         error: io::Error,
     },
     /// Waiting for clients failed.
@@ -74,7 +74,7 @@ pub enum ServeError {
     Accept(io::Error),
 }
 
-/// A directory that clients can connect to.
+/// A listening data server for one directory.
 #[derive(Debug)]
 pub struct Server {
     site: Site,
@@ -86,10 +86,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens.
+    /// Opens the directory and starts listening.
     ///
     /// # Errors
-    /// Where the directory cannot be read, the address cannot be listened on, or the kernel gives nothing to wait with.
+    /// Fails if the directory cannot be read, the address cannot be listened on, or the kernel provides no epoll
+    /// instance.
     pub fn bind(settings: Settings) -> Result<Self, ServeError> {
         let directory = |error| ServeError::Directory { path: settings.directory.clone(), error };
         let tree = Tree::open(&settings.directory).map_err(directory)?;
@@ -113,20 +114,20 @@ impl Server {
         Ok(Self { site, listener, settings, counters: Counters::default(), clients: Clients::default(), loops })
     }
 
-    /// Where clients connect to.
+    /// Returns the address that the server listens on.
     pub fn address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap_or(self.settings.address)
     }
 
-    /// What was done so far.
+    /// Returns the counters of the work done so far.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Serves until `stop` is readable. Transfers under way then have a few seconds to come to their end.
+    /// Serves until `stop` is readable. Transfers in progress then have a few seconds to finish.
     ///
     /// # Errors
-    /// Where a thread cannot be started, or clients cannot be waited for. Nobody is served any more then.
+    /// Fails if a thread cannot be started or waiting for clients fails. No client is served any more then.
     pub fn run(&self, stop: impl AsFd) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
             let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK);
@@ -177,13 +178,13 @@ impl Server {
             }
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
-                // It went before it was taken.
+                // The client closed the connection before it was accepted.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    // Out of files or memory: somebody has to leave first.
+                    // Out of file descriptors or memory: a client has to leave first.
                     tracing::warn!("a client waits: {error}");
                     self.clients.wait_for_one_to_leave();
                     continue;
@@ -200,7 +201,7 @@ impl Server {
         }
     }
 
-    /// Gives a client to the loop that has the fewest.
+    /// Gives a client to the loop that has the fewest clients.
     fn enter_loop(&self, number: u64, client: Arc<Client>, begun: Handoff) {
         if let Some(emptiest) = self.loops.iter().min_by_key(|one| one.clients())
             && let Err(error) = emptiest.take(number, client, begun)
@@ -221,7 +222,7 @@ impl Server {
         client.socket.set_write_timeout(timeout)
     }
 
-    /// Keeps this thread on the processors that serve.
+    /// Pins this thread to the configured CPUs.
     fn settle(&self) {
         if self.settings.cpus.is_empty() {
             return;
@@ -233,7 +234,7 @@ impl Server {
         }
     }
 
-    /// Gives a client a thread of its own.
+    /// Starts a thread for one client.
     fn spawn<'scope>(
         &'scope self,
         scope: &'scope std::thread::Scope<'scope, '_>,
@@ -243,9 +244,9 @@ impl Server {
     ) {
         let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK);
         let spawned = thread.spawn_scoped(scope, move || {
-            // However it ends.
+            // Removes the client however this thread ends.
             let leaves = Leaves { clients: &self.clients, number };
-            // A mistake that one client finds costs no other anything.
+            // A panic caused by one client must not affect the others.
             let served = catch_unwind(AssertUnwindSafe(|| self.serve(&client, begun)));
             match served.unwrap_or_else(|_| Err(io::Error::other("a panic"))) {
                 Ok(Some(begun)) => {
@@ -253,7 +254,7 @@ impl Server {
                     self.enter_loop(number, client, begun);
                 }
                 Ok(None) => {}
-                // Told to the client where that is possible, and of no interest to anybody else.
+                // The client is informed where that is possible; no one else needs to know.
                 Err(error) => tracing::debug!("a client is gone: {error}"),
             }
         });
@@ -270,7 +271,7 @@ impl Server {
             Some(tls) if client.tls.get().is_none() => {
                 let wire = Wire::with_tls(Arc::clone(client), tls, Instant::now() + HEAD_TIME.min(timeout))?;
                 if wire.clear().is_some() {
-                    // From now on it is as good as one in the clear.
+                    // From here on this connection is handled like one without TLS.
                     return Ok(Some(begun));
                 }
                 wire
@@ -281,14 +282,14 @@ impl Server {
         let ways = self.settings.ways;
         let served = Connection::new(wire, &self.site, ways, &self.counters, timeout, &note).serve(begun);
         if served.is_err() {
-            // What it does not take is not kept for it either: the connection is reset.
+            // Bytes that the client does not read are not kept for it either: the connection is reset.
             SockRef::from(&client.socket).set_linger(Some(Duration::ZERO))?;
         }
         served
     }
 }
 
-/// Removes a client from the list when it is dropped.
+/// Guard that removes a client from the list when it is dropped.
 struct Leaves<'a> {
     clients: &'a Clients,
     number: u64,
@@ -309,7 +310,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// Of a client's thread. It is touched as far as it is used: about 30 KiB.
+/// Stack size of a client's thread, in bytes. Only the part in use becomes resident: about 30 KiB.
 const STACK: usize = 256 << 10;
-/// How long transfers may go on when the server stops.
+/// Time that transfers in progress get to finish when the server stops.
 const GRACE: Duration = Duration::from_secs(5);

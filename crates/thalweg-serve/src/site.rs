@@ -1,4 +1,4 @@
-//! What each request is answered with.
+//! The answer to each request.
 
 use crate::answer::{Answer, Content};
 use crate::coding::{Coding, WORTH_IT, compressed};
@@ -26,26 +26,26 @@ use thalweg_store::{Extent, Run, RunFiles, RunInfo, RunState, StoreError};
 use thalweg_transfer::Stored;
 use thalweg_wire::{EventRange, repr_digest};
 
-/// A directory on the network.
+/// The served directory, with permissions and caches.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) tree: Tree,
     pub(crate) tokens: Option<Tokens>,
     pub(crate) write: bool,
-    /// Whether files and events are compressed for who asks for it.
+    /// True if files and events are compressed for clients that ask for it.
     compress: bool,
-    /// How much of each segment counts, and its checksum.
+    /// Number of valid bytes of each segment, and their checksum.
     extents: Mutex<Known<KnownExtent>>,
-    /// Checksums of other files, and that they have none, as of a time of change.
+    /// Checksums of other files, or that they have none, as of a time of change.
     crcs: Mutex<Known<(Changed, Option<u32>)>>,
-    /// Runs whose events were asked for lately.
+    /// Runs whose events were asked for recently.
     runs: Mutex<Vec<KnownRun>>,
 }
 
-/// What was found out about files, by `st_dev` and `st_ino`.
+/// Facts about files, by `st_dev` and `st_ino`.
 type Known<T> = HashMap<(u64, u64), T>;
 
-/// `st_ctime` and `st_ctime_nsec`.
+/// A time of change: `st_ctime` and `st_ctime_nsec`.
 type Changed = (i64, u64);
 
 #[derive(Debug, Clone, Copy)]
@@ -53,18 +53,19 @@ struct KnownExtent {
     extent: Extent,
     size: u64,
     changed: Changed,
-    /// `stx_btime`: another file may get the number of one that is gone.
+    /// Time of creation (`stx_btime`): another file may get the inode number of a deleted one.
     born: Option<(i64, u32)>,
-    /// Whether it holds as long as size and time of change are these.
+    /// True if the extent holds as long as size and time of change stay the same.
     sure: bool,
 }
 
-/// A run that was opened, and what it was opened by: another one of these is another state of it.
+/// A run that was opened, with the keys under which it is kept: a difference in any of them means another state of the
+/// run.
 #[derive(Debug)]
 struct KnownRun {
     directory: PathBuf,
     changed: SystemTime,
-    /// Bytes that count in its segments, of one that is being written.
+    /// Number of valid bytes in the segments of a run that is being written; 0 for others.
     bytes: u64,
     run: Arc<Run>,
 }
@@ -82,8 +83,8 @@ impl Site {
         }
     }
 
-    /// Answers what needs no body; one that comes all the same is not read. A `HEAD` is answered as a `GET`; its
-    /// content is not sent.
+    /// Answers a request that needs no body; a body that comes all the same is not read. A `HEAD` is answered like a
+    /// `GET`, and its content is not sent.
     pub(crate) fn answer(&self, head: &Head) -> Answer {
         let about_upload = crate::upload::is_about_upload(head);
         let answer = match head.method {
@@ -99,8 +100,8 @@ impl Site {
         if head.body == Body::Length(0) { answer } else { answer.closing() }
     }
 
-    /// Answers with a file, or with a sentence. Nothing for what takes longer: listings, events, uploads, and a segment
-    /// of which is not known how much of it counts.
+    /// Answers with a file or a sentence. Returns `None` for requests that take longer: listings, events, uploads, and
+    /// a segment whose extent is not known.
     pub(crate) fn answer_at_once(&self, head: &Head) -> Option<Answer> {
         let is_quick = matches!(head.method, Method::GET | Method::HEAD)
             && !crate::upload::is_about_upload(head)
@@ -109,7 +110,7 @@ impl Site {
         Some(if head.body == Body::Length(0) { answer } else { answer.closing() })
     }
 
-    /// 405, with what is possible instead.
+    /// Returns a 405 answer that lists the methods that are possible.
     pub(crate) fn not_allowed(&self, head: &Head) -> Answer {
         let answer = Answer::say(StatusCode::METHOD_NOT_ALLOWED, format!("{} is not possible here", head.method));
         answer.with(ALLOW, self.allowed(head))
@@ -123,7 +124,7 @@ impl Site {
         }
     }
 
-    /// What a request names, if whoever sent it may read it, or write it.
+    /// Returns the name in a request, if its sender may read or write it.
     pub(crate) fn admit(&self, head: &Head, write: bool) -> Result<Name, Answer> {
         let name = Name::parse(&head.path);
         let path = match &name {
@@ -152,7 +153,7 @@ impl Site {
         })
     }
 
-    /// Nothing where a disk would have to be waited for, and must not be.
+    /// Returns `None` if the disk would have to be waited for and `wait` is false.
     fn get(&self, head: &Head, wait: bool) -> Option<Answer> {
         let answer = self.admit(head, false).and_then(|name| match name {
             Name::Runs(path) => {
@@ -198,19 +199,19 @@ impl Site {
             known => known.flatten(),
         };
         let (length, crc, validators) = match segment {
-            // Its blocks never change: neither does what is told of so many of them.
+            // The blocks of an open segment never change, so neither do the checksum and the tag of this many bytes.
             Some(Extent { bytes, crc32c, closed: false, .. }) => {
                 let state = Validators::new(format!("{:x}-{bytes:x}-{crc32c:x}", stat.st_ino));
                 (bytes, Some(crc32c), state.modified(stat.st_mtime))
             }
             Some(extent) if extent.bytes == size => (size, Some(extent.crc32c), Validators::of_file(stat)),
-            // Closed, and damaged since: it is shown as it is.
+            // Closed, and damaged since: shown as it is.
             Some(_) => (size, None, Validators::of_file(stat)),
             None => (size, self.stored_crc(&file, stat), Validators::of_file(stat)),
         };
         let mut content = Content::default();
         content.push_file(&Arc::new(Stored::new(file)), 0..length);
-        // It may grow, and be replaced: a cache asks.
+        // The file may grow or be replaced: caches have to revalidate.
         let mut whole = Answer::new(StatusCode::OK)
             .with(CONTENT_TYPE, content_type(path))
             .with(CACHE_CONTROL, "no-cache")
@@ -223,7 +224,8 @@ impl Site {
         Ok(Some(self.stored(head, validators, whole)))
     }
 
-    /// Bytes as they are stored; or compressed, if that is what is done here, for who wants all of them that way.
+    /// Returns bytes as they are stored, or compressed if the server compresses and the client asks for all of them
+    /// that way.
     fn stored(&self, head: &Head, validators: Validators, whole: Answer) -> Answer {
         if !self.compress {
             return validators.answer(head, whole);
@@ -237,8 +239,8 @@ impl Site {
         }
     }
 
-    /// A segment that is being written is longer than what is in it: its space is set aside. Makes a listing say what
-    /// would be served.
+    /// Corrects the sizes in a listing to the bytes that would be served: a segment that is being written is longer
+    /// than its content, since space is set aside for it.
     fn without_space_set_aside(&self, listing: &mut Listing, path: &Path) {
         let is_open = listing.writer.is_some();
         for entry in &mut listing.entries {
@@ -256,14 +258,14 @@ impl Site {
         }
     }
 
-    /// Bytes that count in a segment; nothing where there is none.
+    /// Returns the number of valid bytes in a segment, or `None` if there is no such segment.
     fn bytes_in(&self, segment: &Path) -> Option<u64> {
         let file = self.tree.file(segment).ok().filter(|_| is_segment(segment))?;
         let stat = rustix::fs::fstat(&file).ok()?;
         self.extent(&file, &stat, u64::try_from(stat.st_size).ok()?).ok().map(|extent| extent.bytes)
     }
 
-    /// The checksum of a file that was uploaded.
+    /// Returns the checksum of a file that was uploaded.
     fn stored_crc(&self, file: &File, stat: &Stat) -> Option<u32> {
         let key = (stat.st_dev, stat.st_ino);
         let crcs = || self.crcs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,7 +279,7 @@ impl Site {
         crc
     }
 
-    /// How much of a segment counts, where that is known and nothing has changed since.
+    /// Returns the extent of a segment if it is known and nothing has changed since.
     fn known_extent(&self, stat: &Stat, size: u64) -> Option<Extent> {
         let extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
         let known = extents.get(&(stat.st_dev, stat.st_ino))?;
@@ -285,7 +287,7 @@ impl Site {
         (same && known.sure).then_some(known.extent)
     }
 
-    /// How much of a segment counts. What was found out is kept, and gone on from.
+    /// Determines the extent of a segment. The result is kept, and the next call continues from it.
     fn extent(&self, file: &File, stat: &Stat, size: u64) -> std::io::Result<Extent> {
         if let Some(extent) = self.known_extent(stat, size) {
             return Ok(extent);
@@ -294,7 +296,7 @@ impl Site {
         let born = born(file);
         let known = self.extents.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
         let mut extent = match known {
-            // A segment grows, and is cut off behind its last block when it is closed.
+            // A segment grows, and is cut off after its last block when it is closed.
             Some(known)
                 if !known.extent.closed && known.extent.bytes <= size && born.is_some() && born == known.born =>
             {
@@ -334,7 +336,7 @@ impl Site {
         Ok(self.stored(head, Validators::new(format!("{state:016x}")), whole))
     }
 
-    /// A run, of one builder or of several.
+    /// Opens a run of one or several builders.
     fn run_or_parts(&self, path: &Path) -> Result<Arc<Run>, Answer> {
         let parts = parts_of(&self.tree, path);
         if parts.is_empty() {
@@ -345,9 +347,9 @@ impl Site {
         Run::of(self.tree.path().join(path), parts).map(Arc::new).map_err(broken)
     }
 
-    /// A run of one builder, or what one builder wrote of it, opened, and kept open for the next request.
+    /// Opens a run of one builder, or the part of one builder, and keeps it open for the next request.
     fn run(&self, path: &Path) -> Result<Arc<Run>, Answer> {
-        // Whatever is asked for lies beneath the root, and so does the run, whatever links there are.
+        // Every requested path lies beneath the root, and so does the run, whatever links exist.
         self.tree.file(&path.join("run.json")).map_err(refused)?;
         let directory = self.tree.path().join(path);
         let changed = || std::fs::metadata(directory.join("run.json")).and_then(|data| data.modified()).ok();
@@ -368,8 +370,8 @@ impl Site {
         };
         let info = RunInfo::read(&directory).map_err(failed)?;
         let (bytes, run) = if info.state == RunState::Open {
-            // How much of a segment counts is found out past the page cache, and of what came since only: the run is
-            // opened by the blocks' headers and tables.
+            // The extent of a segment is determined past the page cache, and only for bytes added since the last time:
+            // the run is opened by the blocks' headers and tables.
             let growing = Growing::new(self, path, directory.clone()).map_err(broken)?;
             let bytes = growing.bytes();
             if let Some(run) = known(bytes) {
@@ -390,7 +392,7 @@ impl Site {
     }
 }
 
-/// A run that is being written, as far as it is: its segments end behind their last whole blocks.
+/// A run that is being written, up to the last complete block of each segment.
 #[derive(Debug)]
 struct Growing {
     directory: PathBuf,
@@ -450,7 +452,7 @@ impl RunFiles for Growing {
     }
 }
 
-/// `run-000042/00000.seg`, by its names alone.
+/// Returns whether a path has the form `run-000042/00000.seg`, judging by the names alone.
 fn is_segment(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(".seg"));
     let parent = path
@@ -479,21 +481,21 @@ fn changed(stat: &Stat) -> Changed {
     (stat.st_ctime, stat.st_ctime_nsec)
 }
 
-/// Whether a change of a file since then would have changed its time of change: the clock of the files stands still for
-/// some milliseconds.
+/// Returns whether a change of a file since its time of change would have changed that time: the file system's clock
+/// stands still for some milliseconds.
 fn would_be_seen(stat: &Stat) -> bool {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     i64::try_from(now).is_ok_and(|now| stat.st_ctime + 2 <= now)
 }
 
-/// When a file was made, where the file system keeps that.
+/// Returns the time of creation of a file, if the file system records it.
 fn born(file: &File) -> Option<(i64, u32)> {
     let known = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME).ok()?;
     let is_there = StatxFlags::from_bits_retain(known.stx_mask).contains(StatxFlags::BTIME);
     is_there.then_some((known.stx_btime.tv_sec, known.stx_btime.tv_nsec))
 }
 
-/// Keeps what was found out about a file; not of more than there is room for.
+/// Stores a fact about a file; clears the table first when it is full.
 fn keep<T>(known: &mut Known<T>, file: (u64, u64), what: T) {
     if known.len() >= MOST_FILES {
         known.clear();
@@ -508,14 +510,14 @@ fn listed(listing: &Listing, head: &Head) -> Answer {
     };
     let whole = Answer::new(StatusCode::OK).with(CONTENT_TYPE, kind).with(CACHE_CONTROL, "no-cache");
     let (whole, bytes) = compressed(whole, bytes, &head.fields);
-    // Each coding of it is a state of its own (RFC 9110, section 8.8.3.3).
+    // Each coding of the content is a state of its own (RFC 9110, section 8.8.3.3).
     let validators = Validators::of_bytes(&bytes);
     validators.answer(head, whole.with(VARY, "accept, accept-encoding").with_bytes(bytes))
 }
 
 fn with_slash(head: &Head) -> Answer {
     let query = if head.query.is_empty() { String::new() } else { format!("?{}", head.query) };
-    // What a client did not encode, it gets back encoded.
+    // Characters that a client did not encode are returned to it encoded.
     let place = format!("{}/{query}", utf8_percent_encode(&head.path, CONTROLS));
     Answer::say(StatusCode::MOVED_PERMANENTLY, format!("it is at {place}"))
         .with(LOCATION, place)
@@ -526,7 +528,7 @@ pub(crate) fn not_found() -> Answer {
     Answer::say(StatusCode::NOT_FOUND, "there is nothing here")
 }
 
-/// What a file system error means to a client.
+/// Returns the answer to a client for a file system error.
 pub(crate) fn refused(error: Errno) -> Answer {
     match error {
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::ISDIR | Errno::NXIO => not_found(),
@@ -540,7 +542,7 @@ pub(crate) fn refused(error: Errno) -> Answer {
     }
 }
 
-/// Something that should not be: the log says what, the client that it was.
+/// Answers an unexpected error with 500: the cause is written to the log, not sent to the client.
 pub(crate) fn broken(error: impl std::fmt::Display) -> Answer {
     tracing::warn!("a request failed: {error}");
     Answer::say(StatusCode::INTERNAL_SERVER_ERROR, "the server cannot read this; its log says why")
@@ -554,9 +556,9 @@ fn no_events(error: EventsError) -> Answer {
     }
 }
 
-/// Files of which is remembered what was found out.
+/// Maximum number of files whose facts are kept.
 const MOST_FILES: usize = 65536;
-/// Bytes of a run that is being written that are read at a time.
+/// Number of bytes read at a time of a run that is being written.
 const READ: usize = 256 << 10;
-/// Runs that are kept open.
+/// Maximum number of runs kept open.
 const MOST_RUNS: usize = 16;

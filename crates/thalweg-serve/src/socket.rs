@@ -1,4 +1,4 @@
-//! A client's socket, which is waited for until a moment.
+//! A client's socket, with a deadline for reads.
 
 use crate::client::Client;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// A socket that is waited for until a moment, if there is one: however many reads it takes.
+/// A socket whose reads share one deadline, if it is set, no matter how many they are.
 #[derive(Debug)]
 pub(crate) struct Socket {
     pub(crate) client: Arc<Client>,
@@ -22,7 +22,7 @@ impl Socket {
         &self.client.socket
     }
 
-    /// The socket, where all that comes out of it are bytes that were sent as such.
+    /// Returns the socket if it carries only data, with no TLS records between.
     pub(crate) fn carries_nothing_else(&self) -> Option<BorrowedFd<'_>> {
         self.client.tls.get().is_none().then(|| self.stream().as_fd())
     }
@@ -31,8 +31,8 @@ impl Socket {
         self.client.say_goodbye();
         self.until = Some(until);
         if self.client.tls.get().is_some() {
-            // Half a record is nothing to read, and some kernels wake up for it all the same: only its end is waited
-            // for.
+            // An incomplete TLS record cannot be read, and some kernels wake up for it all the same: only the end of
+            // the stream is waited for.
             self.throw_away();
             let _ = self.wait_for(PollFlags::RDHUP, until);
             self.throw_away();
@@ -41,7 +41,7 @@ impl Socket {
         }
     }
 
-    /// Takes in what is here, and no more than a client may send in a moment.
+    /// Discards the bytes that are here, up to as many as a client may send in a moment.
     fn throw_away(&self) {
         let mut buffer = [0; 4096];
         for _ in 0..MOST_THROWN_AWAY / buffer.len() {
@@ -58,7 +58,7 @@ impl Socket {
     fn wait_for(&self, what: PollFlags, until: Instant) -> io::Result<()> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            // Also for somebody who never stops sending.
+            // Checked each time: a client that never stops sending reaches its deadline, too.
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -107,5 +107,5 @@ impl Write for Socket {
     }
 }
 
-/// Bytes that are taken in from a client that was answered for the last time.
+/// Maximum number of bytes discarded at once from a client that got its last answer.
 const MOST_THROWN_AWAY: usize = 4 << 20;

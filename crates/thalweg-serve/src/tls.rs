@@ -1,4 +1,4 @@
-//! A certificate and its key.
+//! Certificate and private key of a server.
 
 use crate::kernel_tls;
 use rustls::ServerConfig;
@@ -7,23 +7,23 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why a certificate or key cannot be used.
+/// Reason why a certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is no PEM file of what it should be.
+    /// A file is not a PEM file of the expected kind.
     #[error("{}: {error}", path.display())]
     Pem {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of the PEM parser.
         error: rustls::pki_types::pem::Error,
     },
-    /// They do not fit together.
+    /// Certificate and key do not belong together.
     #[error("certificate and key: {0}")]
     Rustls(#[from] rustls::Error),
 }
 
-/// What a server needs for TLS.
+/// Configuration that a server needs for TLS.
 #[derive(Debug, Clone)]
 pub struct Tls {
     pub(crate) config: Arc<ServerConfig>,
@@ -31,10 +31,10 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// With the certificate chain in one PEM file, its private key in another or the same.
+    /// Reads the certificate chain from one PEM file, and its private key from another or the same.
     ///
     /// # Errors
-    /// Where a file is no PEM file of what it should be, or certificate and key do not fit together.
+    /// Fails if a file is not a PEM file of the expected kind, or if certificate and key do not belong together.
     pub fn read(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let mut config = config(certificate, key)?;
         let kernel = kernel_tls::probe();
@@ -42,10 +42,10 @@ impl Tls {
         Ok(Self { config: Arc::new(config), kernel })
     }
 
-    /// Whether the kernel encrypts, once rustls has shaken hands; otherwise rustls does, because of this.
+    /// Checks whether the kernel encrypts once rustls has performed the handshake.
     ///
     /// # Errors
-    /// Why it does not: no reason to stop.
+    /// Returns the reason why rustls encrypts instead. The server works either way.
     pub fn by_kernel(&self) -> Result<(), &str> {
         self.kernel.as_ref().copied().map_err(String::as_str)
     }

@@ -1,10 +1,10 @@
-//! Who may do what: bearer tokens (RFC 6750) for directories.
+//! Permissions: bearer tokens (RFC 6750) for directories.
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 
-/// What the holders of tokens may do.
+/// Permissions of the holders of tokens.
 #[derive(Debug, Clone, Default)]
 pub struct Tokens {
     grants: Vec<Grant>,
@@ -17,39 +17,39 @@ struct Grant {
     write: bool,
 }
 
-/// A token file that cannot be used.
+/// Reason why a token file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// It is not TOML of the form that is expected.
+    /// The file is not TOML of the expected form.
     #[error("{0}")]
     Toml(#[from] toml::de::Error),
-    /// A hash that is none.
+    /// A token's hash is malformed.
     #[error("token {number}: sha256 is not 64 hexadecimal digits")]
     Hash {
-        /// Which, counted from 1.
+        /// Number of the token, counted from 1.
         number: usize,
     },
-    /// A path that is none.
+    /// A token's path is malformed.
     #[error("token {number}: path {path} does not begin with a slash, or leads out with ..")]
     Path {
-        /// Which, counted from 1.
+        /// Number of the token, counted from 1.
         number: usize,
-        /// The path.
+        /// Path as it is written in the file.
         path: String,
     },
-    /// Nobody could do anything.
+    /// The file has no token, so that no one could do anything.
     #[error("there is no [[token]] in it")]
     Empty,
 }
 
-/// What somebody may do.
+/// Result of a permission check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// Go on.
+    /// The request is permitted.
     Allowed,
-    /// Nobody knows who it is: 401.
+    /// The token is missing or unknown: 401.
     Unknown,
-    /// It is known, and may not: 403.
+    /// The token is known and does not permit this: 403.
     Forbidden,
 }
 
@@ -57,7 +57,7 @@ impl Tokens {
     /// Reads a token file.
     ///
     /// # Errors
-    /// Where it is no such file, has no token, or a token's hash or path cannot be.
+    /// Fails if the text is not a token file, has no token, or a token's hash or path is malformed.
     pub fn parse(text: &str) -> Result<Self, TokenError> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
@@ -85,7 +85,7 @@ impl Tokens {
         if grants.is_empty() { Err(TokenError::Empty) } else { Ok(Self { grants }) }
     }
 
-    /// Whether somebody with this `Authorization` field may read, or write, what lies at `path`.
+    /// Returns whether the sender of this `Authorization` field may read, or write, the entry at `path`.
     pub fn judge(&self, authorization: Option<&str>, path: &Path, write: bool) -> Verdict {
         let Some((scheme, token)) = authorization.and_then(|field| field.split_once(' ')) else {
             return Verdict::Unknown;
@@ -93,7 +93,7 @@ impl Tokens {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Verdict::Unknown;
         }
-        // What is compared is a hash of what was sent: how long it takes says nothing of the token.
+        // A hash of the sent token is compared: the time that takes reveals nothing about the token.
         let sent: [u8; 32] = Sha256::digest(token.trim().as_bytes()).into();
         let mut theirs = self.grants.iter().filter(|grant| grant.sha256 == sent).peekable();
         if theirs.peek().is_none() {

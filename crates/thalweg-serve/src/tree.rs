@@ -16,10 +16,10 @@ pub(crate) struct Tree {
     path: PathBuf,
 }
 
-/// What a request's path names. Paths are relative to the tree; the tree itself is the empty path.
+/// The name in a request's path. Paths are relative to the tree; the tree itself is the empty path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// A file or a directory; whether a slash ended it.
+    /// A file or a directory; true if the path ends with a slash.
     Entry(PathBuf, bool),
     /// The runs in a directory.
     Runs(PathBuf),
@@ -27,19 +27,19 @@ pub(crate) enum Name {
     Events(PathBuf, EventRange),
 }
 
-/// Why a path names nothing.
+/// Reason why a path names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoName {
-    /// It is not a path that could be.
+    /// The path is malformed.
     Bad,
-    /// It is hidden, or of a form that nothing has.
+    /// The path is hidden, or of a form that no entry has.
     None,
-    /// It says `events`, and not which.
+    /// The path contains `events` without a valid range after it.
     Events,
 }
 
 impl Name {
-    /// Reads the path of a request.
+    /// Parses the path of a request.
     pub(crate) fn parse(path: &str) -> Result<Self, NoName> {
         let mut parts = Vec::new();
         let slash = path.ends_with('/');
@@ -80,7 +80,7 @@ impl Name {
     }
 }
 
-/// `run-000042` of `42`, `run-000042-b1` of `42-b1`.
+/// Returns the directory name of a run: `run-000042` for `42`, `run-000042-b1` for `42-b1`.
 fn run_directory(name: &str) -> Option<String> {
     let digits =
         |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u32>().ok()).flatten();
@@ -97,15 +97,14 @@ impl Tree {
         Ok(Self { root, path: path.to_owned() })
     }
 
-    /// The directory itself.
+    /// Returns the path of the directory itself.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens what lies at this path for reading, wherever symbolic links beneath the root lead, as long as they stay
-    /// there.
+    /// Opens the file at this path for reading. Follows symbolic links as long as they stay beneath the root.
     pub(crate) fn file(&self, path: &Path) -> Result<File, Errno> {
-        // A fifo without a writer would hang us.
+        // Opening a FIFO without a writer would block.
         self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()).map(File::from)
     }
 
@@ -114,23 +113,23 @@ impl Tree {
     }
 }
 
-/// As `openat`, but never outside `directory` (`openat2` with `RESOLVE_BENEATH`, Linux 5.6).
+/// Like `openat`, but never outside `directory` (`openat2` with `RESOLVE_BENEATH`, Linux 5.6).
 pub(crate) fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     loop {
         match openat2(&directory, path, flags | OFlags::CLOEXEC, mode, within) {
-            // Something was renamed while the path was walked.
+            // A component was renamed while the path was walked.
             Err(Errno::AGAIN | Errno::INTR) => {}
             result => return result,
         }
     }
 }
 
-/// Bytes of a path that has a name in the system (`PATH_MAX`), a run's longer name included. One that could only be
-/// reached step by step could be written, and not read.
+/// Maximum length of a path in bytes: below `PATH_MAX`, with space for the longer name of a run. A longer path that is
+/// only reachable step by step could be written, and not read.
 const LONGEST: usize = 4000;
-/// The name beneath which a directory's runs are.
+/// Name beneath which a directory's runs are listed.
 pub(crate) const RUNS: &str = "runs";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Files that come in: hidden until they are whole, on the disk, and what they should be.
+//! Uploads: files that stay hidden until they are complete, on disk and verified.
 
 use crate::answer::Answer;
 use crate::client::Activity;
@@ -21,25 +21,25 @@ use thalweg_store::{RunInfo, RunState};
 use thalweg_transfer::{Incoming, Interrupted, Inward, Receiver};
 use thalweg_wire::{crc32c_combine, parse_repr_digest, repr_digest};
 
-/// An upload that is going on. No one else writes the same file meanwhile: it holds a lock on it.
+/// An upload in progress. It holds a lock on the file, so that no other client writes the same file meanwhile.
 #[derive(Debug)]
 pub(crate) struct Upload {
     directory: OwnedFd,
     name: String,
     file: File,
-    /// Bytes of the whole file, once that is known.
+    /// Length of the whole file in bytes, once known.
     total: Option<u64>,
-    /// Bytes that are there, and their CRC32C.
+    /// Number of bytes received, and their CRC32C.
     received: u64,
     crc: u32,
-    /// Bytes that this request brings.
+    /// Number of bytes that this request still has to bring.
     coming: u64,
-    /// Whether a file of this name is replaced.
+    /// True if an existing file of this name is replaced.
     replace: bool,
 }
 
-/// Where the bytes of a request belong (`Content-Range: bytes first-last/total`, RFC 9110 section 14.4 and 14.5). Of a
-/// file that is still growing the total is `*`.
+/// Position of a request's bytes in the file (`Content-Range: bytes first-last/total`, RFC 9110 section 14.4 and 14.5).
+/// The total is `*` for a file that is still growing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     first: u64,
@@ -47,7 +47,7 @@ struct Place {
     total: Option<u64>,
 }
 
-/// What is noted of an upload.
+/// Progress of an upload, as recorded in the attribute [`PROGRESS`].
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     received: u64,
@@ -56,7 +56,7 @@ struct Progress {
 }
 
 impl Upload {
-    /// Makes ready for the body of a `PUT`.
+    /// Prepares for the body of a `PUT`: checks the request, and opens and locks the hidden file.
     pub(crate) fn begin(site: &Site, head: &Head) -> Result<Self, Answer> {
         let (directory, name) = target(site, head, true)?;
         let place = place(head)?;
@@ -71,11 +71,11 @@ impl Upload {
             open_beneath(&directory, Path::new(&hidden), flags, Mode::from_bits_retain(0o644)).map_err(refused)?,
         );
         let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
-        // Whoever had the lock before may have published it.
+        // The previous holder of the lock may have published the file.
         if lock.is_err() || !is_named(&file, &directory, &hidden) {
             return Err(locked());
         }
-        // A publisher that was killed between two names: this one is left over.
+        // A publisher was killed between two names and left this one over.
         if rustix::fs::fstat(&file).map_err(refused)?.st_nlink > 1 {
             rustix::fs::unlinkat(&directory, &hidden, AtFlags::empty()).map_err(refused)?;
             return Err(locked());
@@ -94,13 +94,13 @@ impl Upload {
         Ok(upload)
     }
 
-    /// Bytes that are here, so far.
+    /// Returns the number of bytes received so far.
     pub(crate) fn received(&self) -> u64 {
         self.received
     }
 
     fn start_over(&mut self) -> Result<(), Answer> {
-        // First, and on the disk: nobody may go on from what is not there any more.
+        // Removed first, and durably: no one may resume from bytes that are gone.
         if rustix::fs::fremovexattr(&self.file, PROGRESS).is_ok() {
             rustix::fs::fsync(&self.file).map_err(refused)?;
         }
@@ -108,7 +108,7 @@ impl Upload {
         (self.received, self.crc) = (0, 0);
         if let Some(total) = self.total {
             match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, total.max(1)) {
-                // A file system that cannot set space aside grows it as it is written.
+                // A file system that cannot set space aside extends the file as it is written.
                 Ok(()) | Err(Errno::OPNOTSUPP) => {}
                 Err(error) => {
                     self.discard();
@@ -120,7 +120,7 @@ impl Upload {
         Ok(())
     }
 
-    /// Takes the request's body. An error is the network's: nobody is there to be answered.
+    /// Receives the request's body. The outer error is the network's: no client is left to be answered.
     pub(crate) fn receive(
         &mut self,
         receiver: &mut Receiver,
@@ -133,7 +133,7 @@ impl Upload {
             let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
             let part = self.coming.min(PART);
             let written = receiver.receive(way, from, &self.file, self.received, part, &mut crc);
-            // The client may wait for the disk now.
+            // From here on the client may be waiting for the disk.
             note(Activity::Answer);
             if let Err(Interrupted::File(error)) = written.end {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
@@ -142,7 +142,7 @@ impl Upload {
             self.received += written.bytes;
             self.coming -= written.bytes;
             self.crc = crc32c_combine(self.crc, crc.finalize() as u32, written.bytes);
-            // What is noted as received is on the disk.
+            // Bytes that are recorded as received are on disk.
             if let Err(error) = rustix::fs::fdatasync(&self.file) {
                 return Ok(Err(refused(error)));
             }
@@ -152,7 +152,7 @@ impl Upload {
         Ok(Ok(()))
     }
 
-    /// Publishes the file, if it is whole.
+    /// Publishes the file if it is complete.
     pub(crate) fn finish(self, head: &Head) -> Answer {
         let Some(total) = self.total.filter(|total| self.received >= *total) else {
             let answer = Answer::say(StatusCode::ACCEPTED, format!("{} bytes are here, but not all", self.received));
@@ -173,13 +173,13 @@ impl Upload {
         rustix::fs::ftruncate(&self.file, total).map_err(refused)?;
         let stat = rustix::fs::fstat(&self.file).map_err(refused)?;
         let known = format!("{:08x} {} {}.{}", self.crc, stat.st_size, stat.st_mtime, stat.st_mtime_nsec);
-        // A file system without attributes only loses the digest.
+        // A file system without extended attributes only loses the digest.
         let _ = rustix::fs::fsetxattr(&self.file, CRC, known.as_bytes(), XattrFlags::empty());
         rustix::fs::fsync(&self.file).map_err(refused)?;
         may_be_written(&self.directory)?;
         is_no_finished_run(&self.directory)?;
         if self.replace {
-            // It is still the one that the client means to replace.
+            // The file must still be the one that the client wants to replace.
             may_be_there(&self.directory, &self.name, fields)?;
         }
         self.rename().map_err(|error| if error == Errno::EXIST { exists() } else { refused(error) })?;
@@ -189,12 +189,12 @@ impl Upload {
         Ok(Validators::of_file(&stat).put(answer).with(REPR_DIGEST, repr_digest(self.crc)))
     }
 
-    /// Gives the file its name.
+    /// Renames the hidden file to its final name.
     fn rename(&self) -> Result<(), Errno> {
         let (directory, hidden) = (&self.directory, hidden(&self.name));
         let flags = if self.replace { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
         match rustix::fs::renameat_with(directory, &hidden, directory, &self.name, flags) {
-            // A file system that cannot be told to replace nothing, as NFS: a link does not.
+            // Some file systems, such as NFS, cannot rename without replacing; a link does not replace.
             Err(Errno::INVAL | Errno::NOSYS) if !self.replace => {
                 rustix::fs::linkat(directory, &hidden, directory, &self.name, AtFlags::empty())?;
                 rustix::fs::unlinkat(directory, &hidden, AtFlags::empty())
@@ -203,7 +203,7 @@ impl Upload {
         }
     }
 
-    /// Notes how much is there, for a client that comes back. Without attributes it starts over.
+    /// Records the number of bytes received, for a client that resumes. Without extended attributes it starts over.
     fn note(&self) {
         let total = self.total.map_or("*".to_owned(), |total| total.to_string());
         let text = format!("{} {total} {:08x}", self.received, self.crc);
@@ -217,19 +217,19 @@ impl Upload {
     }
 }
 
-/// Answers `HEAD PATH?upload`: how much is there.
+/// Answers `HEAD PATH?upload` with the number of bytes received.
 pub(crate) fn offset(site: &Site, head: &Head) -> Answer {
     let here = target(site, head, false).and_then(|(directory, name)| {
         let Ok(file) = open_beneath(&directory, Path::new(&hidden(&name)), OFlags::RDONLY, Mode::empty()) else {
             return Ok(0);
         };
-        // While somebody writes it, it has no offset that anybody could go on from.
+        // While a client writes the file, there is no offset from which another could resume.
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).map_err(|_| locked())?;
         Ok(progress(&file.into()).unwrap_or_default().received)
     });
     match here {
         Ok(received) => Answer::new(StatusCode::NO_CONTENT).with(UPLOAD_OFFSET, received.to_string()),
-        // In a directory that is not there yet, nothing is.
+        // A directory that does not exist yet holds no bytes.
         Err(answer) if answer.status == StatusCode::NOT_FOUND => {
             Answer::new(StatusCode::NO_CONTENT).with(UPLOAD_OFFSET, "0")
         }
@@ -237,30 +237,30 @@ pub(crate) fn offset(site: &Site, head: &Head) -> Answer {
     }
 }
 
-/// Answers `DELETE PATH?upload`: an upload that nobody will finish.
+/// Answers `DELETE PATH?upload`: removes an upload that will not be finished.
 pub(crate) fn discard(site: &Site, head: &Head) -> Answer {
     let removed = target(site, head, false).and_then(|(directory, name)| {
         let hidden = hidden(&name);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW;
         let file = open_beneath(&directory, Path::new(&hidden), flags, Mode::empty()).map_err(refused)?;
-        // Whoever writes it has it locked.
+        // A client that writes the file holds this lock.
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| locked())?;
         rustix::fs::unlinkat(&directory, hidden, AtFlags::empty()).map_err(refused)
     });
     removed.map_or_else(|answer| answer, |()| Answer::new(StatusCode::NO_CONTENT))
 }
 
-/// Whether a request's body is one.
+/// Returns whether a request's body is an upload.
 pub(crate) fn is_one(head: &Head) -> bool {
     head.method == Method::PUT && !is_about_upload(head)
 }
 
-/// Whether the request is about an upload, not about a file.
+/// Returns whether a request is about an upload, not about a file.
 pub(crate) fn is_about_upload(head: &Head) -> bool {
     parameter(&head.query, "upload").next().is_some()
 }
 
-/// The CRC32C of a file that was uploaded, unless it was changed since.
+/// Returns the CRC32C of a file that was uploaded, unless the file has changed since.
 pub(crate) fn stored_crc(file: &File, stat: &Stat) -> Option<u32> {
     let text = attribute(file, CRC)?;
     let (crc, of) = text.split_once(' ')?;
@@ -268,7 +268,7 @@ pub(crate) fn stored_crc(file: &File, stat: &Stat) -> Option<u32> {
     (of == now).then(|| u32::from_str_radix(crc, 16).ok()).flatten()
 }
 
-/// What holds of the place and the digest of every upload.
+/// Asserts invariants of the position and the digest of every upload.
 pub(crate) fn fuzz(head: &Head) {
     if let Ok(place) = place(head) {
         assert!(place.first.checked_add(place.length).is_some());
@@ -277,7 +277,8 @@ pub(crate) fn fuzz(head: &Head) {
     let _ = wanted_crc(&head.fields);
 }
 
-/// The directory that a file is written into, and the file's name in it.
+/// Returns the directory that a file is written into, and the file's name in it. Creates the directory if `make` is
+/// set.
 fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Answer> {
     let name = site.admit(head, true)?;
     if !site.write {
@@ -314,8 +315,8 @@ fn target(site: &Site, head: &Head, make: bool) -> Result<(OwnedFd, String), Ans
     Ok((directory, name))
 }
 
-/// Nothing is put among the files of a run that is being recorded here: the recorder would stumble over it. What makes
-/// a directory one is its writer's lock.
+/// Refuses a directory whose run is being recorded here: the recorder would stumble over additional files. The lock of
+/// its writer marks such a directory.
 fn may_be_written(directory: &OwnedFd) -> Result<(), Answer> {
     match rustix::fs::flock(directory, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => Err(Answer::say(StatusCode::LOCKED, "this run is being recorded here")),
@@ -326,14 +327,14 @@ fn may_be_written(directory: &OwnedFd) -> Result<(), Answer> {
     }
 }
 
-/// An error where a directory is a run that has ended: its files are what its `run.json` says they are, and stay so.
+/// Refuses a directory with a run that has ended: its files are those that its `run.json` lists, and stay so.
 fn is_no_finished_run(directory: &OwnedFd) -> Result<(), Answer> {
     #[derive(serde::Deserialize)]
     struct Book {
         format: String,
         state: RunState,
     }
-    // A pipe of this name would hang us.
+    // Opening a pipe of this name would block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     let book = open_beneath(directory, Path::new("run.json"), flags, Mode::empty()).map(File::from);
     let Some(book) = book.ok().filter(|book| book.metadata().is_ok_and(|data| data.is_file())) else { return Ok(()) };
@@ -346,7 +347,7 @@ fn is_no_finished_run(directory: &OwnedFd) -> Result<(), Answer> {
     }
 }
 
-/// Whether a file of this name is to be replaced; an error where it is there and must not be, or is not and must be.
+/// Returns whether a file of this name is to be replaced. Fails if it exists and must not, or does not exist and must.
 fn may_be_there(directory: &OwnedFd, name: &str, fields: &HeaderMap) -> Result<bool, Answer> {
     let must_be_there = fields.contains_key(IF_MATCH);
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
@@ -406,7 +407,7 @@ fn content_range(field: &str) -> Option<Place> {
     fits.then(|| Place { first, length: last - first + 1, total })
 }
 
-/// The CRC32C that the client says the file has (RFC 9530, RFC 3230). Other algorithms are not looked at.
+/// Returns the CRC32C that the client expects of the file (RFC 9530, RFC 3230). Other algorithms are ignored.
 fn wanted_crc(fields: &HeaderMap) -> Result<Option<u32>, Answer> {
     let all = |name: HeaderName| {
         let values: Vec<&str> = fields.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
@@ -419,7 +420,7 @@ fn wanted_crc(fields: &HeaderMap) -> Result<Option<u32>, Answer> {
     if let Some(crc) = read(&all(REPR_DIGEST))? {
         return Ok(Some(crc));
     }
-    // As the other, but for the colons.
+    // The value has the same form as the other field's, without the colons.
     match all(DIGEST).split(',').find_map(|element| element.trim().strip_prefix("crc32c=")) {
         Some(value) => read(&format!("crc32c=:{value}:")),
         None => Ok(None),
@@ -432,7 +433,7 @@ fn is_named(file: &File, directory: &OwnedFd, name: &str) -> bool {
     matches!((rustix::fs::fstat(file), named), (Ok(open), Ok(named)) if same(&open, &named))
 }
 
-/// What is noted of an upload, and there.
+/// Returns the recorded progress of an upload, if the file holds that many bytes.
 fn progress(file: &File) -> Option<Progress> {
     let text = attribute(file, PROGRESS)?;
     let mut numbers = text.split(' ');
@@ -460,15 +461,15 @@ fn hidden(name: &str) -> String {
     format!(".{name}.upload")
 }
 
-/// Bytes of the largest file that the system can address.
+/// Largest file size that the system can address, in bytes.
 const LARGEST: u64 = i64::MAX as u64;
-/// Bytes after which what is there is brought to the disk and noted.
+/// Number of bytes after which received data is synced to disk and recorded.
 const PART: u64 = 256 << 20;
 /// Extended attribute of an upload: bytes received, bytes in all (or `*`), CRC32C of those received.
 const PROGRESS: &str = "user.thalweg.upload";
-/// Extended attribute of a file that was uploaded: its CRC32C, and the size and time of change that it is of.
+/// Extended attribute of an uploaded file: its CRC32C, and the size and time of modification for which it holds.
 const CRC: &str = "user.thalweg.crc32c";
-/// As in the IETF's draft of resumable uploads (draft-ietf-httpbis-resumable-upload).
+/// Field of the IETF's draft of resumable uploads (draft-ietf-httpbis-resumable-upload).
 const UPLOAD_OFFSET: HeaderName = HeaderName::from_static("upload-offset");
 
 #[cfg(test)]

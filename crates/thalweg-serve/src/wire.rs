@@ -13,10 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// A connection.
+/// A connection to a client.
 #[derive(Debug)]
 pub(crate) enum Wire {
-    /// What goes into the socket is what the client gets; it may be encrypted on the way.
+    /// Bytes written to the socket are those that the client gets; the kernel may encrypt them on the way.
     Socket(Socket),
     Rustls(Box<StreamOwned<ServerConnection, Socket>>),
 }
@@ -26,7 +26,7 @@ impl Wire {
         Self::Socket(Socket { client, until: None })
     }
 
-    /// With TLS. The handshake has to be done at a certain moment.
+    /// Performs a TLS handshake, which has to finish before `until`.
     pub(crate) fn with_tls(client: Arc<Client>, tls: &Tls, until: Instant) -> io::Result<Self> {
         let mut socket = Socket { client, until: Some(until) };
         if tls.by_kernel().is_ok() && KernelTls::prepare(&socket) {
@@ -40,13 +40,13 @@ impl Wire {
         Ok(Self::Rustls(Box::new(StreamOwned::new(connection, socket))))
     }
 
-    /// Whether the socket encrypts.
+    /// Returns whether the socket encrypts.
     pub(crate) fn by_kernel(&self) -> bool {
         self.socket().client.tls.get().is_some()
     }
 
-    /// Takes what is here of a socket that encrypts, without waiting for more: bytes, and whatever else comes between
-    /// them. Says whether the client may send more.
+    /// Reads from a socket that encrypts, without waiting: data, and the records between that carry no data. Returns
+    /// whether the client may send more.
     pub(crate) fn take_in(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
         let client = &self.socket().client;
         let mut buffer = [0; 4096];
@@ -77,8 +77,8 @@ impl Wire {
         }
     }
 
-    /// From now on, reading ends at this moment with `TimedOut`; without one, when nothing came for as long as the
-    /// socket's own time says (`SO_RCVTIMEO`).
+    /// Sets a deadline at which reads fail with `TimedOut`. Without one, a read fails when no bytes arrived for the
+    /// socket's own timeout (`SO_RCVTIMEO`).
     pub(crate) fn read_until(&mut self, until: Option<Instant>) {
         match self {
             Self::Socket(socket) => socket.until = until,
@@ -86,8 +86,8 @@ impl Wire {
         }
     }
 
-    /// The socket, where what goes into it is what the client gets. What was sent into it is to be told to
-    /// [`has_sent`](Self::has_sent).
+    /// Returns the socket if bytes written to it are those that the client gets. The caller reports bytes written to it
+    /// with [`has_sent`](Self::has_sent).
     pub(crate) fn clear(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Socket(socket) => Some(socket.stream().as_fd()),
@@ -95,14 +95,14 @@ impl Wire {
         }
     }
 
-    /// Notes that bytes were sent, and agrees on new keys where the old ones have seen enough of them.
+    /// Counts bytes that were sent, and agrees on new keys when the old ones have encrypted enough.
     pub(crate) fn has_sent(&mut self, bytes: u64) -> io::Result<()> {
         let Some(mut tls) = self.socket().client.tls() else { return Ok(()) };
         tls.has_sent(bytes);
         if tls.is_worn() { tls.renew(self.socket().stream()) } else { Ok(()) }
     }
 
-    /// Sends all of it; with `more`, something follows at once.
+    /// Sends all bytes; `more` announces that further bytes follow at once.
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
         match self {
             Self::Socket(socket) => {
@@ -113,11 +113,11 @@ impl Wire {
         }
     }
 
-    /// Says that nothing more will be sent, and takes in what the client still sends until it closes too, or the moment
-    /// comes: who closes on bytes that were not read takes back what was just answered (RFC 9112, section 9.6).
+    /// Announces that nothing more will be sent, and discards what the client still sends until it closes, too, or the
+    /// deadline passes: closing with unread bytes would destroy the answer that was just sent (RFC 9112, section 9.6).
     pub(crate) fn close(&mut self, until: Instant) {
         if let Self::Rustls(stream) = self {
-            // RFC 9112, section 9.8. A client that does not take it is gone.
+            // RFC 9112, section 9.8. A client that does not read it is gone.
             stream.conn.send_close_notify();
             while stream.conn.wants_write() && stream.conn.write_tls(&mut stream.sock).is_ok() {}
         }
@@ -133,7 +133,7 @@ impl Read for Wire {
         match self {
             Self::Socket(socket) => socket.read(into),
             Self::Rustls(stream) => match stream.read(into) {
-                // A client that closes the connection without saying goodbye has said all it wanted.
+                // A client that closes the connection without `close_notify` has sent all it wanted.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
                 result => result,
             },
@@ -141,5 +141,5 @@ impl Read for Wire {
     }
 }
 
-/// Messages that are no data, one behind the other, before others have their turn.
+/// Number of consecutive records without data that are read before other clients get their turn.
 const MESSAGES: u32 = 32;

@@ -1,8 +1,8 @@
-//! How a test says what it could not do on this machine.
+//! Reporting of tests that cannot run on this machine.
 //!
-//! The test runner shows nothing of what a test that passes has printed, so a test that returns early looks like one
-//! that did its work. [`skipped`] cannot be overheard: it writes past the runner to standard error, and into the file
-//! that `make test` names in `THALWEG_SKIPPED` and prints at its end.
+//! The test runner shows nothing of what a passing test has printed, so a test that returns early looks like one that
+//! did its work. [`skipped`] bypasses the runner's output capture: it writes to standard error directly, and into the
+//! file that `make test` names in `THALWEG_SKIPPED` and prints at its end.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -12,18 +12,19 @@ use std::panic::Location;
 use std::path::Path;
 use std::thread;
 
-/// The file that keeps what was skipped, a line each: the test, a tab, the reason. Python's tests write to it too.
+/// Environment variable with the path of the file that lists skipped tests, a line each: the test, a tab, the reason.
+/// Python's tests write to it too.
 pub const FILE: &str = "THALWEG_SKIPPED";
 
-/// Says that the calling test, or a part of it, cannot run on this machine, and why.
+/// Reports that the calling test, or a part of it, cannot run on this machine, and why.
 ///
 /// # Panics
 ///
-/// Where the reason cannot be kept in the file that `THALWEG_SKIPPED` names.
+/// The line cannot be written to the file that `THALWEG_SKIPPED` names.
 #[track_caller]
 pub fn skipped(reason: impl Display) {
     let line = line(&test(Location::caller()), &reason.to_string());
-    // Not `eprintln!`, which the test runner catches. If nobody listens to standard error, there is still the file.
+    // Not `eprintln!`, whose output the test runner captures. If standard error is closed, there is still the file.
     let _ = io::stderr().write_all(format!("skipped: {}", line.replacen('\t', ": ", 1)).as_bytes());
     if let Some(file) = std::env::var_os(FILE) {
         let file = Path::new(&file);
@@ -33,8 +34,8 @@ pub fn skipped(reason: impl Display) {
     }
 }
 
-/// The test's name. The runner names each test's thread after it; in a thread that a test has started, and where tests
-/// run one by one in the main thread, it is the place in the source.
+/// Returns the test's name. The runner names each test's thread after it; in a thread that a test has started, and
+/// where tests run one by one in the main thread, the place in the source stands for it.
 fn test(place: &Location) -> String {
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
     match thread::current().name() {
@@ -48,7 +49,7 @@ fn line(test: &str, reason: &str) -> String {
     format!("{test}\t{reason}\n")
 }
 
-/// In one write to the end of the file, so that tests that skip at the same time keep each other's lines whole.
+/// Appends a line in one write, so that the lines of tests that skip at the same time stay whole.
 fn append(file: &Path, line: &str) -> io::Result<()> {
     File::options().append(true).create(true).open(file)?.write_all(line.as_bytes())
 }
@@ -58,7 +59,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Asks [`the_other_test`] to skip.
+    /// Variable that makes [`the_other_test`] skip.
     const ASKED: &str = "THALWEG_SKIP_ASKED";
 
     #[test]

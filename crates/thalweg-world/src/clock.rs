@@ -6,19 +6,19 @@ use std::time::Duration;
 use thalweg_node::Clock;
 use thalweg_wire::TaiNanos;
 
-/// What the date is at time zero: 2026-01-01 00:00:37 TAI, in nanoseconds since 1970.
+/// Date at time zero: 2026-01-01 00:00:37 TAI, in nanoseconds since 1970.
 pub(crate) const EPOCH: u64 = 1_767_225_637_000_000_000;
 
-/// Time, which is one for all hosts, and the date, which each host has its own of.
+/// The time, which is shared by all hosts, and the date, which each host has its own of.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostClock {
     now: Arc<AtomicU64>,
-    /// How far its date is off, in nanoseconds.
+    /// Offset of the host's date in nanoseconds.
     off: Arc<AtomicI64>,
 }
 
 impl HostClock {
-    /// The clock of another host, with the same time.
+    /// Returns the clock of another host, with the same time.
     pub(crate) fn of_another_host(&self) -> Self {
         Self { now: Arc::clone(&self.now), off: Arc::default() }
     }
@@ -27,7 +27,7 @@ impl HostClock {
         self.now.fetch_max(u64::try_from(at.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// Sets the date, so far from the true one.
+    /// Sets the host's date to this offset from the true one, in nanoseconds.
     pub(crate) fn set_off(&self, nanos: i64) {
         self.off.store(nanos, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! A device that knows what it had.
+//! A simulated device that records its fragments.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,29 +7,29 @@ use std::time::Duration;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, Device, DeviceError, Filled, Frame};
 use thalweg_wire::{EventId, PayloadType, Status, mix};
 
-/// What became of an event's fragment at its device.
+/// Fate of an event's fragment at its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Had {
-    /// It was written into a slot.
+    /// The fragment was written into a slot.
     Filled,
-    /// It was passed over, because no slot was free.
+    /// The event was skipped, because no slot was free.
     Skipped,
     /// The device lost it: it had no slot, or was unplugged.
     Lost,
 }
 
-/// What a device had, by event.
+/// Fragments of a device, by event.
 #[derive(Debug, Clone, Default)]
 pub struct Truth(Arc<Mutex<BTreeMap<u64, Had>>>);
 
 impl Truth {
-    /// All that it had.
+    /// Returns all fragments so far.
     pub fn had(&self) -> MutexGuard<'_, BTreeMap<u64, Had>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Payload bytes of a source's fragment.
+/// Returns the payload of a source's fragment.
 pub(crate) fn payload(seed: u64, source: usize, event: u64, longest: usize) -> Vec<u8> {
     let drawn = mix(seed ^ mix(event ^ (source as u64) << 48));
     let length = usize::try_from(drawn % (longest as u64 + 1)).unwrap_or(0);
@@ -37,15 +37,15 @@ pub(crate) fn payload(seed: u64, source: usize, event: u64, longest: usize) -> V
     (0..length.div_ceil(8) as u64).flat_map(word).take(length).collect()
 }
 
-/// A device whose fragments can be told from each other.
+/// A device whose fragments are distinguishable.
 #[derive(Debug)]
 pub(crate) struct WorldDevice {
     pub(crate) seed: u64,
     pub(crate) source: usize,
     pub(crate) longest: usize,
-    /// How many events it has.
+    /// Number of events of the device.
     pub(crate) events: u64,
-    /// The next one.
+    /// Number of the next event.
     pub(crate) next: u64,
     pub(crate) truth: Truth,
     description: Description,
@@ -91,10 +91,10 @@ impl Device for WorldDevice {
     }
 }
 
-/// Buffers that a device that works by itself has at a time.
+/// Number of buffers that a self-driven device has at a time.
 const DEPTH: u32 = 4;
 
-/// Until when a device is unplugged.
+/// Time until which a device is unplugged.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plug(Arc<AtomicU64>);
 
@@ -112,14 +112,14 @@ impl Plug {
     }
 }
 
-/// A device that works by itself, at a rate of its own, whether or not it has a buffer.
+/// A self-driven device, at a rate of its own, whether or not it has a buffer.
 #[derive(Debug)]
 pub(crate) struct WorldAcquisition {
     device: WorldDevice,
     interval: Duration,
     plug: Plug,
     buffers: VecDeque<Buffer>,
-    /// When its first frame was due, once it was started.
+    /// Time at which the first frame was due, once the device was started.
     began: Option<Duration>,
     away: bool,
 }
@@ -130,7 +130,7 @@ impl WorldAcquisition {
         Self { device, interval, plug, buffers: VecDeque::new(), began: None, away: false }
     }
 
-    /// Loses what is due by now.
+    /// Loses the events that are due by now.
     fn lose(&mut self, due: u64) -> Acquired {
         let first = self.device.next;
         (first..due).for_each(|event| {
@@ -168,7 +168,7 @@ impl Acquisition for WorldAcquisition {
         if self.away || self.device.next >= due {
             return Ok(Acquired::NotYet);
         }
-        // What it has no buffer for is lost; the last ones are filled.
+        // Events without a buffer are lost; the last ones are filled.
         let kept = u64::try_from(self.buffers.len()).unwrap_or(u64::MAX);
         if due - self.device.next > kept {
             return Ok(self.lose(due - kept));

@@ -1,4 +1,4 @@
-//! A source that keeps to the rules as long as it likes, and then to none.
+//! A source that breaks the protocol after following it for a while.
 
 use crate::random::Random;
 use std::sync::Arc;
@@ -12,34 +12,35 @@ use thalweg_wire::{
 };
 
 const SLOTS: u32 = 8;
-/// Offers of it that a builder keeps at most, by the builder's own rule: as many again as it has slots may be under way.
+/// Maximum number of its offers that a builder keeps, by the builder's own rule: one for each slot, and as many again
+/// in flight.
 pub(crate) const MOST_OPEN_OFFERS: u64 = 2 * SLOTS as u64 + 2;
 const SLOT_BYTES: u32 = 4096;
-/// Bytes of a record of its slots: a header, and as many of payload.
+/// Size in bytes of a record in its slots: a header, and as many bytes of payload.
 const RECORD: usize = 2 * HEADER_LEN;
-/// Messages that it sends in a turn at most.
+/// Maximum number of messages that it sends in a turn.
 const MOST_AT_ONCE: u64 = 20;
 
-/// A peer that has the id of a source and says what it likes, with a message that is right now and then, so that it gets
-/// on.
+/// A peer with the id of a source that sends arbitrary messages, and correct ones among them, so that the protocol
+/// advances.
 #[derive(Debug)]
 pub(crate) struct Hostile {
     id: SourceId,
     endpoints: Endpoints<dyn SourceEndpoint>,
-    /// Keeps its slots in memory.
+    /// Pool that keeps its slots in memory.
     _pool: SlotPool,
     builders: Vec<Counterpart>,
     random: Random,
     clock: Arc<dyn Clock>,
-    /// One in so many of its messages breaks a rule.
+    /// Average number of messages of which one breaks a rule.
     breaks_one_in: u64,
-    /// It may have so many offers open.
+    /// Maximum number of offers that it has open.
     open_offers: u64,
     next_turn: Duration,
     until: Duration,
 }
 
-/// A builder, as it is spoken to.
+/// A builder, as seen by the hostile peer.
 #[derive(Debug)]
 struct Counterpart {
     address: Address,
@@ -52,7 +53,7 @@ struct Counterpart {
 }
 
 impl Hostile {
-    /// Connects to all builders, again and again, until `until`. One that floods offers more than it has slots for.
+    /// Connects to all builders, repeatedly, until `until`. If `floods` is set, it offers more than it has slots for.
     pub(crate) fn new(
         id: SourceId,
         builders: &[Address],
@@ -188,7 +189,7 @@ impl Node for Hostile {
     }
 }
 
-/// A record that is right, or nearly.
+/// Returns a record that is correct, or nearly so.
 fn draw_record(random: &mut Random, source: SourceId, event: u64) -> [u8; RECORD] {
     let payload = [u8::try_from(event % 256).unwrap_or(0); HEADER_LEN];
     let header = FragmentHeader {
@@ -209,7 +210,7 @@ fn draw_record(random: &mut Random, source: SourceId, event: u64) -> [u8; RECORD
     record
 }
 
-/// An offer that keeps to the rules, of what may be anything.
+/// Returns an offer that keeps the rules, of a slot with arbitrary content.
 fn honest_offer(builder: &Counterpart, random: &mut Random) -> Announcement {
     let count = u32::try_from(random.of(1..u64::from(SLOT_BYTES) / RECORD as u64)).unwrap_or(1);
     let slot = builder.next_ticket % u64::from(SLOTS);
@@ -224,7 +225,7 @@ fn honest_offer(builder: &Counterpart, random: &mut Random) -> Announcement {
     }
 }
 
-/// A number that is near what is meant, or at the end of all.
+/// Returns a number near `to`, or near the end of the range.
 fn near(random: &mut Random, to: u64) -> u64 {
     match random.of(0..5) {
         0 => u64::MAX - random.of(0..3),
@@ -233,7 +234,7 @@ fn near(random: &mut Random, to: u64) -> u64 {
     }
 }
 
-/// Any message of a source's, or of a builder's.
+/// Returns any message of a source or of a builder.
 fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Message {
     let (ticket, event) = (builder.next_ticket, builder.next_event);
     let small = |random: &mut Random| u32::try_from(random.logarithmic(1..1 << 32)).unwrap_or(u32::MAX);

@@ -1,5 +1,7 @@
-//! An instrument that counts the datagrams that it sends, dates them, and begins to count anew; and a cable on which they
-//! are lost, doubled and overtaken. What takes them is a source's own code.
+//! A simulated instrument that counts its datagrams, and a lossy cable.
+//!
+//! The instrument also dates its datagrams and may begin to count anew; the cable loses, duplicates and reorders them.
+//! A source's own code receives them.
 
 use crate::clock::EPOCH;
 use crate::device::{Had, Plug, Truth, payload};
@@ -13,18 +15,18 @@ use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Fr
 use thalweg_instrument::{Assembler, Taken};
 use thalweg_wire::{Status, TaiNanos, mix};
 
-/// Buffers that it has at a time.
+/// Number of buffers that the receiver has at a time.
 const DEPTH: u32 = 64;
-/// An instrument that has sent so many since it began to count can be seen to begin anew.
+/// Number of datagrams after which a new beginning of the count can be detected.
 const SEEN_TO_COUNT: u64 = 64;
-/// Of those that it sends first, none are lost: without `first` and `rate` nobody knows of them.
+/// Number of first datagrams that are not lost: without `first` and `rate`, their loss cannot be detected.
 const SPARED: u64 = 20;
-/// After the first source has begun, triggers that instruments share do.
+/// Time from the begin of the first source to the first of the triggers that instruments share.
 const SHARED_BEGIN: Duration = Duration::from_millis(500);
-/// By then it is known how fast a device is.
+/// Time after which the rate of a device is known.
 const KNOWN: Duration = Duration::from_millis(2200);
 
-/// The end of an instrument's fragment: bytes that go by its trigger, and that itself.
+/// Returns the end of an instrument's fragment: bytes that depend on its trigger, and the trigger itself.
 pub(crate) fn instrument_payload(seed: u64, source: usize, trigger: u64, longest: usize) -> Vec<u8> {
     let mut bytes = payload(seed, source, trigger, longest);
     bytes.resize(bytes.len().next_multiple_of(8), 0);
@@ -32,18 +34,18 @@ pub(crate) fn instrument_payload(seed: u64, source: usize, trigger: u64, longest
     bytes
 }
 
-/// The trigger that a fragment names.
+/// Returns the trigger that a fragment names.
 pub(crate) fn trigger_of(fragment: &[u8]) -> Option<u64> {
     fragment.last_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// Bytes of an instrument's longest fragment.
+/// Returns the size of an instrument's longest fragment in bytes.
 pub(crate) fn longest_fragment(longest: usize) -> usize {
-    // VDIF has 32 bytes in front.
+    // A VDIF header of 32 bytes comes first.
     longest.next_multiple_of(8) + 8 + 32
 }
 
-/// An instrument and its cable: they go on while the source's node stands still or is gone.
+/// An instrument and its cable, which continue while the source's node is stopped or gone.
 #[derive(Debug, Clone)]
 pub(crate) struct Instrument(Arc<Mutex<Line>>);
 
@@ -58,26 +60,26 @@ struct Line {
     truth: Truth,
     plug: Plug,
     random: Random,
-    /// When its first trigger is; of one whose triggers are its own, when it is started first.
+    /// Time of the first trigger; for an instrument with triggers of its own, the time at which it is first started.
     began: Option<Duration>,
-    /// The same of all instruments of the world, where they share triggers.
+    /// Time of the first trigger of all instruments of the world, if they share triggers.
     shared: Arc<OnceLock<Duration>>,
-    /// The next trigger.
+    /// Number of the next trigger.
     next: u64,
-    /// How many it has counted, and the count of the first of them.
+    /// Number of triggers counted, and count of the first of them.
     counted: u64,
     base: u64,
-    /// It is being switched off and on again until then.
+    /// End of the time for which it is switched off.
     off_until: Duration,
     counts_anew: bool,
-    /// How far its clock was set.
+    /// Offset to which its clock was set, in nanoseconds.
     set: i64,
-    /// Of the datagrams that follow, so many are not lost, and then so many are.
+    /// Number of following datagrams that are not lost, and number of those after them that are.
     spared: u64,
     losing: u64,
-    /// One that is overtaken by so many.
+    /// A delayed datagram, and the number of datagrams that still overtake it.
     overtaken: Option<(u64, Vec<u8>)>,
-    /// What has arrived, each with how many the port had dropped by then.
+    /// Datagrams that have arrived, each with the number of those that the port had dropped by then.
     port: VecDeque<(u64, Vec<u8>)>,
     dropped: u64,
 }
@@ -116,7 +118,7 @@ impl Instrument {
         })))
     }
 
-    /// With a book of what it had, a plug, and when the triggers that instruments share began.
+    /// Attaches the record of its fragments, a plug, and the time at which shared triggers began.
     pub(crate) fn with(self, truth: Truth, plug: Plug, shared: Arc<OnceLock<Duration>>) -> Self {
         let mut line = self.line();
         (line.truth, line.plug, line.shared) = (truth, plug, shared);
@@ -128,18 +130,18 @@ impl Instrument {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It is switched off, and on again: then it counts anew.
+    /// Switches the instrument off and on again, after which it counts anew.
     pub(crate) fn switch_off(&self, now: Duration, time: Duration) {
         let mut line = self.line();
         line.run_to(now);
-        // Where a counter of a few bits begins anew may as well be where it went on to.
+        // A counter of a few bits that begins anew may have the value that it would have reached anyway.
         let is_seen = line.is_told() && line.plan.kind != DatagramKind::Vita49;
         if line.counted >= SEEN_TO_COUNT && line.is_known(now) && is_seen {
             (line.off_until, line.counts_anew) = (now + time, true);
         }
     }
 
-    /// Its clock is set.
+    /// Changes the instrument's clock by `by` nanoseconds.
     pub(crate) fn set_clock(&self, now: Duration, by: i64) {
         let mut line = self.line();
         line.run_to(now);
@@ -152,14 +154,14 @@ impl Line {
         self.began.is_some_and(|began| now >= began + KNOWN)
     }
 
-    /// Whether an outage in which its counter comes round can be told from a shorter one: nobody can while the source stands
-    /// still, too, unless packets are dated.
+    /// Returns whether an outage in which the counter wraps around can be distinguished from a shorter one. While the
+    /// source is stopped, too, that is possible only if packets are dated.
     fn is_told(&self) -> bool {
         let InstrumentPlan { kind, bits, step, .. } = self.plan;
         kind.is_absolute() || kind == DatagramKind::Vita49 || (1 << bits.min(32)) / step > 4096
     }
 
-    /// When the next trigger is.
+    /// Returns the time of the next trigger.
     fn next_trigger(&self) -> Option<Duration> {
         let next = u32::try_from(self.next).unwrap_or(u32::MAX);
         let late = match self.plan.irregular {
@@ -169,14 +171,14 @@ impl Line {
         self.began.filter(|_| self.next < self.events).map(|began| began + self.interval.saturating_mul(next) + late)
     }
 
-    /// It is listened to: one whose triggers are no others' begins, or all that share them do a little later.
+    /// Starts to listen: an instrument with triggers of its own begins now, and all that share triggers a little later.
     fn begin(&mut self, now: Duration) {
         let Self { began, shared, plan, .. } = self;
         let shared = || *shared.get_or_init(|| now + SHARED_BEGIN);
         began.get_or_insert_with(|| if plan.irregular { shared() } else { now });
     }
 
-    /// All triggers until now.
+    /// Processes all triggers until now.
     fn run_to(&mut self, now: Duration) {
         while let Some(at) = self.next_trigger().filter(|at| *at <= now) {
             let trigger = self.next;
@@ -204,7 +206,7 @@ impl Line {
         let payload = instrument_payload(self.seed, self.source, trigger, self.longest);
         let counted = self.base.wrapping_add(self.counted.wrapping_mul(self.plan.step));
         let count = counted & (u64::MAX >> (64 - self.plan.bits));
-        // By its own clock, which has begun at a whole second.
+        // The time of the instrument's own clock, which began at a whole second.
         let (rate, since) = (self.rate(), self.time(at));
         let (second, in_second) = (trigger / rate, trigger % rate);
         match self.plan.kind {
@@ -232,12 +234,12 @@ impl Line {
         }
     }
 
-    /// Triggers in a second.
+    /// Returns the number of triggers in a second.
     fn rate(&self) -> u64 {
         self.interval.as_secs_f64().recip().round().max(1.0) as u64
     }
 
-    /// What its clock shows.
+    /// Returns the time that the instrument's clock shows, in nanoseconds.
     fn time(&mut self, at: Duration) -> u64 {
         let Some(clock) = self.plan.clock else { return 0 };
         let nanos = i64::try_from(at.as_nanos()).unwrap_or(i64::MAX);
@@ -247,7 +249,7 @@ impl Line {
         (EPOCH.wrapping_add_signed(nanos + off)).wrapping_add(wild)
     }
 
-    /// A datagram goes on its way. Whether it can arrive.
+    /// Sends a datagram through the cable. Returns whether it can arrive.
     fn send(&mut self, datagram: Vec<u8>, at: Duration) -> bool {
         let mut once = |of_thousand: u64| self.random.of(0..1000) < of_thousand;
         let (is_lost, is_doubled, is_overtaken, is_forged) =
@@ -275,7 +277,7 @@ impl Line {
         }
         if let Some(left) = self.losing.checked_sub(1) {
             self.losing = left;
-            // Two that are lost one after the other are one longer.
+            // Two consecutive losses would be one longer loss.
             self.spared = u64::from(left == 0);
             return false;
         }
@@ -296,7 +298,7 @@ impl Line {
         true
     }
 
-    /// A datagram is at the source's port, which holds so many.
+    /// Puts a datagram into the source's port, which holds a limited number.
     fn arrive(&mut self, datagram: Vec<u8>) {
         match self.port.len() < self.plan.port {
             true => self.port.push_back((self.dropped, datagram)),
@@ -305,14 +307,14 @@ impl Line {
     }
 }
 
-/// A source's end of the cable.
+/// The source's end of the cable.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     instrument: Instrument,
     assembler: Assembler,
     longest: usize,
     description: Description,
-    /// When the port was found empty last.
+    /// Time at which the port was last found empty.
     empty: Duration,
     dropped: u64,
 }
@@ -342,7 +344,7 @@ impl Receiver {
         Self { instrument, assembler, longest, description, empty: Duration::ZERO, dropped: 0 }
     }
 
-    /// Gives what is at the port to the assembler. Whether there was any, and a place for it.
+    /// Passes a datagram from the port to the assembler. Returns whether there was one, and a place for it.
     fn receive(&mut self, now: Duration) -> bool {
         let next = {
             let mut line = self.instrument.line();
@@ -391,7 +393,7 @@ impl Acquisition for Receiver {
         self.assembler.post(buffer);
     }
 
-    /// What came before is no part of the run.
+    /// Discards earlier datagrams, which are not part of the run.
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         let mut line = self.instrument.line();
         line.port.clear();
@@ -437,21 +439,21 @@ impl Acquisition for Receiver {
     }
 }
 
-/// What came of an instrument and a source's end of its cable.
+/// Result of running an instrument with a receiver.
 #[derive(Debug, Clone, Default)]
 pub struct Trial {
-    /// A sentence for each fragment whose status is good and which is another trigger's.
+    /// A sentence for each fragment with a good status that belongs to another trigger.
     pub wrong: Vec<String>,
-    /// Fragments.
+    /// Number of fragments.
     pub fragments: u64,
-    /// Those of them whose numbers are uncertain.
+    /// Number of fragments whose numbers are uncertain.
     pub uncertain: u64,
 }
 
-/// An instrument and a source's end of its cable alone, for so long; where it is calm, nothing goes wrong.
+/// Runs an instrument and a receiver alone, for the given time; without faults if `is_calm`.
 ///
 /// # Panics
-/// The host has no memory left.
+/// Panics if the host is out of memory.
 pub fn try_instrument(kind: DatagramKind, seed: u64, time: Duration, is_calm: bool) -> Trial {
     let mut random = Random::new(seed);
     let plan = InstrumentPlan::draw(&mut random, Some(kind), None);
@@ -482,7 +484,7 @@ pub fn try_instrument(kind: DatagramKind, seed: u64, time: Duration, is_calm: bo
             }
             Acquired::Lost { first, count } | Acquired::Missed { first, count } => order.lost(first, count),
             Acquired::NotYet | Acquired::Over => {
-                // A source that is busy, or stands still.
+                // The source is busy or stopped.
                 let stands =
                     if !is_calm && random.once_in(500) { random.millis(1..2000) } else { random.millis(0..10) };
                 now += stands;

@@ -1,4 +1,4 @@
-//! Whether what nodes report and what is on their disks is so.
+//! Comparison of reports and disks with the truth.
 
 use crate::device::{Had, payload};
 use crate::hostile::MOST_OPEN_OFFERS;
@@ -12,18 +12,18 @@ use thalweg_node::{BuilderReport, Policy};
 use thalweg_store::{EventStatus, Exposure, Run, StoreError, run_directory_name, salvage, verify};
 use thalweg_wire::{EventId, RunNumber, Status};
 
-/// What is wrong with a course.
+/// Violations found in a simulation.
 #[derive(Debug, Clone, Default)]
 pub struct Verdict {
-    /// Each thing, in a sentence.
+    /// Violations, one sentence each.
     pub wrong: Vec<String>,
-    /// How many fragments the devices had.
+    /// Number of fragments that the devices had.
     pub fragments: u64,
-    /// A number that stands for all that happened, in its order.
+    /// Hash of all that happened, in order.
     pub trace: u64,
 }
 
-/// Compares what nodes report, and what is on their disks, with what the devices had.
+/// Compares the nodes' reports, and the content of their disks, with the fragments of the devices.
 pub fn judge(plan: &Plan, course: &Course) -> Verdict {
     let mut judge = Judge { plan, course, wrong: Vec::new(), triggers_before: None };
     judge.late();
@@ -47,10 +47,10 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
     Verdict { wrong: judge.wrong, fragments, trace: course.trace }
 }
 
-/// So soon a run has ended at all builders after one has ended it at once.
+/// Time within which a run has ended at all builders after one builder aborted it.
 const SOON: Duration = Duration::from_secs(8);
-/// The longest that what is written, and the name of a new file, are not on the disk itself, but for the step in which time
-/// is counted.
+/// Longest time for which written data are not synced to disk, except for the step in which time advances. The next
+/// constant is the same for the name of a new file.
 const UNSYNCED_BYTES: Duration = Duration::from_secs(3);
 const UNSYNCED_NAME: Duration = Duration::from_millis(500);
 
@@ -58,11 +58,11 @@ struct Judge<'a> {
     plan: &'a Plan,
     course: &'a Course,
     wrong: Vec<String>,
-    /// How many triggers were before event 0, where events are numbered by time.
+    /// Number of triggers before event 0, if events are numbered by time.
     triggers_before: Option<i128>,
 }
 
-/// The fragments of a run that are on disk: by event, those of each source.
+/// The fragments of a run on disk: the sources of each event.
 type Found = BTreeMap<u64, Vec<usize>>;
 
 impl Judge<'_> {
@@ -79,9 +79,9 @@ impl Judge<'_> {
         }
     }
 
-    /// Where a builder is told to end its run at once, and nothing else is wrong, the others end it soon, too.
+    /// Checks that after a builder was told to abort, without other faults, the other builders end the run soon, too.
     fn aborts(&mut self) {
-        // They hear of it from the one that leads: not where that one went before the run began.
+        // The leading builder informs the others, unless it went before the run began.
         let leads = matches!(self.course.builders.first(), Some(Some(Ok(_))));
         if self.plan.hostile.is_some() || !self.plan.has_only_commands() || !leads {
             return;
@@ -107,7 +107,8 @@ impl Judge<'_> {
         }
     }
 
-    /// A builder that died got no fragment that was taken from a device after that: those that were meant for it are lost.
+    /// Checks that a dead builder got no fragment taken from a device after its death: those that were meant for it are
+    /// lost.
     fn left_out(&mut self) {
         let Some(Some(Ok(leader))) = self.course.builders.first() else { return };
         let is_silent = leader.reasons.iter().any(|reason| reason.contains("did not report within"));
@@ -141,14 +142,14 @@ impl Judge<'_> {
         }
     }
 
-    /// A peer that keeps to no rules is kept to its bound.
+    /// Checks that the builders keep no more offers of the hostile peer than their limit.
     fn open_offers(&mut self) {
         let open = self.course.open_offers;
         self.check(open <= MOST_OPEN_OFFERS, || format!("{open} offers of one source are kept"));
     }
 
-    /// What the power can take of a builder that has its time, and a disk that works: what was written in the last second
-    /// or two, which is `flush` and what a sync takes; and nothing at the end.
+    /// Checks the data that a power failure would lose of a builder that was not stopped and had a working disk: those
+    /// written in the last second or two, which is `flush` and the duration of a sync; and none at the end.
     fn syncs(&mut self, builder: usize, has_ended: bool) {
         let Exposure { bytes, name, now } = self.course.exposed[builder];
         let unpowered = self.course.unpowered.iter().any(|(unpowered, _)| *unpowered == builder);
@@ -164,7 +165,7 @@ impl Judge<'_> {
         self.check(unpowered || !now, || format!("builder b{builder} has ended, and not all is synced"));
     }
 
-    /// A node that ended with an error had a reason to.
+    /// Checks that a node that ended with an error had a reason to.
     fn error(&mut self, who: &str, error: &str) {
         let aborted = (0..self.plan.builders).any(|builder| self.plan.is_aborted(builder));
         let harmless = self.plan.is_orderly() && !aborted;
@@ -193,8 +194,8 @@ impl Judge<'_> {
                 continue;
             }
             self.check(entry.unaccounted == 0, || format!("{who}: {} unaccounted for, {entry:?}", entry.unaccounted));
-            // A builder that is left out by its source, and comes to itself again, looks at slots that are others' by now:
-            // over shared memory, and in what its socket has received, which on one host are the source's pages.
+            // A builder that its source left out, and that resumes, reads slots that are reused by now: over shared
+            // memory, and in its socket's received data, which on one host are the source's pages.
             let left_out = self.plan.by_room && !harmless;
             self.check(entry.corrupt == 0 || left_out, || format!("{who}: {} corrupt", entry.corrupt));
             if let Some(found) = &found {
@@ -207,7 +208,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What the source's device had, beside what the ledger says.
+    /// Compares the ledger with the fragments of the source's device.
     fn truth(&mut self, who: &str, builder: usize, source: usize, report: &BuilderReport, found: Option<&Found>) {
         let entry = &report.ledger.sources[source];
         let alone = self.plan.builders == 1;
@@ -220,18 +221,19 @@ impl Judge<'_> {
             self.wrong.push(format!("{who} is COMPLETE with {entry:?}"));
         }
         if self.plan.period.is_some() {
-            // Its events have other numbers than its triggers.
+            // The events have other numbers than the triggers.
             return;
         }
         let acquires = self.plan.sources[source].acquires;
-        // A device that works by itself has more than its source accepts: at the end of the run it goes on.
+        // A self-driven device has more than its source accepts, since it continues at the end of the run.
         let accepted = if acquires { usize::try_from(entry.accepted).unwrap_or(usize::MAX) } else { usize::MAX };
         let own: Vec<Had> =
             had.iter().filter(|(event, _)| is_its_own(**event)).map(|(_, had)| *had).take(accepted).collect();
         let what_was = |what: Had| own.iter().filter(|had| **had == what).count() as u64;
         let (mut taken, dropped, mut lost) = (own.len() as u64, what_was(Had::Skipped), what_was(Had::Lost));
         if self.plan.is_unplugged(source) && taken < entry.accepted {
-            // It was away at the end of the run, and had nothing of what the others had until then.
+            // The device was away at the end of the run, and had no fragments of the events that the others had until
+            // then.
             (taken, lost) = (entry.accepted, lost + entry.accepted - taken);
         }
         let is_final = entry.final_counters && (alone || !by_room);
@@ -248,7 +250,7 @@ impl Judge<'_> {
         if knows && !counted.contains(&dropped) {
             wrong.push(format!("{who}: {} dropped, and its device saw {dropped}", entry.dropped_newest));
         }
-        // Of each event that is on disk, and complete, all that the devices had is there.
+        // A complete event on disk contains every fragment that the devices had.
         if let Some(found) = found.filter(|_| complete) {
             let first_missing =
                 found.iter().find(|(event, sources)| had.contains_key(event) && !sources.contains(&source));
@@ -268,7 +270,7 @@ impl Judge<'_> {
         self.wrong.append(&mut wrong);
     }
 
-    /// What is on disk: all of it as the devices had it.
+    /// Checks the run on disk. Returns its fragments, or `None` if it cannot be opened.
     fn run(&mut self, builder: usize, report: &BuilderReport) -> Option<Found> {
         let who = format!("builder b{builder}");
         let Some(directory) = &report.directory else {
@@ -287,7 +289,7 @@ impl Judge<'_> {
         Some(self.events(&who, builder, &run, true))
     }
 
-    /// The events of a run, each as the devices had it.
+    /// Checks the events of a run against the fragments of the devices.
     fn events(&mut self, who: &str, builder: usize, run: &Run, intact: bool) -> Found {
         if intact {
             let verified = verify(run);
@@ -334,7 +336,8 @@ impl Judge<'_> {
         found
     }
 
-    /// The payload of an instrument's fragment names its trigger: unless its number is uncertain, it is in that one's event.
+    /// Checks that an instrument's fragment is in the event of the trigger named in its payload, unless its number is
+    /// uncertain.
     fn instruments_fragment(&mut self, who: &str, (source, id): (usize, u64), found: &[u8], is_certain: bool) {
         let who = format!("{who}: event {id} of s{source}");
         let Some(trigger) = trigger_of(found) else {
@@ -359,7 +362,7 @@ impl Judge<'_> {
         });
     }
 
-    /// A builder that was killed: what it left can be read and salvaged, and is right.
+    /// Checks that the run of a killed builder can be read and salvaged, and is correct.
     fn dead(&mut self, builder: usize) {
         let count = u32::try_from(self.plan.builders).unwrap_or(u32::MAX);
         let name = run_directory_name(RunNumber(42), u32::try_from(builder).unwrap_or(u32::MAX), count);
@@ -368,7 +371,7 @@ impl Judge<'_> {
         let directory = folder.join(name);
         let run = match Run::open(&directory) {
             Ok(run) => run,
-            // It died before there was a run.
+            // The builder died before the run was created.
             Err(StoreError::NotARun(_)) => return,
             Err(error) => {
                 self.wrong.push(format!("builder b{builder} died, and its run cannot be opened: {error}"));
@@ -392,7 +395,7 @@ impl Judge<'_> {
         }
     }
 
-    /// An event that is on disk belongs there.
+    /// Checks that an event on disk belongs there.
     fn event(&mut self, who: &str, builder: usize, event: u64) {
         let plan = self.plan;
         let its_own = plan.by_room || event % plan.builders as u64 == builder as u64;

@@ -1,22 +1,22 @@
-//! Whole systems of nodes in a world made up from a seed.
+//! Simulation of whole systems of nodes, generated from a seed.
 //!
-//! One thread drives the nodes' own code ([`thalweg_node`]) under a clock that moves as far as the next thing that is
-//! due. The network, the disks and the devices are made up; a [`Plan`] says what they do and what goes wrong. When all
-//! nodes are done, [`judge`] compares what they report and what is on the disks with what the devices had. Equal plans
-//! take equal courses.
+//! One thread drives the nodes' own code ([`thalweg_node`]) under a clock that advances to the next event that is due.
+//! The network, the disks and the devices are simulated; a [`Plan`] determines their behaviour and the faults. When all
+//! nodes are done, [`judge`] compares their reports and the content of the disks with the fragments of the devices.
+//! Equal plans take equal courses.
 //!
 //! # Files
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `plan` | A system and what happens to it, from a seed |
+//! | `plan` | A generated system, with the faults that happen to it |
 //! | `clock` | The clocks of a host |
-//! | `device` | A device that knows what it had |
-//! | `instrument` | An instrument that counts the datagrams that it sends, and a cable on which they are lost |
-//! | `hostile` | A source that keeps to the rules as long as it likes, and then to none |
+//! | `device` | A simulated device that records its fragments |
+//! | `instrument` | A simulated instrument that counts its datagrams, and a lossy cable |
+//! | `hostile` | A source that breaks the protocol after following it for a while |
 //! | `world` | The nodes, and the time that passes between their turns |
-//! | `judge` | Whether what they report and what is on their disks is so |
-//! | `shrink` | A smaller plan that fails as well |
+//! | `judge` | Comparison of reports and disks with the truth |
+//! | `shrink` | Search for a smaller plan that fails as well |
 //! | `random` | Numbers drawn from a seed |
 #![forbid(unsafe_code)]
 
@@ -38,7 +38,7 @@ pub use world::{Course, Death, World};
 
 use std::path::Path;
 
-/// Plays the plan in a new directory under `folder`. Returns what is wrong, if anything.
+/// Runs the plan in a new directory under `folder`. Returns the violations found, if any.
 pub fn try_plan(plan: &Plan, folder: &Path) -> Verdict {
     match tempfile::tempdir_in(folder) {
         Ok(directory) => judge(plan, &World::new(plan, directory.path()).take_course()),
@@ -46,10 +46,10 @@ pub fn try_plan(plan: &Plan, folder: &Path) -> Verdict {
     }
 }
 
-/// As [`try_plan`], twice: equal plans take equal courses.
+/// Runs the plan twice, as [`try_plan`], and checks that equal plans take equal courses.
 pub fn try_twice(plan: &Plan, folder: &Path) -> Verdict {
     let mut first = try_plan(plan, folder);
-    // The kernel's TCP takes its own time on a busy machine.
+    // The timing of the kernel's TCP depends on how busy the machine is.
     if plan.medium == Medium::Stream {
         return first;
     }

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_world::{Plan, Verdict, World, judge, shrink, try_plan, try_twice};
 
-/// Processor time, of each thread, after which a world does not end: a node goes round and round in one turn.
-/// Wall time would blame a world for a machine that is busy with other work.
+/// Processor time per thread after which a world counts as endless: a node loops within one turn. Wall time would blame
+/// a world for a machine that is busy with other work.
 const LONGEST: Duration = Duration::from_secs(120);
-/// Of so many seeds one is played twice.
+/// One in this number of seeds is run twice.
 const AGAIN: u64 = 8;
 
 /// Plays worlds from seeds, and says which of them go wrong.
@@ -141,7 +141,7 @@ fn play(seed: u64, options: &Options) -> Verdict {
         .unwrap_or_else(|_| Verdict { wrong: vec!["a panic".into()], ..Verdict::default() })
 }
 
-/// Says what went wrong with a seed, and how to see it again with as few faults as it takes.
+/// Reports the violations for a seed, and the command that repeats them with as few faults as possible.
 fn report(seed: u64, verdict: &Verdict, options: &Options) -> io::Result<()> {
     let fails =
         |plan: &Plan| std::panic::catch_unwind(|| !try_plan(plan, &options.directory).wrong.is_empty()).unwrap_or(true);

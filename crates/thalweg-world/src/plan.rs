@@ -1,4 +1,4 @@
-//! A system and what happens to it, from a seed.
+//! A generated system, with the faults that happen to it.
 
 use crate::random::Random;
 use std::collections::BTreeSet;
@@ -9,7 +9,7 @@ use thalweg_link::memory::Impairments;
 use thalweg_node::Policy;
 use thalweg_store::DiskFault;
 
-/// What carries a source's fragments.
+/// Transport of fragments from sources to builders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
     /// Datagrams, each of which may be lost.
@@ -20,93 +20,93 @@ pub enum Medium {
     Stream,
 }
 
-/// A system and what happens to it.
+/// A system with its faults, generated from a seed.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What it was drawn from; devices, network and disks draw from it, too.
+    /// Seed from which the plan, and the behaviour of devices, network and disks, is generated.
     pub seed: u64,
-    /// How many builders there are.
+    /// Number of builders.
     pub builders: usize,
-    /// Its sources.
+    /// Sources of the system.
     pub sources: Vec<SourcePlan>,
-    /// What carries their fragments.
+    /// Transport of their fragments.
     pub medium: Medium,
-    /// Events go to the builders that have room, and not by their numbers.
+    /// True if events are assigned to builders that have room, instead of by number.
     pub by_room: bool,
-    /// Whether runs are recorded.
+    /// True if runs are recorded.
     pub record: bool,
-    /// The run ends after so many events.
+    /// Number of events after which the run ends.
     pub events: Option<u64>,
-    /// And after so long.
+    /// Time after which the run ends.
     pub duration: Option<Duration>,
-    /// Of the events, how many level 2 and the filter let pass.
+    /// Share of events that level 2 and the event filter accept.
     pub levels: [Option<f64>; 2],
-    /// Bytes that a builder asks for at a time: a constant, or by what the link holds.
+    /// Number of bytes that a builder asks for at a time; `None` to derive it from the capacity of the link.
     pub window: Option<u64>,
-    /// Bytes that a source may send unasked.
+    /// Number of bytes that a source may send eagerly.
     pub eager: u64,
-    /// Blocks of a builder, and bytes in each.
+    /// Number of blocks of a builder, and size of each in bytes.
     pub blocks: (u32, u64),
-    /// Bytes of a segment of a run's files.
+    /// Size of a segment of the run's files in bytes.
     pub segment: u64,
-    /// What the network does from the beginning.
+    /// Impairments of the network from the beginning.
     pub network: Impairments,
-    /// A source in whose place there is a peer that keeps to no rules.
+    /// Index of the source that is replaced by a peer that breaks the protocol.
     pub hostile: Option<usize>,
-    /// Whether that peer offers more than it has slots for.
+    /// True if that peer offers more than it has slots for.
     pub floods: bool,
-    /// The time that a step takes at least.
+    /// Shortest time that a step takes.
     pub step: Duration,
-    /// Whatever happened, the builders are told to stop then.
+    /// Time at which the builders are told to stop in any case.
     pub last_word: Duration,
-    /// Time from one trigger to the next, where all sources are instruments that are numbered by time.
+    /// Time between triggers, if all sources are instruments that are numbered by time.
     pub period: Option<Duration>,
-    /// What goes wrong, or is asked for, and when.
+    /// Faults and commands, with their times.
     pub faults: Vec<(Duration, Fault)>,
 }
 
-/// A source.
+/// A source of the plan.
 #[derive(Debug, Clone)]
 pub struct SourcePlan {
-    /// Events in a second; as fast as they are taken where there is none.
+    /// Number of events per second; as fast as they are taken if `None`.
     pub rate: Option<f64>,
-    /// How many events its device has.
+    /// Number of events of its device.
     pub events: u64,
-    /// Its slots, and bytes in each.
+    /// Number of slots, and size of each in bytes.
     pub slots: (u32, u64),
-    /// The longest payload.
+    /// Size of the longest payload in bytes.
     pub longest: usize,
-    /// What it does when all slots are full.
+    /// Policy when all slots are full.
     pub policy: Policy,
-    /// Its device works by itself: it is given slots, and counts what it loses for want of one.
+    /// True if its device is self-driven: it is given slots, and counts the events that it loses without one.
     pub acquires: bool,
-    /// That device is an instrument that sends datagrams, which are numbered by its counter or its times.
+    /// Instrument that takes the place of the device, and sends datagrams numbered by its counter or its times.
     pub instrument: Option<InstrumentPlan>,
 }
 
-/// How an instrument's datagrams are laid out.
+/// Layout of an instrument's datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatagramKind {
     /// A count, a time, and a payload.
     Fixed,
     /// SPEAD heaps of one packet.
     Spead,
-    /// VDIF frames, whose count is one of time.
+    /// VDIF frames, numbered by their time.
     Vdif,
-    /// VDIF frames behind a sequence number.
+    /// VDIF frames after a sequence number.
     VdifSequence,
-    /// VITA-49 packets, whose count has 4 bits.
+    /// VITA-49 packets, with a counter of 4 bits.
     Vita49,
-    /// The same, where it is known how many a second has.
+    /// VITA-49 packets with a known number per second.
     Vita49Rate,
 }
 
 impl DatagramKind {
-    /// All of them.
+    /// All layouts.
     pub const ALL: [Self; 6] =
         [Self::Fixed, Self::Spead, Self::Vdif, Self::VdifSequence, Self::Vita49, Self::Vita49Rate];
 
-    /// Bits of its counter, where they are the format's.
+    /// Returns the number of bits of its counter, if the format fixes it.
     fn bits(self) -> Option<u32> {
         match self {
             Self::Fixed => None,
@@ -116,124 +116,124 @@ impl DatagramKind {
         }
     }
 
-    /// Whether numbers follow from times, at a rate that is a whole number.
+    /// Returns whether numbers follow from times, at an integer rate.
     pub(crate) fn is_absolute(self) -> bool {
         matches!(self, Self::Vdif | Self::Vita49Rate)
     }
 }
 
-/// An instrument that sends datagrams, and how they fare.
+/// An instrument that sends datagrams, with the faults of its cable.
 #[derive(Debug, Clone)]
 pub struct InstrumentPlan {
-    /// What they look like.
+    /// Layout of its datagrams.
     pub kind: DatagramKind,
-    /// Bits of its counter.
+    /// Number of bits of its counter.
     pub bits: u32,
-    /// By how much it goes up.
+    /// Increment of its counter per trigger.
     pub step: u64,
-    /// Its count of the first trigger.
+    /// Counter value of the first trigger.
     pub first: u64,
-    /// Whether its source knows that count.
+    /// True if its source knows that value.
     pub first_is_stated: bool,
-    /// Of a thousand datagrams, how many are lost.
+    /// Number of lost datagrams in a thousand.
     pub lost: u64,
-    /// The most that are lost one after the other.
+    /// Largest number of consecutive losses.
     pub longest_loss: u64,
-    /// Of a thousand, how many come twice.
+    /// Number of duplicated datagrams in a thousand.
     pub doubled: u64,
-    /// Are overtaken by up to three others.
+    /// Number of datagrams in a thousand that are overtaken by up to three others.
     pub overtaken: u64,
-    /// Come with a count that somebody else has chosen, beside the right one.
+    /// Number of datagrams in a thousand that come with an additional forged one of another count.
     pub forged: u64,
-    /// Datagrams that the source's port holds.
+    /// Number of datagrams that the source's port holds.
     pub port: usize,
-    /// Its clock, where its triggers are those of all instruments: by time they are numbered, or
+    /// Clock, if all instruments share its triggers; they are numbered by time unless `irregular` is set.
     pub clock: Option<ClockPlan>,
-    /// by its count, and are not spaced evenly.
+    /// True if triggers are spaced unevenly, and numbered by count.
     pub irregular: bool,
 }
 
-/// An instrument's clock.
+/// The clock of an instrument.
 #[derive(Debug, Clone, Copy)]
 pub struct ClockPlan {
-    /// How far it is off, in nanoseconds.
+    /// Offset in nanoseconds.
     pub off: i64,
-    /// How much faster it runs, in millionths.
+    /// Drift in parts per million; positive if it is fast.
     pub drift_ppm: i64,
-    /// The most by which a time is late, in nanoseconds.
+    /// Largest delay of a time, in nanoseconds.
     pub jitter: u64,
-    /// Of a thousand times, how many mean nothing.
+    /// Number of meaningless times in a thousand.
     pub wild: u64,
 }
 
-/// A node.
+/// A node of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeName {
-    /// A builder, by its number.
+    /// A builder, by its index.
     Builder(usize),
-    /// A source, by its number.
+    /// A source, by its index.
     Source(usize),
 }
 
-/// What goes wrong, or is asked for.
+/// A fault or a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Fault {
-    /// A builder is asked for something.
+    /// A builder receives a command.
     Command(usize, Command),
-    /// From now on the network does this.
+    /// The network has these impairments from now on.
     Network(Impairments),
-    /// A node stands still for so long (SIGSTOP, SIGCONT).
+    /// A node is stopped for this time (SIGSTOP, SIGCONT).
     Stopped(NodeName, Duration),
-    /// A node is gone (SIGKILL).
+    /// A node is killed (SIGKILL).
     Killed(NodeName),
-    /// A source is gone, and is started anew after so long.
+    /// A source is killed, and started anew after this time.
     Restarted(usize, Duration),
-    /// The host of a builder is without power: the builder is gone, and its disk has what it had synced.
+    /// The power of a builder's host fails: the builder is gone, and its disk keeps only synced data.
     Unpowered(usize),
-    /// Nothing goes from a source to a builder, or back, for so long.
+    /// The network between a source and a builder is interrupted for this time.
     Parted(usize, usize, Duration),
-    /// The disk of a builder does this from now on, or works again.
+    /// The disk of a builder has this fault from now on, or works again.
     Disk(usize, Option<DiskFault>),
-    /// The disk of a builder is stuck for so long.
+    /// The disk of a builder is stuck for this time.
     DiskStuck(usize, Duration),
-    /// The device of a source, which works by itself, is unplugged for so long.
+    /// The device of a source, which is self-driven, is unplugged for this time.
     Unplugged(usize, Duration),
-    /// The instrument of a source is switched off for so long, and counts anew from then on.
+    /// The instrument of a source is switched off for this time, and counts anew afterwards.
     CountsAnew(usize, Duration),
-    /// The clock of a source's instrument is set, by so many nanoseconds.
+    /// The clock of a source's instrument is changed, by this number of nanoseconds.
     ClockSet(usize, i64),
-    /// The date of a node's host is set, so many milliseconds from the true one.
+    /// The date of a node's host is set, to this offset in milliseconds from the true one.
     Date(NodeName, i64),
 }
 
-/// When builders are told to stop, whatever happened.
+/// Time at which builders are told to stop in any case.
 const LAST_WORD: Duration = Duration::from_secs(8);
-/// By then a run has begun at all builders, where nothing is wrong.
+/// Time by which a run has begun at all builders, without faults.
 const BEGUN: Duration = Duration::from_secs(2);
-/// Seeds below this one draw what worlds had at first, so that those that are kept keep their meaning.
+/// Seeds below this one generate the first kind of plans, so that seeds that are kept keep their meaning.
 const FIRST_SEEDS: u64 = 1 << 20;
-/// And seeds below this one what they had then.
+/// Seeds below this one, and from [`FIRST_SEEDS`] on, generate the second kind.
 const SECOND_SEEDS: u64 = 30_128_000_000_000_000;
-/// And seeds below this one what they had before there were instruments.
+/// Seeds below this one generate plans without instruments.
 const THIRD_SEEDS: u64 = 30_129_600_000_000_000;
-/// And seeds below this one what they had before instruments shared triggers.
+/// Seeds below this one generate plans in which instruments do not share triggers.
 const FOURTH_SEEDS: u64 = 30_170_000_000_000_000;
-/// `deadline` of builders.
+/// `deadline` of all builders.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
-/// Of a thousand datagrams, how many may be lost and the run be complete nevertheless.
+/// Largest number of lost datagrams in a thousand with which a run still has to be complete.
 const MOST_LOST: u32 = 100;
-/// `open_events` of builders.
+/// `open_events` of all builders.
 const MOST_OPEN: u64 = 64;
-/// `run.timeout`.
+/// `run.timeout` of all plans.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Whether a run has to be complete over a network like this.
+/// Returns whether a run has to be complete over a network with these impairments.
 fn is_bearable(network: &Impairments) -> bool {
     network.lost + network.damaged_ppm / 1000 <= MOST_LOST
 }
 
 impl Plan {
-    /// The plan of a seed.
+    /// Generates the plan of a seed.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let builders = if random.once_in(2) { 1 } else { random.logarithmic(1..9) as usize };
@@ -287,7 +287,7 @@ impl Plan {
         plan
     }
 
-    /// Draws what was added to worlds later.
+    /// Draws the additions for seeds from [`FIRST_SEEDS`] on.
     fn add(&mut self, random: &mut Random) {
         if random.once_in(4) {
             self.medium = Medium::Stream;
@@ -300,7 +300,7 @@ impl Plan {
         }
         for at in 0..self.sources.len() {
             let source = &mut self.sources[at];
-            // A device that works by itself has a rate of its own, and slots for one fragment each.
+            // A self-driven device has a rate of its own, and slots for one fragment each.
             source.acquires = source.rate.is_some() && random.once_in(4);
             let when = Duration::from_millis(random.logarithmic(20..8000));
             if source.acquires && random.once_in(2) {
@@ -311,8 +311,8 @@ impl Plan {
         }
     }
 
-    /// Draws ends that are seldom drawn by chance: a run that is ended at once while all is well, and a builder that dies
-    /// while another one assigns events to it.
+    /// Draws ends that are rare by chance: a run that is aborted while all is well, and a builder that dies while
+    /// another one assigns events to it.
     fn add_ends(&mut self, random: &mut Random) {
         self.floods = self.hostile.is_some() && random.once_in(2);
         if self.builders == 1 {
@@ -330,7 +330,7 @@ impl Plan {
         }
     }
 
-    /// Draws instruments in the place of devices: some, or all, which are then numbered by time.
+    /// Draws instruments in place of devices: some, or all, which are then numbered by time.
     fn add_instruments(&mut self, random: &mut Random) {
         if self.hostile.is_none() && random.once_in(3) {
             self.period = Some(random.millis(2..100));
@@ -342,10 +342,10 @@ impl Plan {
             let source = &mut self.sources[at];
             let mut instrument = InstrumentPlan::draw(random, None, self.period);
             let own = source.rate.unwrap_or_else(|| random.logarithmic(10..2000) as f64);
-            // As many a second as their format can say.
+            // A whole number of datagrams per second, as their format requires.
             let own = if instrument.kind == DatagramKind::Fixed { own } else { own.ceil() };
             let rate = self.period.map_or(own, |period| period.as_secs_f64().recip());
-            // A source whose instrument is silent for long holds the end of a run up.
+            // A source whose instrument is silent for long delays the end of a run.
             instrument.longest_loss = instrument.longest_loss.min(1 + rate as u64);
             source.listen_to(instrument, rate);
             if !random.once_in(3) {
@@ -389,16 +389,16 @@ impl Plan {
         }
     }
 
-    /// The same with some faults left out.
+    /// Returns the same plan without some of its faults.
     #[must_use]
     pub fn without(&self, left_out: &[usize]) -> Self {
         let faults = self.faults.iter().enumerate().filter(|(at, _)| !left_out.contains(at));
         Self { faults: faults.map(|(_, fault)| fault.clone()).collect(), ..self.clone() }
     }
 
-    /// Whether nothing in it keeps a run from being complete.
+    /// Returns whether no fault keeps a run from being complete.
     pub fn is_harmless(&self) -> bool {
-        // A device that has no more than others lets their last events be incomplete.
+        // A device with fewer events than others leaves their last events incomplete.
         let end = self.events.unwrap_or(u64::MAX);
         let is_harmless =
             |source: &SourcePlan| source.policy == Policy::Block && source.events >= end && !source.acquires;
@@ -406,12 +406,12 @@ impl Plan {
         self.is_orderly() && !self.faults.iter().any(ends) && self.sources.iter().all(is_harmless)
     }
 
-    /// Whether nothing in it keeps a source from ending with its final counters, at builders that are not told to end at
-    /// once.
+    /// Returns whether no fault keeps a source from ending with its final counters, at builders that are not told to
+    /// abort.
     pub fn is_orderly(&self) -> bool {
-        // A source that is too slow for the number of events to come is not waited for when the run is told to end.
+        // A source that is too slow for the number of events is not waited for when the run is told to end.
         let in_time = |rate: f64| self.events.is_none_or(|events| events as f64 / rate < 6.0);
-        // Some of what an instrument sends may be seen to be lost when more comes, or never.
+        // A lost datagram of an instrument may be detected when more arrive, or never.
         if self.sources.iter().any(|source| source.instrument.is_some()) {
             return false;
         }
@@ -421,25 +421,25 @@ impl Plan {
         let takes_turns = self.builders > 1 && !self.by_room;
         let is_orderly = |fault: &Fault| match fault {
             Fault::Network(network) => is_bearable(network),
-            // Its sources have slots for nobody else, and are silent at the other builders.
+            // Its sources have no slots for the other builders, and are silent there.
             Fault::DiskStuck(_, time) if takes_turns => *time < DEADLINE / 2,
             fault => fault.is_orderly(),
         };
         is_bearable(&self.network) && self.is_stopped_gently() && self.faults.iter().all(|(_, fault)| is_orderly(fault))
     }
 
-    /// Whether a builder is told to end its run at once.
+    /// Returns whether a builder is told to abort its run.
     pub fn is_aborted(&self, builder: usize) -> bool {
         self.faults.iter().any(|(_, fault)| *fault == Fault::Command(builder, Command::Abort))
     }
 
-    /// Whether nothing is wrong but what people ask for, and dates.
+    /// Returns whether the only faults are commands and changes of the date, on a bearable network.
     pub fn has_only_commands(&self) -> bool {
         is_bearable(&self.network)
             && self.faults.iter().all(|(_, fault)| matches!(fault, Fault::Command(..) | Fault::Date(..)))
     }
 
-    /// Whether a builder, or its disk, stands still for a time, or for good.
+    /// Returns whether a builder, or its disk, is stopped for a time, or for good.
     pub fn holds_up(&self, builder: usize) -> bool {
         self.faults.iter().any(|(_, fault)| match fault {
             Fault::Stopped(NodeName::Builder(at), _) | Fault::Killed(NodeName::Builder(at)) => *at == builder,
@@ -448,7 +448,7 @@ impl Plan {
         })
     }
 
-    /// Whether a source is gone for a time, or for good.
+    /// Returns whether a source is gone for a time, or for good.
     pub fn is_gone(&self, source: usize) -> bool {
         self.faults.iter().any(|(_, fault)| match fault {
             Fault::Killed(NodeName::Source(at)) | Fault::Restarted(at, _) => *at == source,
@@ -456,12 +456,12 @@ impl Plan {
         })
     }
 
-    /// Whether the device of a source is unplugged for a time.
+    /// Returns whether the device of a source is unplugged for a time.
     pub fn is_unplugged(&self, source: usize) -> bool {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Unplugged(at, _) if *at == source))
     }
 
-    /// Whether no builder is told to end before the run has begun there, or to stop twice.
+    /// Returns whether no builder is told to end before the run has begun there, or to stop twice.
     fn is_stopped_gently(&self) -> bool {
         let mut stopped = BTreeSet::new();
         self.faults.iter().all(|(at, fault)| match fault {
@@ -471,7 +471,7 @@ impl Plan {
         })
     }
 
-    /// The topology, as a file has it. Its addresses stand for those of the world.
+    /// Returns the topology as the text of a file. Its addresses are placeholders for those of the world.
     pub(crate) fn topology(&self) -> String {
         let mut text = format!("[run]\nrecord = {}\nnumber = 42\ntimeout = \"10s\"\n", self.record);
         if self.by_room {
@@ -513,7 +513,7 @@ impl SourcePlan {
     fn draw(random: &mut Random, builders: usize) -> Self {
         let longest = random.logarithmic(1..3000) as usize;
         let record = (longest + 64).next_multiple_of(64);
-        // At its slowest, each builder hears of each source once a second.
+        // At the slowest rate, each builder gets an event of each source once a second.
         let slowest = builders as f64;
         let rate = (!random.once_in(3)).then(|| (slowest * 1.1).max(random.logarithmic(1..2000) as f64));
         let policy =
@@ -533,7 +533,7 @@ impl SourcePlan {
         }
     }
 
-    /// Its device is this instrument.
+    /// Replaces the source's device by this instrument.
     fn listen_to(&mut self, instrument: InstrumentPlan, rate: f64) {
         (self.instrument, self.rate, self.acquires) = (Some(instrument), Some(rate), true);
         self.slots.1 = self.slots.1.max((self.longest as u64 + 128).next_multiple_of(64));
@@ -541,7 +541,7 @@ impl SourcePlan {
 }
 
 impl Plan {
-    /// Has all instruments count the same triggers, which are not spaced evenly, and date them; some begin to count anew.
+    /// Makes all instruments count and date the same triggers, which are spaced unevenly; some begin to count anew.
     fn share_triggers(&mut self, random: &mut Random) {
         let rate = random.logarithmic(50..500) as f64;
         (self.events, self.duration, self.last_word) = (None, None, 2 * LAST_WORD);
@@ -584,15 +584,16 @@ impl Plan {
 }
 
 impl InstrumentPlan {
-    /// Whether datagrams are numbered by time.
+    /// Returns whether datagrams are numbered by time.
     pub(crate) fn is_by_time(&self) -> bool {
         self.clock.is_some() && !self.irregular
     }
 
-    /// Draws one; of the kind, where that is given.
+    /// Draws an instrument, of the given kind if there is one.
     pub(crate) fn draw(random: &mut Random, kind: Option<DatagramKind>, period: Option<Duration>) -> Self {
         let kind = if period.is_some() { DatagramKind::Fixed } else { kind.unwrap_or(random.pick(&DatagramKind::ALL)) };
-        // Numbered by time, counters only tell what was lost from what was not triggered.
+        // Without numbering by time, counters would number the events; here they only distinguish losses from missing
+        // triggers.
         let bits = if period.is_some() { 64 } else { random.pick(&[8, 16, 32, 64]) };
         let bits = kind.bits().unwrap_or(bits);
         let step = match kind {
@@ -620,9 +621,9 @@ impl InstrumentPlan {
             lost: spoils(random, 100),
             longest_loss: random.logarithmic(1..(counts / 8).clamp(2, 2000)),
             doubled: spoils(random, 100),
-            // Of a counter of four bits one may be overtaken by four, of which some may be lost.
+            // With a counter of four bits, a datagram may be overtaken by four, of which some may be lost.
             overtaken: if bits == 4 { 0 } else { spoils(random, 100) },
-            // Of a narrow counter any count is near.
+            // With a narrow counter, any forged count is near the right one.
             forged: if bits < 32 || clock.is_some() { 0 } else { spoils(random, 50) },
             port: random.logarithmic(8..512) as usize,
             clock,
@@ -631,7 +632,7 @@ impl InstrumentPlan {
     }
 }
 
-/// By how much a clock is set that is seen to be: more than a second, or by a part of a period.
+/// Returns a change of a clock that is detectable: by more than a second, or by a part of a period.
 fn far_off(random: &mut Random, period: Duration) -> i64 {
     let period = i64::try_from(period.as_nanos()).unwrap_or(1);
     let way = if random.once_in(2) { 1 } else { -1 };
@@ -658,11 +659,11 @@ fn foul(random: &mut Random) -> Impairments {
 }
 
 impl Fault {
-    /// Whether sources end with their final counters nevertheless.
+    /// Returns whether sources still end with their final counters.
     fn is_orderly(&self) -> bool {
         match self {
             Self::Command(..) | Self::Network(_) | Self::Date(..) => true,
-            // A run waits as long for its disk.
+            // A run waits for its disk for that long.
             Self::DiskStuck(..) => true,
             Self::Stopped(_, time) => *time < Duration::from_millis(500),
             Self::Parted(_, _, time) | Self::Unplugged(_, time) => *time < Duration::from_millis(800),

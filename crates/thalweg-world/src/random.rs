@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{GAMMA, mix};
 
-/// Numbers drawn from a seed (SplitMix64).
+/// Random number generator with a seed (SplitMix64).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
@@ -18,12 +18,12 @@ impl Random {
         mix(self.0)
     }
 
-    /// One of a range that is not empty.
+    /// Returns a number within a range that is not empty.
     pub(crate) fn of(&mut self, range: Range<u64>) -> u64 {
         range.start + self.next() % (range.end - range.start).max(1)
     }
 
-    /// True once in so many times.
+    /// Returns true on average once in `times` calls.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.next().is_multiple_of(times)
     }
@@ -33,12 +33,12 @@ impl Random {
         of[at].clone()
     }
 
-    /// So many milliseconds.
+    /// Returns a duration of a number of milliseconds within a range.
     pub(crate) fn millis(&mut self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.of(range))
     }
 
-    /// A number whose logarithm is drawn evenly.
+    /// Returns a number within a range, whose logarithm is uniformly distributed.
     pub(crate) fn logarithmic(&mut self, range: Range<u64>) -> u64 {
         let (low, high) = ((range.start.max(1) as f64).ln(), (range.end.max(2) as f64).ln());
         let part = self.next() as f64 / u64::MAX as f64;

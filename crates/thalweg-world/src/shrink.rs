@@ -1,9 +1,9 @@
-//! A smaller plan that fails as well.
+//! Search for a smaller plan that fails as well.
 
 use crate::plan::Plan;
 
-/// Leaves out faults, one after the other, as long as `fails` says that the rest fails as well. Returns the numbers of
-/// those that are left out.
+/// Removes faults, one after the other, as long as `fails` returns true for the rest. Returns the numbers of the
+/// removed faults.
 pub fn shrink(plan: &Plan, mut fails: impl FnMut(&Plan) -> bool) -> Vec<usize> {
     let mut left_out = Vec::new();
     for at in (0..plan.faults.len()).rev() {

@@ -22,14 +22,14 @@ use thalweg_node::{
 use thalweg_store::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
 use thalweg_wire::{GAMMA, SourceId, mix};
 
-/// A run that was told to end is over after this: to answer, to go on, to be cut off (and once more where a source comes
-/// back from a hang), to be given up, and the steps in which time is counted meanwhile.
+/// Time after which a run that was told to end is over: to answer, to continue, to be cut off (twice for a source that
+/// returns from a hang), to be given up, and the steps in which time advances meanwhile.
 const BOUND: Duration = Duration::from_millis(2000 + 10_000 + 2 * 2000 + 2000 + 500);
 
-/// An instrument's clock is set when it has numbered so many events, and not before.
+/// Number of events that an instrument must have numbered before its clock is set.
 const CLOCKS_AGREED: u64 = 10;
 
-/// A world under way.
+/// A simulation in progress.
 #[derive(Debug)]
 pub struct World {
     plan: Plan,
@@ -40,29 +40,29 @@ pub struct World {
     sources: Vec<Member<AnySource>>,
     disks: Vec<SimulatedDisk>,
     truths: Vec<Truth>,
-    /// Of the devices of sources.
+    /// Plugs of the sources' devices.
     plugs: Vec<Plug>,
     instruments: Vec<Option<Instrument>>,
     runs: PathBuf,
-    /// Where builders are found.
+    /// Addresses of the builders.
     addresses: Vec<Address>,
-    /// For how long nodes stood still, and disks.
+    /// Total time for which nodes and disks were stopped.
     held_up: Duration,
     /// Builders that were asked to stop.
     asked_to_stop: Vec<usize>,
-    /// Where nodes are on the network, where they are on it.
+    /// Network addresses of the nodes, if the medium is the network.
     ports: BTreeMap<NodeName, SocketAddr>,
-    /// Builders whose power failed, and what was found on their disks.
+    /// Builders whose power failed, and the directories with the content of their disks.
     unpowered: Vec<(usize, PathBuf)>,
     died: Vec<Death>,
-    /// The most offers of a hostile source that a builder kept.
+    /// Largest number of open offers of the hostile source at a builder.
     open_offers: u64,
-    /// What the power could take of them at worst.
+    /// Worst-case loss of these builders at a power failure.
     exposed: Vec<(usize, Exposure)>,
     trace: u64,
 }
 
-/// A node, and how it fares.
+/// A node with its state in the simulation.
 #[derive(Debug)]
 struct Member<N: Node> {
     node: Option<N>,
@@ -78,7 +78,7 @@ fn source_id(index: usize) -> SourceId {
     SourceId::new(1, u16::try_from(index).unwrap_or(u16::MAX))
 }
 
-/// A source's node, or what is in its place.
+/// The node of a source, or the hostile peer in its place.
 #[derive(Debug)]
 enum AnySource {
     Node(Box<SourceNode>),
@@ -117,47 +117,47 @@ impl Node for AnySource {
     }
 }
 
-/// A builder that died.
+/// Death of a builder.
 #[derive(Debug, Clone)]
 pub struct Death {
-    /// Which.
+    /// Index of the builder.
     pub builder: usize,
-    /// The first event that each source had not yet taken from its device then.
+    /// First event that each source had not yet taken from its device at that time.
     pub next_events: Vec<u64>,
 }
 
-/// How it went.
+/// Result of a simulation.
 #[derive(Debug)]
 pub struct Course {
-    /// What builders said at their end, or why they had none; nothing of those that were killed.
+    /// Final reports of the builders, or their errors; `None` for those that were killed.
     pub builders: Vec<Option<Result<BuilderReport, String>>>,
-    /// The same of sources.
+    /// Final reports of the sources, or their errors; `None` for those that were killed.
     pub sources: Vec<Option<Result<SourceReport, String>>>,
-    /// What their devices had.
+    /// Fragments of their devices.
     pub truths: Vec<Truth>,
-    /// Where runs are.
+    /// Directory of the runs.
     pub runs: PathBuf,
-    /// Builders whose power failed, and what was found on their disks.
+    /// Builders whose power failed, and the directories with the content of their disks.
     pub unpowered: Vec<(usize, PathBuf)>,
     /// Builders that died.
     pub died: Vec<Death>,
-    /// The most offers of a hostile source that a builder kept.
+    /// Largest number of open offers of the hostile source at a builder.
     pub open_offers: u64,
-    /// What the power could take of each builder at worst: until it failed, or until the end.
+    /// Worst-case loss of each builder at a power failure: until it failed, or until the end.
     pub exposed: Vec<Exposure>,
-    /// How long it took, in the world's time.
+    /// Duration of the simulation, in simulated time.
     pub took: Duration,
-    /// Nodes that had not ended when they should have.
+    /// Nodes that had not ended in time.
     pub late: Vec<NodeName>,
-    /// A number that stands for all that happened, in its order.
+    /// Hash of all that happened, in order.
     pub trace: u64,
 }
 
 impl World {
-    /// All nodes are there, and the clock stands at a second.
+    /// Creates all nodes, with the clock at one second.
     ///
     /// # Panics
-    /// The plan cannot be played: the host has no memory or files left.
+    /// Panics if the plan cannot be run: the host is out of memory or file descriptors.
     pub fn new(plan: &Plan, directory: &Path) -> Self {
         let clock = HostClock::default();
         clock.advance_to(Duration::from_secs(1));
@@ -242,7 +242,7 @@ impl World {
         Member::new(node, clock)
     }
 
-    /// The node that was just made has the port that was opened last.
+    /// Records the port that was opened last as that of the node that was just created.
     fn remember_port(&mut self, name: NodeName) {
         if self.plan.medium == Medium::Frames {
             self.ports.insert(name, self.network.last_port());
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Lets it all happen.
+    /// Runs the simulation to its end.
     pub fn take_course(mut self) -> Course {
         let begun = self.clock.now();
         let mut faults = self.plan.faults.clone().into_iter().peekable();
@@ -355,7 +355,7 @@ impl World {
         self.disks.iter().for_each(|disk| disk.advance_to(at));
     }
 
-    /// Everybody has a turn, in an order that is drawn.
+    /// Gives every node a turn, in a random order.
     fn turn(&mut self, now: Duration) {
         let count = self.builders.len() + self.sources.len();
         let first = usize::try_from(self.random.of(0..count as u64)).unwrap_or(0);
@@ -426,7 +426,7 @@ impl World {
                 self.held_up += time;
                 self.instruments[source].iter().for_each(|instrument| instrument.switch_off(now, time));
             }
-            // Clocks that differ before events begin number them as they are.
+            // Clocks that differ before events begin would number the events accordingly.
             Fault::ClockSet(source, _) if self.numbered_by(source) < CLOCKS_AGREED => {}
             Fault::ClockSet(source, by) => {
                 self.instruments[source].iter().for_each(|instrument| instrument.set_clock(now, by));
@@ -447,7 +447,7 @@ impl World {
         }
     }
 
-    /// Events of a source that builder 0 knows of.
+    /// Returns the number of a source's events that builder 0 knows of.
     fn numbered_by(&self, source: usize) -> u64 {
         self.builders[0].handle.snapshot().sources.get(source).map_or(0, |row| row.accepted)
     }
@@ -478,7 +478,7 @@ impl World {
         self.disks.iter().enumerate().map(of).collect()
     }
 
-    /// Asked to stop a second time, a builder would end at once.
+    /// A builder that is asked to stop a second time would end at once.
     fn say_the_last_word(&self) {
         let asked = |builder| self.asked_to_stop.contains(&builder);
         for (_, member) in self.builders.iter().enumerate().filter(|(builder, _)| !asked(*builder)) {
@@ -486,7 +486,7 @@ impl World {
         }
     }
 
-    /// Nodes that should have ended by now.
+    /// Returns the nodes that should have ended by now.
     fn late(&self, begun: Duration) -> Vec<NodeName> {
         let bound = begun + self.plan.last_word + self.held_up + 2 * BOUND;
         let now = self.clock.now();
@@ -516,7 +516,7 @@ impl<N: Node> Member<N> {
         }
     }
 
-    /// A turn, unless it stands still or is gone. Returns a number that stands for what it did.
+    /// Gives the node a turn, unless it is stopped or gone. Returns a number that represents its actions.
     fn turn(&mut self, now: Duration) -> u64 {
         let Some(node) = self.node.as_mut().filter(|_| now >= self.stopped_until) else { return 0 };
         let told = match Idle::Ask(Some(Duration::ZERO)).take(node.poller(), &mut self.tokens) {

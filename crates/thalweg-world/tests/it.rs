@@ -1,15 +1,15 @@
-//! Worlds: those that went wrong once, and as many fresh ones as there is time for.
+//! Simulated worlds: those that failed once, and as many new ones as there is time for.
 
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 use thalweg_world::{DatagramKind, Plan, try_instrument, try_plan, try_twice};
 
-/// Where runs are recorded while they are looked at: in memory.
+/// Directory of the runs, in memory.
 fn directory() -> &'static Path {
     Path::new("/dev/shm")
 }
 
-/// One line each: the seed, the faults that are left out, and what was wrong.
+/// One line for each: the seed, the faults to leave out, and the failure.
 const SEEDS: &str = include_str!("seeds.txt");
 
 #[test]
@@ -27,7 +27,7 @@ fn what_went_wrong_once_goes_right() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// `THALWEG_WORLD_SECONDS` says for how long.
+/// Runs new seeds for `THALWEG_WORLD_SECONDS` seconds.
 #[test]
 fn fresh_seeds_go_right() {
     let seconds = std::env::var("THALWEG_WORLD_SECONDS").map_or(5, |time| time.parse().expect("a number of seconds"));
@@ -50,7 +50,7 @@ fn equal_seeds_take_equal_courses() {
     }
 }
 
-/// `THALWEG_TRIALS` says how many fresh ones of each kind.
+/// Runs `THALWEG_TRIALS` new trials of each kind.
 #[test]
 fn no_fragment_whose_status_is_good_is_another_triggers_of_any_kind_of_instrument() {
     let (trials, first) = match std::env::var("THALWEG_TRIALS") {

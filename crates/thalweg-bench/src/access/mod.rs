@@ -1,17 +1,18 @@
-//! One-byte reads of device memory that is mapped into this process, against the same reads through the kernel: what it
-//! costs to look at a register or a doorbell (the ExpEther paper, section 6.3: 0.58 µs mapped, 1.27 µs through a
-//! driver, one million reads of a NIC's memory).
+//! One-byte reads of device memory that is mapped into this process, against the same reads through the kernel: the
+//! cost of reading a register or a doorbell (the ExpEther paper, section 6.3: 0.58 µs mapped, 1.27 µs through a driver,
+//! one million reads of a NIC's memory).
 //!
-//! Reading a device's registers may change them, so a PCI resource is chosen by itself only where that cannot be:
-//! memory that its device declares prefetchable (a read has no side effect, PCI Local Bus Specification 3.0, section
-//! 6.2.5.1) and that belongs to a display or to a device without a driver. `--resource` takes any, at the asker's risk.
+//! Reading a device's registers may change them, so a PCI resource is chosen automatically only if reading it is
+//! harmless: memory that its device declares prefetchable (a read has no side effect, PCI Local Bus Specification 3.0,
+//! section 6.2.5.1) and that belongs to a display or to a device without a driver. `--resource` accepts any, at the
+//! user's risk.
 //!
-//! Where there is none, a page stands in that this process shares with another, which has it mapped for writing: it
-//! lies in this processor's cache, so its times show what the way costs and not what PCI Express costs. With it comes
-//! the same for a *doorbell*: a flag in the shared page, against an eventfd that has been rung.
+//! If there is none, its substitute is a page that this process shares with another one, which has it mapped for
+//! writing: the page lies in this processor's cache, so its times show the cost of the access path and not that of PCI
+//! Express. The substitute also has a *doorbell*: a flag in the shared page, against an eventfd that has been rung.
 //!
-//! The mean is the paper's: the time of all reads divided by their number. Percentiles are of [`BATCH`] reads at a
-//! time, taken in a second go, since one mapped read is shorter than reading the clock.
+//! The mean is computed as in the paper: the time of all reads divided by their number. Percentiles are of [`BATCH`]
+//! reads at a time, taken in a second pass, since one mapped read is shorter than reading the clock.
 
 mod pci;
 
@@ -32,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thalweg_arena::PAGE;
 
-/// The options. How many reads, and not how long, says when a point ends.
+/// Options of `thalweg bench access`. A point ends after a number of reads, not after a time.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -49,10 +50,10 @@ pub struct Options {
     reads: u64,
 }
 
-/// Reads that are timed together for the percentiles.
+/// Number of reads that are timed together for the percentiles.
 const BATCH: u64 = 1000;
 
-/// The ExpEther paper, table 3.
+/// Results of the ExpEther paper, table 3.
 const PAPER: &str = "the paper read a NIC's memory in 0.58 µs mapped, 1.27 µs through a driver";
 
 impl Options {
@@ -83,7 +84,7 @@ struct Access {
     reads: u64,
     offset: u64,
     resource: Option<Resource>,
-    /// What stands in for it, once it was needed.
+    /// Substitute for the resource, made when it is first needed.
     memory: Option<PeerMemory>,
     clock: Clock,
 }
@@ -120,7 +121,7 @@ impl Instrument for Access {
         }
         let doorbell = key.settings.get("of").is_some_and(|of| of == "doorbell");
         if doorbell && !mapped {
-            // A semaphore that was posted more often than it will be read: every read finds it rung.
+            // A semaphore with a higher count than it will be read: every read finds it rung.
             let bell = eventfd(u32::MAX - 1, EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
                 .map_err(BenchError::os("making an eventfd"))?;
             let mut left = u32::MAX - 1;
@@ -182,7 +183,7 @@ impl Instrument for Access {
 }
 
 impl Access {
-    /// Reads as often as asked, twice: once for the mean, once for the percentiles.
+    /// Performs the requested number of reads twice: once for the mean, once for the percentiles.
     fn time(
         &self,
         timing: &Timing,
@@ -234,7 +235,7 @@ fn byte_at(fd: impl AsFd, at: u64) -> Result<u8, rustix::io::Errno> {
     }
 }
 
-/// Memory that somebody else may write, mapped for reading byte by byte.
+/// Memory that another process or a device may write, mapped for reading byte by byte.
 #[derive(Debug)]
 struct Mapped(MmapRaw);
 
@@ -244,8 +245,8 @@ impl Mapped {
         MmapOptions::new().len(len).map_raw_read_only(&fd.as_fd()).map(Self)
     }
 
-    /// Reads of the byte at `at` that wait for one another: each goes to an address that depends on what the last one
-    /// got, or else a processor would have many reads of cached memory under way at once.
+    /// Returns a function that reads the byte at `at`, each read depending on the one before: its address is computed
+    /// from the last result, as otherwise a processor would have many reads of cached memory in flight at once.
     fn reader(&self, at: u64) -> impl FnMut() -> Result<u8, BenchError> {
         let (nothing, mut last) = (black_box(0), 0);
         move || {
@@ -254,7 +255,7 @@ impl Mapped {
         }
     }
 
-    /// One byte. Panics beyond the end.
+    /// Reads one byte. Panics if `at` is beyond the end.
     #[inline]
     fn read(&self, at: u64) -> u8 {
         let at = usize::try_from(at).ok().filter(|at| *at < self.0.len()).expect("checked against the length");
@@ -282,7 +283,7 @@ mod tests {
         Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
     }
 
-    /// With a page that a thread of this process serves, in place of another process.
+    /// Makes an instrument with a page that a thread of this process serves, in place of another process.
     fn sharing(options: &Options) -> Access {
         let memory = PeerMemory::of(crate::net::tests::other().0).unwrap();
         Access { reads: options.reads, offset: 0, resource: None, memory: Some(memory), clock: Clock::new() }

@@ -7,48 +7,48 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A range that a device answers at: one of its base address registers.
+/// Address range of a device: one of its base address registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Resource {
-    /// `…/resourceN`.
+    /// Path of its file: `…/resourceN`.
     pub(super) file: PathBuf,
-    /// Where it begins, for the processor.
+    /// First address, as the processor sees it.
     begins: u64,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(super) len: u64,
-    /// Whether it is of I/O ports: reached by instructions of their own, never mapped.
+    /// Whether it is a range of I/O ports: accessed by special instructions, never mapped.
     pub(super) port: bool,
-    /// Whether reading it is said to have no side effects.
+    /// Whether the device declares that reading it has no side effects.
     pub(super) prefetchable: bool,
-    /// Who uses the device.
+    /// Driver that uses the device.
     pub(super) driver: Option<String>,
-    /// Whether the device was told to answer at all.
+    /// Whether the device is disabled: set not to respond at this range.
     pub(super) disabled: bool,
     display: bool,
 }
 
-/// A file through which the kernel reads a resource.
+/// File through which the kernel reads a resource.
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) file: File,
-    /// Where the resource begins in it.
+    /// Offset of the resource in the file.
     pub(super) begins: u64,
     name: PathBuf,
 }
 
-/// Flags of the third column (include/linux/ioport.h).
+/// Flags in the third column of `resource` (include/linux/ioport.h).
 const PORT: u64 = 0x100;
 const MEMORY: u64 = 0x200;
 const PREFETCH: u64 = 0x2000;
-/// Base classes in the upper 8 of the 24 bits of a device's class.
+/// Base class of displays: base classes are the upper 8 of the 24 bits of a device's class.
 const DISPLAY: u64 = 0x03;
-/// In the command register: answers at ports, at memory.
+/// Offset of the command register in the configuration space, and its bits: responds at ports, at memory.
 const COMMAND: usize = 4;
 const ANSWERS_PORTS: u8 = 1;
 const ANSWERS_MEMORY: u8 = 2;
 
 impl Resource {
-    /// The one that `file`, `…/resourceN`, is.
+    /// Reads the resource that `file`, `…/resourceN`, stands for.
     pub(super) fn of(file: &Path) -> Result<Self, BenchError> {
         let in_file = |file: &Path| {
             let file = file.to_owned();
@@ -87,7 +87,7 @@ impl Resource {
         })
     }
 
-    /// What kind it is.
+    /// Returns the kind of resource, for people.
     pub(super) fn what(&self) -> &'static str {
         match (self.port, self.prefetchable) {
             (true, _) => "I/O ports",
@@ -100,7 +100,7 @@ impl Resource {
         !self.port && self.prefetchable && !self.disabled && (self.display || self.driver.is_none())
     }
 
-    /// Maps it into this process.
+    /// Maps the resource into this process.
     pub(super) fn map(&self) -> Result<Mapped, BenchError> {
         let mapped = format!("{}, mapped,", self.file.display());
         if self.port {
@@ -119,7 +119,7 @@ impl Resource {
         })
     }
 
-    /// The way that the kernel offers: the file itself for I/O ports, `/dev/mem` for memory.
+    /// Opens the file through which the kernel gives access: the resource's own for I/O ports, `/dev/mem` for memory.
     pub(super) fn through_the_kernel(&self) -> Result<Way, BenchError> {
         let name = if self.port { self.file.clone() } else { PathBuf::from("/dev/mem") };
         let begins = if self.port { 0 } else { self.begins };
@@ -134,7 +134,7 @@ impl Resource {
 }
 
 impl Way {
-    /// Why it was not read.
+    /// Makes the error for a read that failed.
     pub(super) fn refused(&self, error: Errno) -> BenchError {
         let why = match error {
             Errno::PERM | Errno::FAULT | Errno::NXIO => {
@@ -150,7 +150,7 @@ fn unavailable(what: String, why: &str) -> BenchError {
     BenchError::Unavailable { what, why: why.to_owned() }
 }
 
-/// The first resource under `devices` that can be read without harm, displays first.
+/// Returns the first resource under `devices` that can be read without harm, displays first.
 pub(super) fn harmless(devices: &Path) -> Option<Resource> {
     let mut found: Vec<Resource> = Vec::new();
     for device in fs::read_dir(devices).ok()?.filter_map(Result::ok) {
@@ -163,7 +163,7 @@ pub(super) fn harmless(devices: &Path) -> Option<Resource> {
     found.into_iter().next()
 }
 
-/// `0x0000004000000000 0x000000400007ffff 0x0000000000140204`.
+/// Parses a line of `resource`: `0x0000004000000000 0x000000400007ffff 0x0000000000140204`.
 fn numbers(line: &str) -> Option<[u64; 3]> {
     line.split_whitespace().map(hex).collect::<Option<Vec<u64>>>()?.try_into().ok()
 }
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A device's folder as the kernel would show it: its class, who drives it, its command register, its resources.
+    /// Makes a device's folder as the kernel shows it: class, driver, command register, resources.
     fn device(
         devices: &Path,
         name: &str,

@@ -1,19 +1,19 @@
 //! A disk, by block size: sequential and random reads and writes, through the page cache and past it.
 //!
-//! One temporary file without a name serves all points, or one that is there already (`--read-only`), which is only
-//! read. A temporary one is written before it is read, so that no read is of a hole, and writes go over what is there;
-//! reads and writes are of whole blocks, at multiples of their size. *Random* takes every block once, in an order of no
+//! One temporary file without a name serves all points, or an existing one (`--read-only`), which is only read. A
+//! temporary file is written before it is read, so that no read is of a hole, and writes overwrite existing data; reads
+//! and writes are of whole blocks, at multiples of their size. *Random* takes every block once, in a pseudo-random
 //! order, before it takes one again.
 //!
 //! - *buffered*: `pread`, `pwrite` through the page cache, one after the other. Reads are *cold* (the file's pages are
-//!   dropped before every pass over it, outside of the time) or *warm* (the file is read once before). The kernel is
-//!   told whether access is sequential or random (`posix_fadvise`), as fio tells it.
-//! - *uncached*: the same with `RWF_DONTCACHE` (Linux 6.14): through the page cache, which keeps nothing.
+//!   dropped before every pass over it, outside the measured time) or *warm* (the file is read once before). The kernel
+//!   is told whether access is sequential or random (`posix_fadvise`), as fio does.
+//! - *uncached*: the same with `RWF_DONTCACHE` (Linux 6.14): through the page cache, which keeps none of the data.
 //! - *direct*: `pread`, `pwrite` with `O_DIRECT`, one after the other.
-//! - *`io_uring`*: `O_DIRECT` with registered buffers and a registered file, so many blocks under way at once.
+//! - *`io_uring`*: `O_DIRECT` with registered buffers and a registered file, `--depth` blocks in flight at once.
 //!
-//! Writes through the page cache end with `fdatasync`, after each pass over the file and at the end, inside the time.
-//! Direct writes end where the disk says they do: it may have a cache of its own.
+//! Writes through the page cache end with `fdatasync`, after each pass over the file and at the end, inside the
+//! measured time. Direct writes end when the disk reports them: it may have a cache of its own.
 //!
 //! Latency is the time of one block; messages are blocks.
 
@@ -35,7 +35,7 @@ use thalweg_text::ByteSize;
 use work::Work;
 pub(crate) use work::{no_ring, not_registered};
 
-/// The options.
+/// Options of `thalweg bench file`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -113,13 +113,13 @@ impl Method {
         }
     }
 
-    /// Past the page cache.
+    /// Returns whether the method bypasses the page cache.
     fn is_direct(self) -> bool {
         matches!(self, Self::Direct | Self::IoUring)
     }
 }
 
-/// A point, as its key says it.
+/// A point, as identified by its key.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     pattern: Pattern,
@@ -147,12 +147,12 @@ impl Case {
         }
     }
 
-    /// Reads that are to come from the disk, through the page cache.
+    /// Returns whether these are reads that must come from the disk, through the page cache.
     fn reads_cold(self) -> bool {
         self.direction == Direction::Read && !self.method.is_direct() && self.cache == Cache::Cold
     }
 
-    /// Writes that are not at the disk when the call returns.
+    /// Returns whether these are writes that are not on the disk when the call returns.
     fn writes_behind(self) -> bool {
         self.direction == Direction::Write && !self.method.is_direct()
     }
@@ -258,7 +258,7 @@ impl Instrument for Disk {
     }
 }
 
-/// Memory for so many blocks, each beginning at a page's boundary.
+/// Allocates memory for `count` blocks of `size` bytes, each beginning at a page boundary; returns it with the stride.
 fn buffers(size: u64, count: u32) -> Result<(crate::memory::Memory, usize), BenchError> {
     let stride = size.next_multiple_of(4096);
     let all = stride.saturating_mul(u64::from(count));

@@ -1,4 +1,4 @@
-//! The temporary file that is read and written: what it holds, and whether it is in the page cache.
+//! File that is read and written: its content, and its pages in the page cache.
 
 use crate::BenchError;
 use crate::drive::Stop;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use thalweg_text::ByteSize;
 use thalweg_wire::{GAMMA, mix};
 
-/// A file of bytes that say where they are.
+/// File whose content identifies the offset of every byte.
 #[derive(Debug)]
 pub(crate) struct Target {
     file: File,
@@ -28,41 +28,41 @@ pub(crate) struct Target {
     content: Content,
 }
 
-/// What every byte of the file is.
+/// Content of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
-    /// Not written: a hole.
+    /// Hole: not written yet.
     Nothing,
-    /// What [`pattern`] says.
+    /// Output of [`pattern`].
     Pattern,
-    /// Something that was written.
+    /// Other data written by a measurement.
     Something,
-    /// What somebody else has written.
+    /// Data that others have written.
     Theirs,
 }
 
-/// How long others may hold pages that are to leave the page cache.
+/// Longest time that other users may hold pages that are to leave the page cache.
 const LETTING_GO: Duration = Duration::from_secs(2);
-/// Bytes that are written at once where nobody measures.
+/// Bytes in one write outside of measurements.
 const CHUNK: usize = 4 << 20;
 
 impl Target {
-    /// An empty file in `dir` that nobody else can open, and that is gone when this is dropped or the process ends:
-    /// without a name (`O_TMPFILE`) where the file system can, otherwise its name is taken away at once.
+    /// Makes an empty file in `dir` that no one else can open, and that is gone when this is dropped or the process
+    /// ends: without a name (`O_TMPFILE`) if the file system supports that, otherwise its name is removed at once.
     pub(crate) fn create(dir: &Path, size: u64) -> Result<Self, BenchError> {
         let doing = format!("making a temporary file in {}", dir.display());
         let file = tempfile::tempfile_in(dir).map_err(BenchError::os(doing))?;
         Self::of(file, dir, size)
     }
 
-    /// An empty file that others can open, which whoever asked for it deletes.
+    /// Makes an empty file that others can open; the caller deletes it.
     pub(crate) fn named(path: &Path, size: u64) -> Result<Self, BenchError> {
         let file = File::options().read(true).write(true).create_new(true).open(path);
         let file = file.map_err(|error| BenchError::File { path: path.to_owned(), error })?;
         Self::of(file, path.parent().unwrap_or(path), size)
     }
 
-    /// A file that is there already, to be read.
+    /// Opens an existing file for reading.
     pub(crate) fn existing(path: &Path) -> Result<Self, BenchError> {
         let failed = |error| BenchError::File { path: path.to_owned(), error };
         let file = File::open(path).map_err(failed)?;
@@ -86,7 +86,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Bytes in it.
+    /// Returns the size of the file, in bytes.
     pub(crate) fn size(&self) -> u64 {
         self.size
     }
@@ -99,7 +99,7 @@ impl Target {
         self.file.as_fd()
     }
 
-    /// For `map_err`: what was being done to a file where.
+    /// Makes an error in `map_err` that names the failed operation and the directory.
     pub(crate) fn error<E: Into<io::Error>>(&self, doing: &str) -> impl FnOnce(E) -> BenchError + use<E> {
         BenchError::os(format!("{doing} in {}", self.dir.display()))
     }
@@ -114,7 +114,7 @@ impl Target {
         }
     }
 
-    /// Has every byte written: with the pattern, or with whatever.
+    /// Ensures that every byte is written: with the pattern, or with any data.
     pub(crate) fn fill(&mut self, with_pattern: bool, stop: &Stop) -> Result<(), BenchError> {
         if self.content == Content::Theirs
             || self.content == Content::Pattern
@@ -127,7 +127,7 @@ impl Target {
         Ok(())
     }
 
-    /// Has every byte zero, on disk.
+    /// Writes zeros to every byte, on the disk.
     pub(crate) fn clear(&mut self, stop: &Stop) -> Result<(), BenchError> {
         let flags = fcntl_getfl(&self.file).map_err(self.error("reading a file's flags"))?;
         self.write_all(stop, |chunk, _| chunk.fill(0))?;
@@ -161,12 +161,12 @@ impl Target {
         }
     }
 
-    /// It is written to by others now.
+    /// Records that others write to the file from now on.
     pub(crate) fn overwritten(&mut self) {
         self.content = Content::Something;
     }
 
-    /// Has every byte in the page cache.
+    /// Ensures that every byte is in the page cache.
     pub(crate) fn warm(&mut self, stop: &Stop) -> Result<(), BenchError> {
         if thalweg_transfer::cached_bytes(&self.file, &(0..self.size)).is_ok_and(|cached| cached >= self.size) {
             return Ok(());
@@ -187,20 +187,20 @@ impl Target {
         Ok(())
     }
 
-    /// Tells the kernel what comes, so that it reads ahead or does not.
+    /// Tells the kernel which access follows, so that it reads ahead or does not.
     pub(crate) fn advise(&self, random: bool) -> Result<(), BenchError> {
         let advice = if random { Advice::Random } else { Advice::Sequential };
         fadvise(&self.file, 0, None, advice).map_err(self.error("advising about a file"))
     }
 
-    /// Has no page of the file in the page cache.
+    /// Ensures that no page of the file is in the page cache.
     pub(crate) fn drop_cache(&self) -> Result<(), BenchError> {
         fdatasync(&self.file).map_err(|error| self.not_written(error.into()))?;
         let begun = Instant::now();
         let left = loop {
             fadvise(&self.file, 0, None, Advice::DontNeed)
                 .map_err(self.error("dropping a file from the page cache"))?;
-            // Linux before 6.5 does not say.
+            // Linux before 6.5 does not report it.
             let left = thalweg_transfer::cached_bytes(&self.file, &(0..self.size)).unwrap_or(0);
             if left <= self.size / 100 || begun.elapsed() > LETTING_GO || self.memory_is_its_disk() {
                 break left;
@@ -218,7 +218,7 @@ impl Target {
         Ok(())
     }
 
-    /// Past the page cache, or through it.
+    /// Makes access bypass the page cache, or go through it.
     pub(crate) fn set_direct(&self, direct: bool) -> Result<(), BenchError> {
         let flags = fcntl_getfl(&self.file).map_err(self.error("reading a file's flags"))?;
         let wanted = if direct { flags | OFlags::DIRECT } else { flags - OFlags::DIRECT };
@@ -231,13 +231,13 @@ impl Target {
         })
     }
 
-    /// An error where blocks of `size` cannot go past the page cache.
+    /// Returns an error if blocks of `size` cannot bypass the page cache.
     pub(crate) fn can_be_direct(&self, size: u64) -> Result<(), BenchError> {
         if self.memory_is_its_disk() {
             return Err(self.never_direct("tmpfs keeps files in the page cache and nowhere else"));
         }
         let wanted = statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-        // Linux before 6.1, and some file systems, do not say: then the first read or write does.
+        // Linux before 6.1, and some file systems, do not report it: the first read or write fails instead.
         let Some(told) = wanted.ok().filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0) else {
             return Ok(());
         };
@@ -257,15 +257,15 @@ impl Target {
         }
     }
 
-    /// tmpfs or ramfs (statfs(2)).
+    /// Returns whether the file is on tmpfs or ramfs (statfs(2)).
     fn memory_is_its_disk(&self) -> bool {
         fstatfs(&self.file).is_ok_and(|told| matches!(told.f_type, 0x0102_1994 | 0x8584_58f6))
     }
 }
 
-/// What was sent out of a file and received on this host, the kernel frees on the processor that sent it, some pieces
-/// at a time, and not before that processor has something to do with the network again (`skb_attempt_defer_free`,
-/// net/core/skbuff.c). A datagram on each of them is something to do.
+/// Makes the kernel free the pages of files that were sent to a receiver on this host. The kernel frees them on the
+/// processor that sent them, several at a time, and not before that processor has network work again
+/// (`skb_attempt_defer_free`, net/core/skbuff.c). A datagram on each processor is such work.
 fn let_network_go() {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
     let cpus = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize));
@@ -274,7 +274,8 @@ fn let_network_go() {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
         socket.send_to(&[0], socket.local_addr().ok()?).ok()
     };
-    // A thread of its own, for what it is bound to. Where it cannot, pages stay where they are, and that is seen.
+    // A thread of its own, since it gets bound to processors. If it fails, pages stay where they are, and the caller
+    // sees that.
     std::thread::scope(|scope| drop(scope.spawn(|| cpus.filter_map(send).count()).join()));
 }
 
@@ -282,14 +283,15 @@ pub(crate) fn misaligned(size: u64, why: &str) -> BenchError {
     BenchError::Unavailable { what: format!("direct access in blocks of {}", ByteSize(size)), why: why.to_owned() }
 }
 
-/// The file system that a directory lies on, and its device, for people: `ext4 on /dev/vda` (proc_pid_mountinfo(5)).
+/// Returns the file system that a directory lies on, and its device, for people: `ext4 on /dev/vda`
+/// (proc_pid_mountinfo(5)).
 pub(crate) fn mount(dir: &Path) -> String {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     mounted(&mounts, &dir).unwrap_or_else(|| "a file system that has no name".to_owned())
 }
 
-/// The last of the longest mount points that the directory lies beneath: what is mounted later covers what was there.
+/// Returns the last of the longest mount points above the directory: a later mount covers an earlier one.
 fn mounted(mounts: &str, dir: &Path) -> Option<String> {
     let lines = mounts.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -301,7 +303,8 @@ fn mounted(mounts: &str, dir: &Path) -> Option<String> {
     covering.max_by_key(|(point, ..)| point.len()).map(|(_, kind, device)| format!("{kind} on {device}"))
 }
 
-/// What the file holds from `offset` on: eight bytes that say where they are, mixed so that no disk can compress them.
+/// Fills `bytes` with the file's content from `offset` on: eight bytes that encode their offset, mixed so that no disk
+/// can compress them.
 pub(crate) fn pattern(bytes: &mut [u8], offset: u64) {
     let mut at = offset;
     let mut rest = bytes;

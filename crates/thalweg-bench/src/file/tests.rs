@@ -26,7 +26,7 @@ fn measure(dir: &std::path::Path, words: &str) -> Vec<Point> {
     options.cases().into_iter().map(|case| measured(case.key())).collect()
 }
 
-/// A directory on a disk: beside the tests themselves, since the one for temporary files may be in memory.
+/// Makes a directory on a disk: beside the tests themselves, since the one for temporary files may be in memory.
 fn disk() -> tempfile::TempDir {
     tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap()
 }
@@ -40,7 +40,7 @@ fn what_was_written_is_read_back_by_every_method_in_every_order() {
     let dir = disk();
     let every = "--file-size 300KiB --sizes 4KiB,64KiB --pattern sequential,random --cache cold,warm --check-data";
     let points = measure(dir.path(), every);
-    // Two orders, two sizes, and (five ways to read, four to write).
+    // Two orders, two sizes, and (five methods to read, four to write).
     assert_eq!(points.len(), 2 * 2 * 9);
     for point in &points {
         match &point.error {
@@ -53,7 +53,7 @@ fn what_was_written_is_read_back_by_every_method_in_every_order() {
                 let bits = figures.messages_per_second.unwrap() * point.key.size as f64 * 8.0;
                 assert!((figures.goodput_bits_per_second.unwrap() / bits - 1.0).abs() < 1e-9, "{point:?}");
                 let calls = figures.system_calls_per_megabyte.unwrap() * point.key.size as f64 / 1e6;
-                // One call a block at most, but for writing back what is in the page cache.
+                // At most one call per block, except for writing back pages of the page cache.
                 assert!(calls > 0.0 && calls <= 2.0, "{point:?}");
                 let direct = matches!(point.key.method.as_str(), "direct" | "io_uring");
                 assert_eq!(figures.copies_per_byte, Some(if direct { 0.0 } else { 1.0 }));
@@ -74,7 +74,7 @@ fn a_write_that_got_lost_is_found() {
     let mut target = Target::create(dir.path(), 64 << 10).unwrap();
     target.clear(&stop).unwrap();
     let mut work = Work::new(options.cases()[0], &mut target, &clock, true).unwrap();
-    // Nothing was written, and four blocks are said to be.
+    // Four blocks are claimed to be written, and none was.
     let error = work.read_back(4, &stop).unwrap_err();
     assert!(matches!(error, BenchError::Corrupt { message: 0, .. }), "{error}");
 }

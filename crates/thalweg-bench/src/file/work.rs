@@ -1,4 +1,4 @@
-//! Reading and writing blocks, one after the other or many at once, and counting what was done.
+//! Reads and writes of blocks, one after the other or many at once, with their counts and times.
 
 use super::target::{Target, misaligned, pattern};
 use super::{Case, Direction, Method, Pattern, buffers};
@@ -16,26 +16,26 @@ use thalweg_text::ByteSize;
 use thalweg_uring::{File, Operation, Ring, Slot, slots};
 use thalweg_wire::{GAMMA, mix};
 
-/// One point's blocks, and the memory they come from or go to.
+/// Blocks of one point, and the memory they come from or go to.
 pub(super) struct Work<'a> {
     case: Case,
     target: &'a mut Target,
     clock: &'a Clock,
     check: bool,
     blocks: u64,
-    /// Memory for one block each, of those that are not under way.
+    /// Memory for one block each, of the blocks that are not in flight.
     free: Vec<Slot<Memory>>,
     ring: Option<Ring<Slot<Memory>>>,
     depth: u32,
 }
 
-/// What was done in which time.
+/// Work done, and the time it took.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub(super) operations: u64,
     pub(super) calls: u64,
     pub(super) nanos: u64,
-    /// Of single blocks.
+    /// Times of single blocks.
     pub(super) times: Histogram<u64>,
     pub(super) used: Used,
 }
@@ -47,18 +47,18 @@ impl Tally {
     }
 }
 
-/// In which order blocks are taken.
+/// Order in which blocks are taken.
 #[derive(Debug, Clone)]
 struct Walk {
     pattern: Pattern,
     blocks: u64,
     taken: u64,
-    /// Blocks before it pauses.
+    /// Number of blocks after which the walk pauses.
     until: u64,
 }
 
 impl Walk {
-    /// The `number`th block that is taken.
+    /// Returns the `number`th block that is taken.
     fn block(&self, number: u64) -> u64 {
         let (pass, at) = (number / self.blocks, number % self.blocks);
         match self.pattern {
@@ -81,8 +81,9 @@ impl Iterator for Walk {
     }
 }
 
-/// Where `at` is in a permutation of the numbers below `count` that depends on `seed`: adding, multiplying by odd
-/// numbers and folding halves permute the numbers below a power of two; those that are not below `count` are sent on.
+/// Returns the place of `at` in a permutation of the numbers below `count` that depends on `seed`: adding, multiplying
+/// by odd numbers and folding halves permute the numbers below a power of two; results that are not below `count` are
+/// permuted again.
 fn shuffled(at: u64, count: u64, seed: u64) -> u64 {
     let bits = (u64::BITS - (count - 1).leading_zeros()).max(2);
     let (mask, fold) = (u64::MAX >> (u64::BITS - bits), bits / 2);
@@ -118,7 +119,7 @@ impl<'a> Work<'a> {
         self.target
     }
 
-    /// Takes blocks for so long, from the first on.
+    /// Processes blocks for at least `time`, beginning with the first.
     pub(super) fn run(&mut self, time: Duration, stop: &Stop) -> Result<Tally, BenchError> {
         if self.case.direction == Direction::Write {
             self.target.overwritten();
@@ -131,7 +132,8 @@ impl<'a> Work<'a> {
                 self.target.drop_cache()?;
             }
             if self.case.reads_cold() || self.case.writes_behind() {
-                // What was read is in the cache now, and what was written is not on disk: see to that after each pass.
+                // Data that was read is in the cache now, and data that was written is not on the disk: handle that
+                // after each pass.
                 walk.until = walk.taken + self.blocks;
             }
             let usage = Usage::now();
@@ -154,7 +156,7 @@ impl<'a> Work<'a> {
     pub(super) fn read_back(&mut self, operations: u64, stop: &Stop) -> Result<(), BenchError> {
         self.target.set_direct(false)?;
         match self.target.drop_cache() {
-            // Where files have no other place than the page cache, that is where they are read from.
+            // Files that exist only in the page cache are read from there.
             Ok(()) | Err(BenchError::Unavailable { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -176,7 +178,7 @@ impl<'a> Work<'a> {
         self.target.set_direct(self.case.method.is_direct())
     }
 
-    /// What is to be known of the point.
+    /// Returns the remarks on the point.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
         if self.case.method == Method::IoUring && self.depth < self.case.depth {
@@ -192,7 +194,7 @@ impl<'a> Work<'a> {
         usize::try_from(self.case.size).expect("as much memory was mapped")
     }
 
-    /// One block after the other, until the time is over or `walk` pauses.
+    /// Processes one block after the other, until the time is over or `walk` pauses.
     fn one_by_one(&mut self, walk: &mut Walk, until: u64, stop: &Stop, tally: &mut Tally) -> Result<(), BenchError> {
         let (size, len) = (self.case.size, self.len());
         let flags = match self.case.method {
@@ -231,11 +233,11 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Many blocks at once, until the time is over; those under way are waited for, inside the time.
+    /// Processes many blocks at once, until the time is over; those in flight are waited for, inside the measured time.
     fn many(&mut self, walk: &mut Walk, until: u64, stop: &Stop, tally: &mut Tally) -> Result<(), BenchError> {
         let (len, size) = (self.len(), self.case.size);
         let ring = self.ring.as_mut().expect("made for this method");
-        // Of each slot that is under way: its block, and when it was asked for.
+        // For each slot in flight: its block, and the time at which it was requested.
         let mut asked: Vec<(u64, u64)> = vec![(0, 0); self.depth as usize];
         let mut expected = vec![0; if self.check { len } else { 0 }];
         let began = self.clock.raw();
@@ -279,7 +281,7 @@ impl<'a> Work<'a> {
     }
 }
 
-/// A ring that knows the file and the memory.
+/// Makes a ring with the file and the memory registered.
 fn ring(slots: &mut [Slot<Memory>], target: &Target) -> Result<Ring<Slot<Memory>>, BenchError> {
     let (count, each) = (slots.len(), slots[0].len());
     if each > 1 << 30 {
@@ -296,7 +298,7 @@ fn ring(slots: &mut [Slot<Memory>], target: &Target) -> Result<Ring<Slot<Memory>
     Ok(ring)
 }
 
-/// Why there is no ring.
+/// Makes the error for a ring that could not be set up.
 pub(crate) fn no_ring(error: &io::Error) -> BenchError {
     let why = match error.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => {
@@ -308,7 +310,7 @@ pub(crate) fn no_ring(error: &io::Error) -> BenchError {
     BenchError::Unavailable { what: "io_uring".to_owned(), why }
 }
 
-/// Why memory could not be registered with a ring.
+/// Makes the error for memory that could not be registered with a ring.
 pub(crate) fn not_registered(bytes: u64, error: io::Error) -> BenchError {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     match (error.raw_os_error(), limit) {
@@ -324,7 +326,7 @@ pub(crate) fn not_registered(bytes: u64, error: io::Error) -> BenchError {
     }
 }
 
-/// Why a block was not read or written.
+/// Makes the error for a block that could not be read or written.
 fn refused(case: Case, error: Errno, target: &Target) -> BenchError {
     match (case.method, error) {
         (Method::Uncached, Errno::OPNOTSUPP) => BenchError::Unavailable {
@@ -341,7 +343,7 @@ fn refused(case: Case, error: Errno, target: &Target) -> BenchError {
     }
 }
 
-/// An error where part of a block was moved: the file is longer than that.
+/// Returns an error if only part of a block was moved: the file is longer than that.
 fn whole(moved: usize, len: usize) -> Result<(), BenchError> {
     if moved == len {
         return Ok(());
@@ -350,7 +352,7 @@ fn whole(moved: usize, len: usize) -> Result<(), BenchError> {
     Err(BenchError::os("reading or writing a block")(error))
 }
 
-/// An error where a block is not what the file was filled with.
+/// Returns an error if a block differs from what the file was filled with.
 fn compare(bytes: &[u8], expected: &mut [u8], block: u64, size: u64) -> Result<(), BenchError> {
     pattern(expected, block * size);
     match bytes.iter().zip(expected.iter()).position(|(is, should)| is != should) {

@@ -1,4 +1,4 @@
-//! A stream: messages one way, as fast as the link takes them.
+//! One-way stream of messages, as fast as the link takes them.
 
 use super::control::Work;
 use super::latency::{Net, figures};
@@ -9,7 +9,7 @@ use crate::point::{Figures, Key, Loss};
 use crate::{BenchError, Clock, Host, Sizes, Usage};
 use std::time::Duration;
 
-/// The options.
+/// Options of `thalweg bench bandwidth`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -35,12 +35,12 @@ impl Options {
     }
 }
 
-/// What the interface towards the other end carries at best.
+/// Returns the line rate of the interface towards the other end, in bit/s.
 pub(super) fn line_rate(ends: &Ends) -> Option<f64> {
     Host::probe(ends.peer.as_deref()).interface.and_then(|interface| interface.bits_per_second)
 }
 
-/// Sends for so long.
+/// Sends messages for the time `lasting`.
 fn stream(exchange: &mut dyn Exchange, clock: &Clock, lasting: Duration, stop: &Stop) -> Result<(), BenchError> {
     let lasting = u64::try_from(lasting.as_nanos()).unwrap_or(u64::MAX);
     let begun = clock.raw();
@@ -60,7 +60,7 @@ impl Instrument for Stream {
         self.net.keys()
     }
 
-    /// Those that differ in where packets are taken in are there to be compared.
+    /// Returns whether the points differ in the processor that takes packets in: those are measured to be compared.
     fn in_turns(&self, one: &Key, next: &Key) -> bool {
         let steered = |key: &Key| key.settings.contains_key("interrupts");
         steered(one) && steered(next) && (&one.link, &one.method) == (&next.link, &next.method)

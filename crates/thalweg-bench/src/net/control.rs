@@ -1,6 +1,6 @@
-//! The control connection: what the asking end wants, and what the serving end has counted.
+//! Control connection: the jobs of the asking end, and the counters of the serving end.
 //!
-//! Lines of JSON, one at a time in lock-step. The serving end greets; then for each job:
+//! JSON lines, in lock-step. The serving end sends a greeting; then for each job:
 //!
 //! ```text
 //!  asking                                     serving
@@ -22,47 +22,47 @@ use std::net::{IpAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Version of what is said here.
+/// Version of this protocol.
 pub(super) const VERSION: u32 = 1;
 
-/// The longest line: a greeting describes a host.
+/// Longest line, in bytes: a greeting describes a host.
 const LINE: usize = 64 << 10;
 
-/// What is to be measured once.
+/// One measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(super) link: Link,
     pub(super) method: Method,
     pub(super) work: Work,
-    /// Bytes in a message.
+    /// Number of bytes in a message.
     pub(super) size: usize,
     pub(super) wait: Wait,
     pub(super) socket_buffer: Option<u32>,
     pub(super) congestion: Option<String>,
-    /// The processor that the serving end is bound to.
+    /// Processor that the serving end is bound to.
     pub(super) cpu: Option<u32>,
     pub(super) check_data: bool,
-    /// Where the asking end listens, for Thalweg's own links, which the source of a message begins.
+    /// Address at which the asking end listens, for Thalweg's own links: the source of a message opens the connection.
     pub(super) listens: Option<String>,
-    /// The asking and the serving end's addresses, on a cable of their own.
+    /// Addresses of the asking and the serving end, on a cable of their own.
     pub(super) between: Option<[IpAddr; 2]>,
 }
 
-/// What the serving end does.
+/// Task of the serving end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Work {
-    /// Answers each message with one as long.
+    /// Sends back a message of the same length for each message.
     Answer,
-    /// Receives.
+    /// Receives messages only.
     Receive,
 }
 
-/// What the serving end counted between mark and end.
+/// Counters of the serving end between mark and end.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Done {
     pub(super) tally: Tally,
-    /// Seconds between mark and end.
+    /// Time between mark and end, in seconds.
     pub(super) seconds: f64,
     pub(super) used: Used,
 }
@@ -86,17 +86,17 @@ pub(super) enum Answer {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Greeting {
     pub(super) thalweg_bench: u32,
-    /// Tells whether both ends run on one kernel.
+    /// Boot id of the kernel: equal at both ends if they run on one kernel.
     pub(super) boot: String,
     pub(super) host: Host,
 }
 
-/// The connection, and what is read of a line so far.
+/// Control connection to the other end.
 #[derive(Debug)]
 pub(super) struct Control {
     pub(super) stream: ControlStream,
     pub(super) peer: String,
-    /// This end's address and the other's, on a cable of their own.
+    /// Addresses of this end and of the other one, on a cable of their own.
     pub(super) between: Option<[IpAddr; 2]>,
 }
 
@@ -123,7 +123,7 @@ impl Control {
         };
     }
 
-    /// The other end of it did something it should not have.
+    /// Makes the error for a violation of the protocol by the other end.
     pub(super) fn error(&self, why: impl ToString) -> BenchError {
         BenchError::Peer { peer: self.peer.clone(), why: why.to_string() }
     }
@@ -138,8 +138,8 @@ impl Control {
         written.map_err(|error| self.error(error))
     }
 
-    /// The next line; none where the connection has ended between lines. Ends speak in turn, so that nothing follows
-    /// it.
+    /// Receives the next line; `None` if the connection has ended between lines. The ends send in turn, so there is no
+    /// data after it.
     pub(super) fn hear<T: DeserializeOwned>(&mut self) -> Result<Option<T>, BenchError> {
         let mut line = Vec::new();
         let mut some = [0; 4096];
@@ -175,7 +175,7 @@ impl Control {
         }
     }
 
-    /// The Unix socket, for handing over memory.
+    /// Returns the Unix socket, for passing memory.
     pub(super) fn unix(&self) -> Result<&UnixStream, BenchError> {
         match &self.stream {
             ControlStream::Unix(unix) => Ok(unix),
@@ -185,7 +185,7 @@ impl Control {
         }
     }
 
-    /// The address that the data goes to, at this end or at the other.
+    /// Returns the address of the data connection, at this end or at the other.
     pub(super) fn address(&self, local: bool) -> Result<IpAddr, BenchError> {
         match &self.stream {
             ControlStream::Unix(_) => {
@@ -216,7 +216,7 @@ impl Control {
     }
 }
 
-/// Whether there is something to receive. A socket at its end, or in error, has that to say.
+/// Returns whether a receive would not block. A socket at its end, or in error, counts as readable.
 pub(super) fn waiting(socket: impl std::os::fd::AsFd) -> Result<bool, BenchError> {
     use rustix::net::RecvFlags;
     match rustix::net::recv(socket, &mut [0][..], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -225,12 +225,12 @@ pub(super) fn waiting(socket: impl std::os::fd::AsFd) -> Result<bool, BenchError
     }
 }
 
-/// For conversations that end when they should not.
+/// Makes the error for a measured connection that ended too early.
 pub(super) fn gone(why: &str) -> BenchError {
     BenchError::Peer { peer: "on the measured connection".to_owned(), why: why.to_owned() }
 }
 
-/// How long one may look without seeing anything.
+/// Timeout for a busy-polling loop.
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
     looks: u32,
@@ -238,8 +238,8 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Nothing was there, once more. Some 10 µs of looking are for free; then the other end may be waiting for this
-    /// processor, and gets it.
+    /// Counts a look that found nothing. The first 10 µs or so of polling are free; then the other end may be waiting
+    /// for this processor, and gets it.
     #[inline]
     pub(super) fn look(&mut self, doing: &str) -> Result<(), BenchError> {
         std::hint::spin_loop();

@@ -1,4 +1,4 @@
-//! Messages over UDP. One that is longer than a datagram goes in several.
+//! Messages over UDP. A message that is longer than a datagram is sent as several.
 
 use super::control::{Job, Watchdog, Work, gone};
 use super::exchange::{Messages, stamped};
@@ -10,7 +10,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 use std::io::{IoSlice, IoSliceMut};
 use std::net::UdpSocket;
 
-/// The longest payload of a UDP datagram over IPv4: 65,535 less 20 of IP (RFC 791) and 8 of UDP (RFC 768).
+/// Longest payload of a UDP datagram over IPv4, in bytes: 65,535 less 20 of IP (RFC 791) and 8 of UDP (RFC 768).
 pub(super) const LONGEST: usize = 65_507;
 
 /// One end of a pair of connected UDP sockets.
@@ -20,7 +20,7 @@ pub(super) struct Datagrams {
     method: Method,
     poll: bool,
     check: bool,
-    /// In a stream every datagram is told at once; in a conversation, every whole message.
+    /// Whether `receive` returns whole messages, as in a conversation; in a stream it returns after each datagram.
     whole: bool,
     size: usize,
     messages: Messages,
@@ -29,8 +29,8 @@ pub(super) struct Datagrams {
 }
 
 impl Datagrams {
-    /// In a conversation only whole messages count as received. A datagram carries the phase in its first byte, and the
-    /// pattern has none of their values where the second and third datagram of a message begin.
+    /// Makes one end. In a conversation only whole messages count as received. A datagram carries the phase in its
+    /// first byte, and the pattern has none of its values where the second and third datagram of a message begin.
     pub(super) fn new(socket: UdpSocket, job: &Job) -> Result<Self, BenchError> {
         let failed = || BenchError::os("setting up a UDP socket");
         socket.set_read_timeout(Some(TIMEOUT)).map_err(failed())?;
@@ -91,7 +91,7 @@ impl Exchange for Datagrams {
                     self.tally.sent += 1;
                 }
                 Err(Errno::INTR) => {}
-                // The other host's kernel answered an earlier one: the socket is gone.
+                // The other host's kernel rejected an earlier datagram: the socket is gone.
                 Err(Errno::CONNREFUSED) => return Err(gone("nobody receives its datagrams any more")),
                 Err(error) => return Err(failed("sending over UDP", error)),
             }

@@ -3,21 +3,21 @@
 use crate::BenchError;
 use std::ops::Sub;
 
-/// What the first byte of a message says.
+/// Meaning of the first byte of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// An ordinary message.
     Ordinary = 0,
-    /// What comes now is measured: read your counters, then answer.
+    /// Start of the measurement: read the counters, then answer.
     Mark = 1,
-    /// This was the last.
+    /// Last message.
     End = 2,
 }
 
 impl Phase {
     pub(crate) const ALL: [Self; 3] = [Self::Ordinary, Self::Mark, Self::End];
 
-    /// A byte of the peer's: anything that is neither is ordinary.
+    /// Decodes a byte of the peer's: any other value is ordinary.
     #[inline]
     pub(crate) fn of(byte: u8) -> Self {
         match byte {
@@ -28,18 +28,18 @@ impl Phase {
     }
 }
 
-/// What one end has counted since it began.
+/// Counters of one end since its beginning.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Tally {
-    /// Messages (over udp: datagrams) sent.
+    /// Number of messages (over udp: datagrams) sent.
     pub(crate) sent: u64,
-    /// Messages (over udp: datagrams) received.
+    /// Number of messages (over udp: datagrams) received.
     pub(crate) received: u64,
-    /// Payload bytes received.
+    /// Number of payload bytes received.
     pub(crate) received_bytes: u64,
-    /// Payload bytes that this end, or the kernel for it, copied.
+    /// Number of payload bytes that this end, or the kernel for it, copied.
     pub(crate) copied: u64,
-    /// System calls made.
+    /// Number of system calls made.
     pub(crate) calls: u64,
 }
 
@@ -59,10 +59,10 @@ impl Sub for Tally {
 
 /// One end of a conversation.
 pub(crate) trait Exchange {
-    /// Sends one message; it may be kept back until something is received or [flushed](Self::flush).
+    /// Sends one message; it may be held back until the next receive or [flush](Self::flush).
     fn send(&mut self, phase: Phase) -> Result<(), BenchError>;
 
-    /// Sends what was kept back.
+    /// Sends the messages that were held back.
     fn flush(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
@@ -70,28 +70,28 @@ pub(crate) trait Exchange {
     /// Waits for the next message.
     fn receive(&mut self) -> Result<Phase, BenchError>;
 
-    /// Whether [`receive`](Self::receive) would find something now.
+    /// Returns whether [`receive`](Self::receive) would return a message now.
     fn waiting(&mut self) -> Result<bool, BenchError>;
 
-    /// Numbers the next message, where the link may lose messages.
+    /// Sets the number of the next message, if the link may lose messages.
     fn stamp(&mut self, _number: u64) {}
 
-    /// The number of the last message received, where it has one.
+    /// Returns the number of the last message received, if it has one.
     fn stamped(&self) -> Option<u64> {
         None
     }
 
-    /// Stays until the other end has what was sent last.
+    /// Blocks until the other end has received the last messages.
     fn finish(&mut self) -> Result<(), BenchError> {
         Ok(())
     }
 
-    /// Counted so far.
+    /// Returns the counters.
     fn tally(&self) -> Tally;
 }
 
-/// The bytes of messages, one for each phase, and of what they are compared with: after the first byte, a pattern
-/// that has a period of 251 and so falls differently on every page.
+/// Bytes of the messages, one for each phase, to send and to compare with. After the first byte comes a pattern with a
+/// period of 251, which therefore falls differently on every page.
 #[derive(Debug, Clone)]
 pub(crate) struct Messages {
     size: usize,
@@ -108,30 +108,30 @@ impl Messages {
         Self { size, bytes }
     }
 
-    /// The message that says this.
+    /// Returns the message of a phase.
     #[inline]
     pub(crate) fn get(&self, phase: Phase) -> &[u8] {
         &self.bytes[self.offset(phase)..][..self.size]
     }
 
-    /// Where it begins in [`all`](Self::all).
+    /// Returns the offset of a phase's message in [`all`](Self::all).
     #[inline]
     pub(crate) fn offset(&self, phase: Phase) -> usize {
         phase as usize * self.size
     }
 
-    /// Numbers the ordinary message, where it is long enough.
+    /// Writes a number into the ordinary message, if it is long enough.
     pub(crate) fn stamp(&mut self, number: u64) {
         if let Some(place) = self.bytes[..self.size].get_mut(STAMP) {
             place.copy_from_slice(&number.to_le_bytes());
         }
     }
 
-    /// Compares bytes that begin at `at` of message `number` with what was sent. Phase and stamp are not compared.
+    /// Compares bytes that begin at offset `at` of message `number` with those sent. Phase and stamp are not compared.
     pub(crate) fn check(&self, received: &[u8], at: usize, number: u64) -> Result<(), BenchError> {
         let begin = STAMP.end.saturating_sub(at).min(received.len());
         let (received, expected) = (&received[begin..], &self.bytes[..self.size][at + begin..]);
-        // One comparison of all, which is fast, before one of each.
+        // One comparison of the whole, which is fast, before one of each byte.
         if received == &expected[..received.len()] {
             return Ok(());
         }
@@ -139,19 +139,19 @@ impl Messages {
         Err(BenchError::Corrupt { message: number, at: at + begin + wrong })
     }
 
-    /// All of them, one behind the other.
+    /// Returns all messages, back to back.
     pub(crate) fn all(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Where a message has its number.
+/// Position of a message's number.
 const STAMP: std::ops::Range<usize> = 1..9;
 
-/// The shortest message that can have one.
+/// Length of the shortest message that can have a number, in bytes.
 pub(crate) const SHORTEST_STAMPED: u64 = STAMP.end as u64;
 
-/// The number of a message that was received.
+/// Returns the number of a received message; `None` if it is too short.
 pub(crate) fn stamped(received: &[u8]) -> Option<u64> {
     received.get(STAMP)?.try_into().ok().map(u64::from_le_bytes)
 }

@@ -1,4 +1,4 @@
-//! Messages as datagrams in bursts, by what Thalweg's own links send and receive them with.
+//! Messages as datagrams in bursts, sent and received as Thalweg's own links do.
 
 use super::control::{Job, gone};
 use super::exchange::{Messages, stamped};
@@ -13,31 +13,31 @@ use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Span};
 use thalweg_frames::{Arrival, FrameIo, FramesError};
 
-/// Bytes of a message that go with the head: its phase and number. The rest lies in an arena, as a slot does.
+/// Bytes of a message in its head: phase and number. The rest lies in an arena, as a slot does.
 const HEAD: usize = 9;
-/// How often nothing comes before the clock is looked at.
+/// Number of empty polls before the clock is read.
 const LOOKS: u32 = 1 << 12;
 
 /// One end of a pair of ports.
 #[derive(Debug)]
 pub(super) struct Frames {
     io: Box<dyn FrameIo>,
-    /// The other end; of the serving end, whoever spoke first.
+    /// Address of the other end; at the serving end, that of the first sender.
     peer: Option<SocketAddr>,
     poll: bool,
     check: bool,
     messages: Messages,
-    /// The messages, one behind the other: no other part of it is sent.
+    /// Arena with the messages, back to back: no other part of it is sent.
     arena: Arc<Arena>,
     _bytes: Span,
-    /// Marks and ends that have come.
+    /// Marks and ends that were received and not returned yet.
     phases: VecDeque<Phase>,
     last: Option<u64>,
     tally: Tally,
 }
 
 impl Frames {
-    /// Bursts of messages of the job's size, to `peer` where that is known.
+    /// Makes one end that exchanges bursts of messages of the job's size, with `peer` if that is known.
     pub(super) fn new(mut io: Box<dyn FrameIo>, peer: Option<SocketAddr>, job: &Job) -> Result<Self, BenchError> {
         if let Some(peer) = peer {
             let longest = io.longest(peer).map_err(failed)?;
@@ -68,12 +68,12 @@ impl Frames {
         })
     }
 
-    /// Where the other end finds it.
+    /// Returns the port at which the other end reaches this one.
     pub(super) fn port(&self) -> u16 {
         self.io.local().port()
     }
 
-    /// Takes what has come: how many messages.
+    /// Receives all pending datagrams and returns the number of messages.
     fn take(&mut self) -> Result<u64, BenchError> {
         let Self { io, peer, check, messages, phases, last, tally, .. } = self;
         let (before, copies, mut wrong) = (tally.received, io.copies().1, None);
@@ -133,7 +133,7 @@ impl Exchange for Frames {
 
     fn flush(&mut self) -> Result<(), BenchError> {
         let begun = Instant::now();
-        // Where nobody else looks after the network, who has which address comes in between.
+        // Where no other program handles the network, address resolution comes in between.
         if self.io.sees() {
             self.take()?;
         }
@@ -149,7 +149,7 @@ impl Exchange for Frames {
         }
     }
 
-    /// A burst of ordinary messages counts as one.
+    /// Receives a message; a burst of ordinary messages counts as one.
     fn receive(&mut self) -> Result<Phase, BenchError> {
         self.flush()?;
         let mut begun = None;

@@ -1,4 +1,4 @@
-//! Ping-pong: a message there, one as long back, and half the time that took.
+//! Ping-pong: a message and an answer of the same length, and half the time of the round trip.
 
 use super::control::{Done, Job, Work};
 use super::exchange::Tally;
@@ -14,7 +14,7 @@ use hdrhistogram::Histogram;
 use std::time::Duration;
 use thalweg_netns::Network;
 
-/// The options.
+/// Options of `thalweg bench latency`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -40,32 +40,32 @@ impl Options {
     }
 }
 
-/// Bytes of an Ethernet frame's header.
+/// Length of an Ethernet header, in bytes.
 const ETHERNET: u32 = 14;
 
-/// What the instruments of the network have in common: their points, and the other end.
+/// Common part of the network instruments: their points, and the other end.
 pub(super) struct Net {
     points: Vec<(Key, Way)>,
-    /// Bytes of a point's size that are no message's.
+    /// Bytes of a point's size that are headers, not message.
     headers: u64,
     path: Path,
     peer: Option<String>,
-    /// The other end, while it waits for a job, and where it is.
+    /// Other end while it waits for a job, with its place.
     pub(super) other: Option<(Place, Other)>,
     pub(super) host: Option<Host>,
     pub(super) clock: Clock,
-    /// A network of our own, as it was last asked for.
+    /// Network of our own, as last requested.
     own: Option<Own>,
 }
 
-/// A network of our own, with both ends in it.
+/// Network of our own, with both ends in it.
 enum Own {
     Steered(Steered),
     Cable(Network),
 }
 
 impl Own {
-    /// None where the ends are where this program is.
+    /// Makes the network for a place; `None` if the ends are where this program was started.
     fn at(place: Place, mtu: u32) -> Result<Option<Self>, BenchError> {
         match place {
             Place::Here => Ok(None),
@@ -74,7 +74,7 @@ impl Own {
         }
     }
 
-    /// Puts the calling thread at the asking end.
+    /// Moves the calling thread to the asking end.
     fn enter(&self) -> Result<(), BenchError> {
         match self {
             Self::Steered(steered) => steered.enter(),
@@ -103,9 +103,9 @@ impl Net {
             let what = "is for two processes of one host: leave out --peer";
             return Err(BenchError::Usage(format!("--link {} {what}", first.link.name())));
         }
-        // Over the network what cannot be is left out, unless it was all that was asked for.
+        // Over the network, impossible links are left out, unless only they were requested.
         let points = points.into_iter().filter(|(_, way)| ends.peer.is_none() || !way.link.is_shared()).collect();
-        // One that is not there is said once, before anything is measured.
+        // An unreachable peer is reported once, before anything is measured.
         let other = ends.peer.as_deref().map(|peer| Other::reach(Some(peer))).transpose()?;
         Ok(Self {
             points,
@@ -119,12 +119,12 @@ impl Net {
         })
     }
 
-    /// Sizes are those of frames, with so many bytes of headers.
+    /// Sets that sizes are those of frames, with `headers` bytes of headers each.
     pub(super) fn in_frames(self, headers: u64) -> Self {
         Self { headers, ..self }
     }
 
-    /// Of a cable of our own: what frames need, and what Ethernet has otherwise.
+    /// Returns the MTU of a cable of our own: what the frames need, or at least Ethernet's default.
     fn mtu(&self) -> u32 {
         let longest = self.points.iter().map(|(key, _)| key.size).max().filter(|_| self.headers > 0);
         longest.map_or(1500, |longest| u32::try_from(longest).unwrap_or(u32::MAX).saturating_sub(ETHERNET).max(1500))
@@ -134,8 +134,8 @@ impl Net {
         self.points.iter().map(|(key, _)| key.clone()).collect()
     }
 
-    /// Measures once: `measure` has an exchange with the other end, on a thread that is bound as the point wants it.
-    /// After an error the other end is reached anew, since nobody knows what it waits for.
+    /// Measures once: `measure` gets an exchange with the other end, on a thread that is bound as the point requires.
+    /// After an error a new connection to the other end is made, since its state is unknown.
     pub(super) fn measure<T: Send>(
         &mut self,
         key: &Key,
@@ -188,7 +188,7 @@ impl Net {
     }
 }
 
-/// Points of one way may differ in settings that an instrument adds.
+/// Returns whether a point belongs to a way; it may have more settings, which an instrument adds.
 fn same_way(way: &Key, point: &Key) -> bool {
     (&way.link, &way.method, way.size) == (&point.link, &point.method, point.size)
         && way.settings.iter().all(|(name, value)| point.settings.get(name) == Some(value))
@@ -218,11 +218,11 @@ impl Instrument for PingPong {
             if histogram.is_empty() {
                 return Err(BenchError::Stopped);
             }
-            // The message that says that this is the end was carried too.
+            // The end message was carried too.
             let bytes = 2 * (histogram.len() + 1) * key.size;
             let mut figures = figures(job, ours, done, other.same_host(), bytes);
             figures.latency_us = Some(Latency::of(&histogram, 2.0));
-            // As the papers compute it: the message, in the time it took one way.
+            // As in the papers: the message size over the one-way time.
             let seconds = histogram.mean() * 0.5e-9;
             figures.goodput_bits_per_second = Some(key.size as f64 * 8.0 / seconds);
             figures.messages_per_second = Some(1.0 / seconds);
@@ -236,19 +236,19 @@ impl Instrument for PingPong {
     }
 }
 
-/// Nanoseconds, up to a minute, to three digits.
+/// Returns a histogram of nanoseconds, up to a minute, with three digits.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("bounds and digits are in range")
 }
 
-/// Says that what comes now counts, once the other end has answered.
+/// Announces that the measurement begins, and waits for the other end's answer.
 pub(super) fn mark(exchange: &mut dyn Exchange) -> Result<(Usage, Tally), BenchError> {
     exchange.send(Phase::Mark)?;
     exchange.receive()?;
     Ok((Usage::now(), exchange.tally()))
 }
 
-/// Goes to and fro for so long, and writes down each time in nanoseconds.
+/// Sends messages to and fro for the time `lasting`, and records each round trip in nanoseconds.
 fn converse(
     exchange: &mut dyn Exchange,
     clock: &Clock,
@@ -272,7 +272,7 @@ fn converse(
     }
 }
 
-/// What both ends counted, put together.
+/// Combines the counters of both ends.
 pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: bool, bytes: u64) -> Figures {
     let (tally, asking) = ours;
     let used = asking.with(done.used, same_host);
@@ -280,7 +280,7 @@ pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: boo
     let per_byte = |count: u64| (bytes > 0).then(|| count as f64 / bytes as f64);
     Figures {
         copies_per_byte: per_byte(tally.copied + done.tally.copied),
-        // Thalweg's links do not count theirs.
+        // Thalweg's links do not count their system calls.
         system_calls_per_megabyte: per_byte(tally.calls + done.tally.calls)
             .map(|calls| calls * 1e6)
             .filter(|_| job.method != Method::Verbs),

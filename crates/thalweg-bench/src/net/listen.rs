@@ -1,4 +1,4 @@
-//! `thalweg bench listen`: the other end, on this host or another.
+//! Serving end, `thalweg bench listen`, on this host or another.
 
 use super::control::{Control, ControlStream};
 use super::session::serve as serve_one;
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg_text::size;
 
-/// Where `thalweg bench listen` listens unless told otherwise.
+/// Default port of `thalweg bench listen`.
 pub const PORT: u16 = 5255;
 
-/// How long an asking end may say nothing before others get their turn.
+/// Longest silence of an asking end before others get their turn.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// The options.
+/// Options of `thalweg bench listen`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Address to listen on. Anybody who reaches it may measure: nothing is encrypted, nobody is asked who they are
@@ -34,12 +34,12 @@ pub struct Options {
     pub local: bool,
 }
 
-/// Serves asking ends, one at a time, until the program is ended. `say` hears the address once it is open, and what
-/// becomes of each asking end.
+/// Serves asking ends, one at a time, until the program is ended. `say` receives the address once it is open, and the
+/// outcome of each asking end.
 ///
 /// # Errors
-/// Where the address cannot be listened on, or nobody can be let in any more. Of a single asking end on standard input,
-/// also what becomes of it.
+/// If the address cannot be listened on, or no connection can be accepted any more. For a single asking end on standard
+/// input, also if serving it failed.
 pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), BenchError> {
     if options.local {
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::os("taking over standard input"))?;
@@ -90,7 +90,7 @@ fn refuse(mut stream: TcpStream) {
     let _ = writeln!(stream, "{}", serde_json::json!({ "failed": { "why": why } }));
 }
 
-/// `host`, `host:port`, `[::1]`, `[::1]:port`.
+/// Resolves `host`, `host:port`, `[::1]`, `[::1]:port`.
 fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let named = match bare {
@@ -113,7 +113,7 @@ pub(super) fn connect(peer: &str) -> Result<Control, BenchError> {
     Control::new(ControlStream::Tcp(stream), address.to_string(), Some(TIMEOUT))
 }
 
-/// A process that serves this one. It ends when its control connection does; dropping this makes sure.
+/// Child process that serves this one. It ends when its control connection does; dropping this kills it in any case.
 #[derive(Debug)]
 pub(crate) struct Child(std::process::Child);
 

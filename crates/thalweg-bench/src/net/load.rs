@@ -1,8 +1,9 @@
-//! Latency against offered load: messages leave when their time has come, whatever became of those before.
+//! Latency under load: messages are sent when they are due, regardless of those before.
 //!
-//! A conversation measures only as fast as it is answered: while the link is held up it asks nothing, and the waiting
-//! that others would have had is never seen (*coordinated omission*, Gil Tene, "How NOT to Measure Latency", 2013).
-//! Here each message has a time at which it should leave, and its latency counts from then, also where it left late.
+//! A conversation measures only as fast as it is answered: while the link is held up it sends nothing, and the waiting
+//! time that further messages would have had is never seen (*coordinated omission*, Gil Tene, "How NOT to Measure
+//! Latency", 2013). Here each message has a time at which it is due, and its latency counts from then, even if it was
+//! sent late.
 
 use super::control::{Watchdog, Work};
 use super::datagram::LONGEST;
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_wire::{GAMMA, mix};
 
-/// The options.
+/// Options of `thalweg bench under-load`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -41,7 +42,7 @@ pub struct Options {
     pub(crate) ends: Ends,
 }
 
-/// How messages are spread over time.
+/// Distribution of messages over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arrivals {
     /// Evenly
@@ -50,11 +51,12 @@ pub enum Arrivals {
     Poisson,
 }
 
-/// Bytes that may be under way at a time, or one message: less than any socket's buffer, so that neither end ever waits
-/// in a send for the other to receive. A message that is due when there is no more room leaves late, and that counts.
+/// Bytes that may be in flight at a time, or one message: fewer than any socket's buffer, so that neither end ever
+/// waits in a send for the other to receive. A message that is due while the limit is reached is sent late, which
+/// counts.
 const UNDER_WAY: usize = 64 << 10;
 
-/// How long answers are waited for at the end.
+/// Longest wait for answers at the end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 impl Options {
@@ -103,7 +105,7 @@ struct UnderLoad {
     net: Net,
     loads: Vec<Load>,
     arrivals: Arrivals,
-    /// Messages per second of a conversation of one at a time, which loads are in percent of.
+    /// Messages per second of a conversation with one message at a time, of which loads are percentages.
     alone: BTreeMap<Key, f64>,
 }
 
@@ -165,7 +167,7 @@ impl Instrument for UnderLoad {
     }
 }
 
-/// One message at a time; returns how many of them fit a second.
+/// Exchanges one message at a time; returns the messages per second.
 fn converse(exchange: &mut dyn Exchange, clock: &Clock, lasting: Duration, stop: &Stop) -> Result<f64, BenchError> {
     let (begun, mut count) = (clock.raw(), 0u64);
     loop {
@@ -182,11 +184,11 @@ fn converse(exchange: &mut dyn Exchange, clock: &Clock, lasting: Duration, stop:
 struct Seen {
     histogram: Histogram<u64>,
     sent: u64,
-    /// From the first that was due to the last that arrived, or to the end.
+    /// Time from the first due message to the last one that arrived, or to the end.
     seconds: f64,
 }
 
-/// Sends what is due and receives what comes, until the time is over; then only receives.
+/// Sends messages when they are due and receives answers, until the time is over; then only receives.
 fn offer(
     exchange: &mut dyn Exchange,
     clock: &Clock,
@@ -197,7 +199,7 @@ fn offer(
     stop: &Stop,
 ) -> Result<Seen, BenchError> {
     let mut seen = Seen { histogram: histogram(), sent: 0, seconds: 0.0 };
-    // Number and time of what was sent and not answered, in order.
+    // Number and time of the messages that were sent and not answered, in order.
     let mut under_way = VecDeque::with_capacity(room);
     let lasting = lasting.as_nanos() as f64;
     let mut watchdog = Watchdog::default();
@@ -209,7 +211,7 @@ fn offer(
             exchange.receive()?;
             let now = clock.nanos(begun, clock.raw()) as f64;
             let number = exchange.stamped();
-            // What was sent before the one that is answered, and was not answered, is lost.
+            // Messages sent before the answered one, and not answered, are lost.
             while let Some((sent, at)) = under_way.pop_front() {
                 if number.is_none_or(|number| number == sent) {
                     seen.histogram.saturating_record((now - at) as u64);
@@ -238,7 +240,7 @@ fn offer(
             due = schedule.next();
             continue;
         }
-        // A link that may lose does not hold up what comes after for ever.
+        // A link that may lose messages does not hold up later ones for ever.
         if may_lose && under_way.len() == room && under_way.front().is_some_and(|(_, at)| now - at > lasting.max(1e9)) {
             under_way.pop_front();
         }
@@ -246,7 +248,7 @@ fn offer(
     }
 }
 
-/// When messages are due, in nanoseconds since the beginning.
+/// Times at which messages are due, in nanoseconds since the beginning.
 struct Schedule {
     at: f64,
     mean: f64,

@@ -1,11 +1,11 @@
-//! From one process to another: by kernel sockets as programs use them, and by shared memory as Thalweg does.
+//! From one process to another: by kernel sockets as ordinary programs use them, and by shared memory as Thalweg does.
 //!
 //! One end asks and the other serves. The other end is a second process of this program on the same host, or
 //! `thalweg bench listen` on another; only the asking end chooses options. Over a control connection it sends a job,
-//! one for each repeat of each point; the bytes that are measured go over a connection of their own.
+//! one for each repeat of each point; the measured bytes go over a connection of their own.
 //!
-//! Messages of one size are exchanged (`Exchange`); the first byte of each says whether it counts. Before the first
-//! that counts comes a mark, at which both ends read what they have used so far; the last is marked too.
+//! Messages of one size are exchanged (`Exchange`); the first byte of each tells whether it counts. Before the first
+//! message that counts comes a mark, at which both ends read their counters; the last message is marked too.
 
 pub mod bandwidth;
 mod control;
@@ -37,10 +37,10 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 use thalweg_text::ByteSize;
 
-/// The longest message: it is kept in memory several times at both ends.
+/// Longest message, in bytes: it is kept in memory several times at both ends.
 const LONGEST: u64 = 1 << 30;
 
-/// Where the two ends are.
+/// Location of the two ends.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Ends {
     /// The other end: a host where `thalweg bench listen` runs. Without it, a second process on this one
@@ -57,7 +57,7 @@ pub struct Ends {
     pub interrupts: Vec<u32>,
 }
 
-/// What carries messages.
+/// Carrier of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Link {
@@ -75,7 +75,7 @@ pub enum Link {
     Shm,
 }
 
-/// How a message is handed to the link.
+/// Method by which a message is passed to the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Method {
@@ -101,7 +101,7 @@ pub enum Method {
     Verbs,
 }
 
-/// How an end waits for a message.
+/// Method by which an end waits for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
@@ -111,7 +111,7 @@ pub enum Wait {
     Poll,
 }
 
-/// What latency, bandwidth and under-load have in common.
+/// Options that latency, bandwidth and under-load share.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Path {
     /// What carries the messages
@@ -145,7 +145,7 @@ impl Link {
         }
     }
 
-    /// The ways it knows, the usual one first.
+    /// Returns the methods that the link supports, the usual one first.
     fn methods(self) -> &'static [Method] {
         use Method::{Copy, Frames, Handover, IoUring, Sendfile, Sendmsg, Verbs, Write, Zerocopy};
         match self {
@@ -156,12 +156,12 @@ impl Link {
         }
     }
 
-    /// Whether its messages may be lost.
+    /// Returns whether the link may lose messages.
     fn loses(self) -> bool {
         matches!(self, Self::Udp | Self::AfXdp | Self::Dpdk)
     }
 
-    /// Whether it is memory that both ends share.
+    /// Returns whether the link is memory that both ends share.
     fn is_shared(self) -> bool {
         matches!(self, Self::Dpdk | Self::Shm)
     }
@@ -183,7 +183,7 @@ impl Method {
     }
 }
 
-/// One way to carry messages, of all that were asked for; a point is this and a size.
+/// One requested way to carry messages; a point is a way and a size.
 #[derive(Debug, Clone)]
 struct Way {
     link: Link,
@@ -194,18 +194,18 @@ struct Way {
     place: Place,
 }
 
-/// Where both ends are, on this host.
+/// Location of both ends, on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Where this program was started.
+    /// Environment in which this program was started.
     Here,
-    /// On a loopback of their own whose packets are taken in on this processor.
+    /// Loopback of their own whose packets are taken in on this processor.
     Steered(u32),
-    /// At the ends of a cable of their own.
+    /// Ends of a cable of their own.
     Cable,
 }
 
-/// Everything that [`Path`], [`Ends`] and sizes ask for: the points, each with what it needs.
+/// Returns all points that [`Path`], [`Ends`] and sizes ask for, each with its way.
 fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, BenchError> {
     if let Some(size) = sizes.0.iter().find(|size| !(1..=LONGEST).contains(*size)) {
         return Err(BenchError::Usage(format!("a message of {size} bytes: from 1 byte to 1 GiB can be sent")));
@@ -240,7 +240,7 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
             Link::Shm => path.wait.unwrap_or(Wait::Poll),
             _ => path.wait.unwrap_or(Wait::Sleep),
         };
-        // Only sockets have buffers; a link without is measured once.
+        // Only sockets have buffers; a link without sockets is measured once.
         let buffers = if link.is_shared() { &[None][..] } else { &buffers[..] };
         let places = places(*link, ends)?;
         for method in methods {
@@ -258,7 +258,7 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
     Ok(points)
 }
 
-/// Where the ends of a link are to be. Over the network they are where they are; shared memory needs no network.
+/// Returns the places of a link's ends. Over the network they stay where they are; shared memory needs no network.
 fn places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
     if link.is_shared() || ends.peer.is_some() {
         return Ok(vec![Place::Here]);
@@ -275,7 +275,7 @@ fn places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
     }
     match &ends.on[..] {
         [] => Ok(vec![alone]),
-        // What cannot be is left out, unless it was all that was asked for.
+        // Impossible links are left out, unless only they were requested.
         some if alone == Place::Cable && !some.contains(&On::Veth) => {
             Err(BenchError::Usage(format!("--link {} cannot be had over loopback: --on veth", link.name())))
         }
@@ -313,8 +313,8 @@ impl Way {
     }
 }
 
-/// Memory of another process of this program, which has it mapped for writing as long as this lives, or until it has
-/// waited in vain for a message.
+/// Memory of another process of this program, which has it mapped for writing as long as this lives, or until its wait
+/// for a message has timed out.
 #[derive(Debug)]
 pub(crate) struct PeerMemory {
     shared: shm::Shared,
@@ -322,21 +322,21 @@ pub(crate) struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// That of a process started for it.
+    /// Starts a process and maps its memory.
     pub(crate) fn new() -> Result<Self, BenchError> {
         Self::of(Other::reach(None)?)
     }
 
-    /// That of a serving end on this host.
+    /// Maps the memory of a serving end on this host.
     pub(crate) fn of(mut other: Other) -> Result<Self, BenchError> {
         Ok(Self { shared: other.begin_shared()?, _other: other })
     }
 
-    /// Its file.
+    /// Returns the file of the memory.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.shared.their_arena()
     }
 }
 
-/// How long nothing may come, on any connection, before the other end is given up.
+/// Longest silence, on any connection, before the other end is given up.
 const TIMEOUT: Duration = Duration::from_secs(10);

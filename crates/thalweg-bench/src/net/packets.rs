@@ -1,5 +1,5 @@
-//! Packets: datagrams in frames of a given length, one way, as fast as a port takes them or at a given rate, and what of
-//! them arrives.
+//! Packets: datagrams in frames of a given length, one way, as fast as a port takes them or at a given rate, and the
+//! part that arrives.
 
 use super::bandwidth::line_rate;
 use super::control::Work;
@@ -11,10 +11,10 @@ use crate::point::{Figures, Key, Loss};
 use crate::{BenchError, Clock, Host, Sizes, Usage};
 use std::time::Duration;
 
-/// Bytes of a frame in front of a datagram's: Ethernet (14), IPv4 (20), UDP (8). Its checksum (4) does not count.
+/// Bytes of a frame before the datagram's payload: Ethernet (14), IPv4 (20), UDP (8). Its checksum (4) does not count.
 const HEADERS: u64 = 14 + 20 + 8;
 
-/// The options.
+/// Options of `thalweg bench packets`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// What sends and receives them
@@ -92,7 +92,7 @@ impl Instrument for Packets {
             if sent == 0 || done.seconds <= 0.0 {
                 return Err(BenchError::Stopped);
             }
-            // Marks are no packets.
+            // Marks do not count as packets.
             let received = done.tally.received.min(sent);
             let bytes = received * job.size as u64;
             let goodput = bytes as f64 * 8.0 / ours.1.wall;
@@ -112,7 +112,7 @@ impl Instrument for Packets {
     }
 }
 
-/// Sends for so long, evenly where there is a rate: where a frame is late, those behind it are not.
+/// Sends for the time `lasting`, evenly if there is a rate: a late frame does not delay those after it.
 fn offer(
     exchange: &mut dyn Exchange,
     clock: &Clock,

@@ -1,4 +1,4 @@
-//! A session of jobs: the asking end's side, and the serving end's.
+//! Session of jobs: the asking end's side, and the serving end's.
 
 use super::control::{Answer, Control, Done, Greeting, Job, VERSION, Work, boot, gone};
 use super::datagram::Datagrams;
@@ -17,13 +17,13 @@ use thalweg_dpdk::{DpdkPort, Options};
 use thalweg_frames::{EthernetPort, FrameIo, Subnet, UdpPort};
 use thalweg_netns::Network;
 
-/// The other end, as the asking end sees it.
+/// Other end, as seen by the asking end.
 #[derive(Debug)]
 pub(crate) struct Other {
     control: Control,
     host: Host,
     same_host: bool,
-    /// The process that serves, where this one has started it.
+    /// Process that serves, if this end has started it.
     _child: Option<super::listen::Child>,
 }
 
@@ -37,7 +37,7 @@ impl Other {
         Self::greeted(control, child)
     }
 
-    /// Behind a control connection that was just opened.
+    /// Receives the greeting over a new control connection and checks its version.
     pub(super) fn greeted(mut control: Control, child: Option<super::listen::Child>) -> Result<Self, BenchError> {
         let greeting = match control.answer()? {
             Answer::Greeting(greeting) if greeting.thalweg_bench == VERSION => greeting,
@@ -51,7 +51,7 @@ impl Other {
         Ok(Self { control, host: greeting.host, same_host, _child: child })
     }
 
-    /// Asks for a job; then messages can be exchanged.
+    /// Requests a job; returns the exchange of its messages.
     pub(crate) fn begin(&mut self, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
         if job.link == Link::Udp && job.method == Method::IoUring && job.size > super::datagram::LONGEST {
             return Err(BenchError::Unavailable {
@@ -93,7 +93,7 @@ impl Other {
         }
     }
 
-    /// A conversation of one byte over shared memory, at the beginning of which the other end waits.
+    /// Begins a conversation of one byte over shared memory, in which the other end waits for the first message.
     pub(super) fn begin_shared(&mut self) -> Result<shm::Shared, BenchError> {
         let job = Job {
             link: Link::Shm,
@@ -112,7 +112,7 @@ impl Other {
         shm::ask(&self.control, &job)
     }
 
-    /// The two ends are at these addresses, of which the first is this one's.
+    /// Sets the addresses of the two ends, the first of which is this one's.
     pub(super) fn between(mut self, ends: [IpAddr; 2]) -> Self {
         self.control.between = Some(ends);
         self
@@ -145,8 +145,8 @@ impl Other {
         Ok(Box::new(Frames::new(dpdk_port("client", ASKING, &socket, &job)?, Some(port), &job)?))
     }
 
-    /// Tells a stream's other end to begin counting, and waits until it does. Over UDP a mark may be lost: it is said
-    /// again until it is heard.
+    /// Tells a stream's other end to begin counting, and waits until it does. Over UDP a mark may be lost: it is
+    /// repeated until it is answered.
     pub(crate) fn mark(&mut self, exchange: &mut dyn Exchange, job: &Job) -> Result<(), BenchError> {
         self.tell(exchange, job, Phase::Mark)?;
         match self.control.answer()? {
@@ -155,7 +155,7 @@ impl Other {
         }
     }
 
-    /// Tells a stream's other end that this was all.
+    /// Tells a stream's other end that all messages were sent; returns its counters.
     pub(crate) fn end(&mut self, exchange: &mut dyn Exchange, job: &Job) -> Result<Done, BenchError> {
         self.tell(exchange, job, Phase::End)?;
         self.done()
@@ -165,7 +165,7 @@ impl Other {
         let begun = Instant::now();
         loop {
             let sent = exchange.send(phase).and_then(|()| exchange.flush());
-            // It may be lost; and where the other end has heard it, what is sent after meets a closed socket.
+            // The message may be lost; and once the other end has received it, later messages meet a closed socket.
             if job.link.loses() && self.control.readable(Duration::from_millis(20))? {
                 break;
             }
@@ -177,7 +177,7 @@ impl Other {
         exchange.finish()
     }
 
-    /// What the other end has counted.
+    /// Receives the counters of the other end.
     pub(crate) fn done(&mut self) -> Result<Done, BenchError> {
         match self.control.answer()? {
             Answer::Done(done) if done.seconds.is_finite() && done.seconds >= 0.0 => Ok(done),
@@ -185,7 +185,7 @@ impl Other {
         }
     }
 
-    /// What went wrong, as the other end saw it, where it has said so; or else as this end did.
+    /// Returns the error that the other end has reported, if it has; otherwise this end's.
     pub(crate) fn reason(&mut self, ours: BenchError) -> BenchError {
         match self.control.readable(Duration::from_millis(50)) {
             Ok(true) => match self.control.answer() {
@@ -196,18 +196,18 @@ impl Other {
         }
     }
 
-    /// Whether both ends run on one kernel.
+    /// Returns whether both ends run on one kernel.
     pub(crate) fn same_host(&self) -> bool {
         self.same_host
     }
 
-    /// What the other end says of its host, where that is not this one.
+    /// Returns the other end's description of its host, if that is not this one.
     pub(crate) fn host(&self) -> Option<Host> {
         (!self.same_host).then(|| self.host.clone())
     }
 }
 
-/// Serves one asking end until it goes; `greeted` is called when it knows whom it speaks to.
+/// Serves one asking end until it disconnects; `greeted` is called after the greeting was sent.
 pub(super) fn serve(mut control: Control, idle: Option<Duration>, greeted: impl FnOnce()) -> Result<(), BenchError> {
     let greeting = Greeting { thalweg_bench: VERSION, boot: boot(), host: Host::probe(None) };
     control.say(&Answer::Greeting(Box::new(greeting)))?;
@@ -216,7 +216,7 @@ pub(super) fn serve(mut control: Control, idle: Option<Duration>, greeted: impl 
         control.set_timeout(idle);
         let Some(job) = control.hear::<Job>()? else { return Ok(()) };
         control.set_timeout(Some(TIMEOUT));
-        // A thread of its own: what it is bound to ends with it.
+        // A thread of its own: processor binding ends with it.
         let served = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
                 bind(job.cpu)?;
@@ -232,7 +232,7 @@ pub(super) fn serve(mut control: Control, idle: Option<Duration>, greeted: impl 
     }
 }
 
-/// Does a job: answers or receives until the end is said, and says what it has counted.
+/// Does a job: answers or receives until the end message, and reports its counters.
 fn work(job: &Job, control: &mut Control) -> Result<(), BenchError> {
     let mut exchange = accept(job, control)?;
     let clock = Clock::new();
@@ -240,7 +240,7 @@ fn work(job: &Job, control: &mut Control) -> Result<(), BenchError> {
     loop {
         let phase = exchange.receive()?;
         let mark = phase == Phase::Mark && begun.is_none();
-        // Read before the answer, so that the first message that counts is not held up by it.
+        // Read before the answer, so that the first message that counts is not delayed by it.
         let usage = mark.then(|| (Usage::now(), clock.raw()));
         match job.work {
             Work::Answer => {
@@ -263,7 +263,7 @@ fn work(job: &Job, control: &mut Control) -> Result<(), BenchError> {
             let seconds = clock.nanos(first, last) as f64 * 1e-9;
             let done = Done { seconds, tally: exchange.tally() - before, used: usage.used() };
             control.say(&Answer::Done(done))?;
-            // Memory of DPDK's is not taken away while the other end may look at it.
+            // DPDK memory is not taken away while the other end may read it.
             if job.link == Link::Dpdk {
                 control.readable(TIMEOUT)?;
             }
@@ -272,7 +272,7 @@ fn work(job: &Job, control: &mut Control) -> Result<(), BenchError> {
     }
 }
 
-/// The serving end of the connection that a job is about.
+/// Accepts the data connection of a job at the serving end.
 fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchError> {
     if !(1..=LONGEST).contains(&(job.size as u64)) || !job.link.methods().contains(&job.method) {
         return Err(gone("that cannot be measured: no such size, or no such method of this link"));
@@ -313,7 +313,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
         Link::Udp => {
             let socket = udp_socket(&here, job)?;
             control.say(&Answer::Ready { port: port(socket.local_addr())?, listens: None })?;
-            // Whoever sends first, from the asking end's address, is answered; the datagram itself stays in the queue.
+            // The first sender at the asking end's address is answered; its datagram stays in the queue.
             socket.set_read_timeout(Some(TIMEOUT)).map_err(BenchError::os("setting up a UDP socket"))?;
             loop {
                 let (_, from) = socket.peek_from(&mut [0]).map_err(BenchError::os("waiting for a first datagram"))?;
@@ -340,7 +340,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
     }
 }
 
-/// A directory of this end's own for the socket of a shm link.
+/// Makes a directory of this end's own for the socket of a shm link.
 fn meeting(link: Link, control: &Control) -> Result<tempfile::TempDir, BenchError> {
     if link.is_shared() {
         control.unix()?;
@@ -380,7 +380,7 @@ fn tcp_socket(address: &SocketAddr, job: &Job) -> Result<Socket, BenchError> {
     Ok(socket)
 }
 
-/// Has a TCP socket send with this congestion control.
+/// Sets the congestion control of a TCP socket.
 pub(crate) fn set_congestion(socket: &SockRef, name: &str) -> Result<(), BenchError> {
     socket.set_tcp_congestion(name.as_bytes()).map_err(BenchError::os(format!(
         "TCP congestion control '{name}' (/proc/sys/net/ipv4/tcp_available_congestion_control lists those there are)"
@@ -403,12 +403,12 @@ fn af_xdp_port(_here: IpAddr) -> Result<Box<dyn FrameIo>, BenchError> {
     Err(BenchError::Unavailable { what: "AF_XDP".to_owned(), why })
 }
 
-/// The two hosts of a network on which nobody else is.
+/// Numbers of the two hosts of a network on which there are no others.
 const ASKING: u16 = 0;
 const SERVING: u16 = 1;
 
-/// A port of DPDK's over memory shared with the other end, whose socket is there: the server's, which is first, or the
-/// client's.
+/// Opens a DPDK port over memory shared with the other end, connected at `socket`: the server's, which comes first, or
+/// the client's.
 fn dpdk_port(role: &str, host: u16, socket: &str, job: &Job) -> Result<Box<dyn FrameIo>, BenchError> {
     let mtu = u16::try_from(job.size + DATAGRAM).unwrap_or(u16::MAX).max(1500);
     let link = if role == "server" { Duration::ZERO } else { TIMEOUT };
@@ -419,9 +419,9 @@ fn dpdk_port(role: &str, host: u16, socket: &str, job: &Job) -> Result<Box<dyn F
     Ok(Box::new(EthernetPort::new(port, SocketAddrV4::new(Network::address(host), PORT), subnet)))
 }
 
-/// Headers of IPv4 and UDP.
+/// Length of the headers of IPv4 and UDP, in bytes.
 const DATAGRAM: usize = 28;
-/// Whatever is free: on such a network all are.
+/// Port number; any would do: on such a network all are free.
 const PORT: u16 = 5255;
 
 fn udp_socket(address: &SocketAddr, job: &Job) -> Result<UdpSocket, BenchError> {
@@ -432,8 +432,8 @@ fn udp_socket(address: &SocketAddr, job: &Job) -> Result<UdpSocket, BenchError> 
     Ok(socket.into())
 }
 
-/// Sets the socket's buffers; the kernel doubles what it is asked for (socket(7)), and grants no more than
-/// `net.core.wmem_max` and `rmem_max`, which is an error here.
+/// Sets the socket's buffers. The kernel doubles the requested size (socket(7)), and grants at most `net.core.wmem_max`
+/// and `rmem_max`; less than requested is an error here.
 fn set_buffers(socket: &SockRef<'_>, job: &Job) -> Result<(), BenchError> {
     let Some(bytes) = job.socket_buffer else { return Ok(()) };
     let wanted = bytes as usize;

@@ -1,10 +1,10 @@
-//! Messages through shared memory, as Thalweg's shm link carries them: bytes in an arena, told of by 64-byte cells in a
-//! ring. An end that sleeps is woken by a byte over a pair of sockets.
+//! Messages through shared memory, as Thalweg's shm link carries them: bytes in an arena, announced by 64-byte cells in
+//! a ring. An end that sleeps is woken by a byte over a pair of sockets.
 //!
-//! Each end has an arena that it writes and the other reads, and a ring in each direction. *copy* puts a message into
-//! the arena and takes it out at the other end, as a message-passing library would; one of up to 48 bytes goes inside
-//! of the cell. *handover* tells where it lies already, as the device left it there, and it is read in place. A place
-//! is used again when the other end has told that it is done: by its answer in a conversation, by a cell of its own in
+//! Each end has an arena that it writes and the other reads, and a ring in each direction. *copy* copies a message into
+//! the arena and out of it at the other end, as a message-passing library would; one of up to 48 bytes goes inside the
+//! cell. *handover* announces where it lies already, as the device left it there, and it is read in place. A place is
+//! used again when the other end has reported that it is done: by its answer in a conversation, by a cell of its own in
 //! a stream.
 
 use super::control::{Control, Job, Watchdog, Work, gone};
@@ -17,36 +17,36 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use thalweg_arena::{Arena, CELL, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds, wake_over};
 
-/// What fits a cell beside its head.
+/// Bytes of a message that fit into a cell after its head.
 const INSIDE: usize = CELL - HEAD;
 const HEAD: usize = 16;
 
-/// Cells of a ring, and at most so many messages under way.
+/// Number of cells in a ring, and upper limit of messages in flight.
 const CELLS: u32 = 64;
 
-/// Memory that messages under way may take: they should stay in the cache.
+/// Memory that messages in flight may take, in bytes: they should stay in the cache.
 const PLACES: usize = 1 << 20;
 
-/// One end.
+/// One end of the shared memory.
 #[derive(Debug)]
 pub(super) struct Shared {
     to: RingSender,
     from: RingReceiver,
-    /// A cell that was seen waiting.
+    /// Cell that was received by `waiting` and not processed yet.
     ahead: Option<[u8; CELL]>,
-    /// Over it each end wakes the other.
+    /// Socket over which each end wakes the other.
     peer: UnixStream,
     arena: Span,
     their_arena: Arc<Arena>,
-    /// The whole of it.
+    /// View of the whole arena of the other end.
     view: View,
     method: Method,
     wait: Wait,
     check: bool,
-    /// Places are given back by cells of their own.
+    /// Whether places are returned by cells of their own.
     stream: bool,
     size: usize,
-    /// How many messages the arena holds, one behind the other at `stride`.
+    /// Number of messages that the arena holds, `stride` bytes apart.
     places: usize,
     stride: usize,
     under_way: usize,
@@ -56,7 +56,7 @@ pub(super) struct Shared {
     tally: Tally,
 }
 
-/// The asking end's half of setting up.
+/// Sets up the asking end.
 pub(super) fn ask(control: &Control, job: &Job) -> Result<Shared, BenchError> {
     let (arena, stride, places) = arena(job)?;
     let ring = |name| Ring::create(name, CELLS).map_err(|error| control.error(error));
@@ -70,7 +70,7 @@ pub(super) fn ask(control: &Control, job: &Job) -> Result<Shared, BenchError> {
     shared.map_err(|error| control.error(error))
 }
 
-/// The serving end's half.
+/// Sets up the serving end.
 pub(super) fn serve(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
     let [there, back, peer, their_arena] = receive::<4>(control)?;
     let (arena, stride, places) = arena(job)?;
@@ -82,7 +82,7 @@ pub(super) fn serve(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, B
 }
 
 fn arena(job: &Job) -> Result<(Span, usize, usize), BenchError> {
-    // Messages begin on cache lines; the three that differ in their phase are there beside the places, for handover.
+    // Messages begin on cache lines; three more, which differ in their phase, lie after the places, for handover.
     let stride = job.size.next_multiple_of(64);
     let places = (PLACES / stride).clamp(2, CELLS as usize / 2);
     let mut span = Arena::create("bench-messages", stride * (places + Phase::ALL.len()))
@@ -138,7 +138,7 @@ impl Shared {
         })
     }
 
-    /// The memory that the other end writes.
+    /// Returns the memory that the other end writes.
     pub(super) fn their_arena(&self) -> BorrowedFd<'_> {
         self.their_arena.fd()
     }
@@ -147,7 +147,7 @@ impl Shared {
         self.method == Method::Copy && self.size <= INSIDE
     }
 
-    /// A place that the other end is done with.
+    /// Returns the offset of a place that the other end is done with.
     fn place(&mut self) -> Result<usize, BenchError> {
         while self.stream && self.under_way == self.places {
             self.pop()?;
@@ -159,7 +159,7 @@ impl Shared {
     }
 
     fn push(&mut self, cell: &[u8; CELL]) -> Result<(), BenchError> {
-        // Never full: no more cells are under way than there are places, or one where messages are answered.
+        // Never full: no more cells are in flight than there are places, or one where messages are answered.
         self.to.push(cell).map_err(|error| gone(&error.to_string()))?;
         if self.to.publish() {
             self.tally.calls += 1;

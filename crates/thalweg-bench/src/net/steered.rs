@@ -1,9 +1,9 @@
-//! A loopback of one's own whose packets are taken in on a chosen processor: what an interrupt's processor is for a
-//! network card.
+//! Loopback of our own whose packets are taken in on a chosen processor: the equivalent of an interrupt's processor for
+//! a network card.
 //!
 //! Loopback has no interrupts; the kernel takes a packet in on the processor that sent it. With receive packet steering
 //! (Documentation/networking/scaling.rst) it takes all of them in on one processor, TCP included, woken there by an
-//! inter-processor interrupt. That is set for a network namespace that nobody else is in: the host's own settings stay
+//! inter-processor interrupt. That is set for a network namespace that no one else is in: the host's own settings stay
 //! as they are.
 
 use crate::BenchError;
@@ -14,16 +14,16 @@ use std::os::fd::AsFd;
 use std::thread;
 use thalweg_netns::{REMEDY, separate};
 
-/// The namespace.
+/// Network namespace with steering.
 #[derive(Debug)]
 pub(super) struct Steered {
     space: File,
 }
 
 impl Steered {
-    /// One whose packets are taken in on this processor.
+    /// Makes a namespace whose packets are taken in on this processor.
     pub(super) fn to(cpu: u32) -> Result<Self, BenchError> {
-        // A thread of its own: it does not come back out of what it enters.
+        // A thread of its own: it cannot leave the namespaces that it enters.
         let make = || {
             separate().map_err(BenchError::network)?;
             let path = "/proc/thread-self/ns/net";
@@ -34,14 +34,14 @@ impl Steered {
         thread::scope(|scope| scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
 
-    /// Puts the calling thread, and what it starts from now on, into it: for threads made for this.
+    /// Moves the calling thread, and what it starts from now on, into the namespace: for threads made for this.
     pub(super) fn enter(&self) -> Result<(), BenchError> {
         move_into_link_name_space(self.space.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(BenchError::os("entering a network namespace"))
     }
 }
 
-/// Steers the loopback of this thread's network. Its settings show in a sysfs that is mounted from inside.
+/// Steers the loopback of this thread's network. Its settings show only in a sysfs that is mounted from inside.
 fn steer(cpu: u32) -> Result<(), BenchError> {
     let doing = format!("having packets taken in on processor {cpu}");
     // SAFETY: unshare(2) with CLONE_NEWNS gives this thread, which ends soon, mounts and a working directory of its
@@ -57,7 +57,7 @@ fn steer(cpu: u32) -> Result<(), BenchError> {
     fs::write(path, mask).map_err(BenchError::os(format!("{doing} ({path})")))
 }
 
-/// A set of one processor as the kernel writes such: words of 32 bits, the highest first.
+/// Formats a set of one processor as the kernel does: words of 32 bits, the highest first.
 fn mask(cpu: u32) -> String {
     let words = (0..cpu / 32).map(|_| ",00000000");
     format!("{:x}{}", 1_u32 << (cpu % 32), words.collect::<String>())

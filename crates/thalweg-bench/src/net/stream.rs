@@ -21,7 +21,7 @@ pub(super) struct Stream {
     check: bool,
     size: usize,
     messages: Messages,
-    /// The messages once more, where sendfile can take them from.
+    /// Copy of the messages from which sendfile can send.
     file: Option<OwnedFd>,
     zerocopy: Zerocopy,
     received: Vec<u8>,
@@ -152,7 +152,8 @@ impl Exchange for Stream {
 }
 
 impl Drop for Stream {
-    /// The peer may still send: closing with unread bytes would reset the connection under what we sent last.
+    /// Closes the connection gently: the peer may still send, and closing with unread bytes would reset the connection
+    /// before our last bytes have arrived.
     fn drop(&mut self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
         let _ = self.socket.set_read_timeout(Some(std::time::Duration::from_millis(1)));
@@ -168,13 +169,13 @@ pub(super) fn failed(doing: &str, error: Errno) -> BenchError {
     }
 }
 
-/// What the kernel says became of sends that it was asked not to copy (Documentation/networking/msg_zerocopy.rst).
+/// Kernel's reports on sends that it was asked not to copy (Documentation/networking/msg_zerocopy.rst).
 #[derive(Debug, Default)]
 struct Zerocopy {
-    /// Calls that the kernel has not reported on.
+    /// Number of calls that the kernel has not reported on.
     under_way: u64,
     reported: u64,
-    /// Of those reported, how many it copied after all, as it does where the receiver is on this host.
+    /// Number of reported calls that it copied after all, as it does where the receiver is on this host.
     copied: u64,
     bytes: u64,
 }
@@ -198,8 +199,8 @@ fn zerocopy_on(socket: &TcpStream) -> Result<(), BenchError> {
 }
 
 impl Zerocopy {
-    /// Sends without copying, and hears what became of earlier sends from time to time: the kernel keeps only so many
-    /// reports (`net.core.optmem_max`) and then says ENOBUFS.
+    /// Sends without copying, and reads the reports on earlier sends from time to time: the kernel keeps only a limited
+    /// number of them (`net.core.optmem_max`) and then returns ENOBUFS.
     fn send(&mut self, socket: &TcpStream, bytes: &[u8], calls: &mut u64) -> Result<usize, Errno> {
         if self.under_way >= 32 {
             self.reap(socket, calls)?;
@@ -225,7 +226,7 @@ impl Zerocopy {
         }
     }
 
-    /// Reads all reports that are there.
+    /// Reads all pending reports.
     fn reap(&mut self, socket: &TcpStream, calls: &mut u64) -> Result<(), Errno> {
         loop {
             let mut control = [MaybeUninit::<u64>::uninit(); 16];
@@ -249,9 +250,8 @@ impl Zerocopy {
             }
             // SAFETY: not null, so it points at a whole header in `control`.
             let data = unsafe { libc::CMSG_DATA(first) }.cast::<libc::sock_extended_err>();
-            // SAFETY: the kernel writes a whole `sock_extended_err` behind the header of an IP_RECVERR message, which
-            // is what an error queue delivers first; alignment may be that of the header only, hence the unaligned
-            // read.
+            // SAFETY: the kernel writes a whole `sock_extended_err` after the header of an IP_RECVERR message, which is
+            // what an error queue delivers first; alignment may be that of the header only, hence the unaligned read.
             let report = unsafe { data.read_unaligned() };
             if report.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
                 let count = u64::from(report.ee_data.wrapping_sub(report.ee_info)) + 1;
@@ -264,7 +264,7 @@ impl Zerocopy {
         }
     }
 
-    /// Bytes copied after all, by the share of the reports that say so. Without reports, all of them.
+    /// Returns the bytes copied after all, by the fraction of the reports that say so. Without reports, all of them.
     fn copied_bytes(&self) -> u64 {
         match self.reported {
             0 => self.bytes,
@@ -273,14 +273,14 @@ impl Zerocopy {
     }
 }
 
-/// linux/errqueue.h
+/// Origin of zerocopy reports (linux/errqueue.h).
 const SO_EE_ORIGIN_ZEROCOPY: u8 = 5;
-/// linux/errqueue.h
+/// Flag of reports on sends that were copied (linux/errqueue.h).
 const SO_EE_CODE_ZEROCOPY_COPIED: u32 = 1;
 
 fn wait_for_report(socket: &TcpStream) -> Result<(), Errno> {
     use rustix::event::{PollFd, PollFlags, poll};
-    // Errors are always waited for.
+    // Errors are always polled for.
     let timeout = rustix::time::Timespec { tv_sec: 10, tv_nsec: 0 };
     match poll(&mut [PollFd::new(socket, PollFlags::empty())], Some(&timeout)) {
         Ok(0) => Err(Errno::AGAIN),

@@ -1,4 +1,4 @@
-//! Both ends in one process: every way to carry messages, and ends that do not play by the rules.
+//! Both ends in one process: every method to carry messages, and ends that violate the protocol.
 
 use super::bandwidth::Stream;
 use super::control::{Control, ControlStream};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const SHORT: Timing = Timing { min_time: Duration::from_millis(3), warmup: Duration::from_millis(1), repeat: 1 };
 
-/// A serving end on a thread of this process.
+/// Starts a serving end on a thread of this process.
 pub(crate) fn other() -> (Other, JoinHandle<Result<(), BenchError>>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let serving = std::thread::spawn(move || serve(control(theirs), None, || {}));
@@ -26,7 +26,7 @@ fn control(stream: UnixStream) -> Control {
     Control::new(ControlStream::Unix(stream), "a test".into(), Some(Duration::from_secs(60))).unwrap()
 }
 
-/// The options, as the command line has them.
+/// Parses options as on the command line.
 fn path(options: &str) -> (Path, Ends, Sizes) {
     let words: Vec<String> = format!("latency {options}").split(' ').map(str::to_owned).collect();
     match Plan::parse(&words).unwrap() {
@@ -67,7 +67,7 @@ fn every_way_carries_messages_there_and_back_unchanged() {
             let copies = match key.method.as_str() {
                 "write" | "sendmsg" | "io_uring" | "copy" => 2.0..=2.0,
                 "sendfile" => 1.0..=1.0,
-                // As the kernel says; and Thalweg's small slots are sent along with their offers, which copies them.
+                // As the kernel reports; and Thalweg's small slots are sent along with their offers, which copies them.
                 "zerocopy" => 1.0..=2.1,
                 "verbs" if key.link == "tcp" => 1.0..=2.1,
                 _ => 0.0..=0.0,
@@ -109,8 +109,8 @@ fn system_calls_are_counted_where_they_are_made() {
         .iter()
         .map(|key| instrument.measure(key, &SHORT, &Stop::default()).unwrap().system_calls_per_megabyte.unwrap())
         .collect();
-    // Of 1000 bytes: a write and a read; one io_uring_enter, and another where nothing was there yet; none. A megabyte is
-    // a thousand of them.
+    // For 1000 bytes: a write and a read; one io_uring_enter, and another one if no data was there yet; none. A
+    // megabyte is a thousand of them.
     let about = |calls: f64, expected: f64| (expected..expected * 3.0).contains(&calls);
     assert!(about(calls[0], 2000.0) && about(calls[1], 1000.0) && calls[2] == 0.0, "{calls:?}");
 }
@@ -123,7 +123,7 @@ fn a_measurement_that_is_stopped_ends_at_once() {
     stop.press();
     let timing = Timing { min_time: Duration::from_secs(3600), warmup: Duration::from_secs(3600), repeat: 1 };
     let key = instrument.keys().remove(0);
-    // What one message took is there; it is nothing to wait an hour for.
+    // The time of one message is recorded; the test must not wait an hour for it.
     assert!(instrument.measure(&key, &timing, &stop).unwrap().latency_us.unwrap().count <= 1);
 }
 
@@ -154,7 +154,7 @@ fn a_point_that_cannot_be_had_says_why() {
     assert!(error("--cpu 9999").contains("binding to processor 9999"));
 }
 
-/// What a serving end answers to lines that no asking end of ours would say.
+/// Returns the answer of a serving end to bytes that no asking end of ours would send.
 fn answer_to(said: &[u8]) -> (String, Result<(), BenchError>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let serving = std::thread::spawn(move || serve(control(theirs), None, || {}));
@@ -163,7 +163,7 @@ fn answer_to(said: &[u8]) -> (String, Result<(), BenchError>) {
     reader.read_line(&mut line).unwrap();
     assert!(line.contains("thalweg_bench"), "{line}");
     line.clear();
-    // It may have hung up before all was said.
+    // The serving end may have hung up before everything was written.
     let _ = (&ours).write_all(said);
     let _ = ours.shutdown(std::net::Shutdown::Write);
     let _ = reader.read_line(&mut line);
@@ -224,7 +224,7 @@ fn a_serving_end_that_dies_in_the_middle_is_noticed() {
         let (path, ends, sizes) = path(&format!("--link {link} --sizes 1"));
         let mut instrument = PingPong { net: Net::new(&path, &ends, &sizes).unwrap() };
         instrument.net.other = Some((Place::Here, other));
-        // Its control connection ends before a job is asked for.
+        // The control connection ends before a job is requested.
         doomed.shutdown(std::net::Shutdown::Both).unwrap();
         let key = instrument.keys().remove(0);
         let error = instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string();

@@ -1,5 +1,5 @@
 //! Messages through io_uring: a send and the receive that waits for its answer go to the kernel in one system call, and
-//! so do several sends of a stream.
+//! several sends of a stream too.
 
 use super::control::{Job, Work, gone};
 use super::exchange::{Messages, stamped};
@@ -11,24 +11,24 @@ use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Sends of a stream that go to the kernel together.
+/// Number of sends of a stream that go to the kernel together.
 const DEPTH: usize = 8;
 
 const SEND: u64 = 1;
 const RECEIVE: u64 = 2;
 
-/// One end.
+/// One end of a connection driven by io_uring.
 pub(super) struct Uring {
     ring: IoUring,
     socket: OwnedFd,
-    /// TCP, where bytes may come in pieces; otherwise one datagram is one message.
+    /// Whether it is TCP, where bytes may arrive in pieces; otherwise one datagram is one message.
     bytes: bool,
     stream: bool,
     check: bool,
     size: usize,
     messages: Messages,
     received: Vec<u8>,
-    /// Sends that the kernel was not asked for yet, or has not finished.
+    /// Number of sends that were not submitted yet; `under_way` counts those submitted and not finished.
     queued: usize,
     under_way: usize,
     receiving: bool,
@@ -71,7 +71,7 @@ impl Uring {
         pushed.map_err(|_| gone("the submission queue of io_uring is full"))
     }
 
-    /// Submits, and waits for so many completions.
+    /// Submits, and waits for `wait_for` completions.
     fn submit(&mut self, wait_for: usize) -> Result<(), BenchError> {
         let timeout = Timespec::new().sec(TIMEOUT.as_secs());
         let arguments = SubmitArgs::new().timespec(&timeout);
@@ -111,12 +111,12 @@ impl Uring {
 impl Exchange for Uring {
     fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
         let message = self.messages.get(phase);
-        // MSG_WAITALL: the kernel goes on until all is sent (io_uring_enter(2), IORING_OP_SEND).
+        // MSG_WAITALL: the kernel continues until all is sent (io_uring_enter(2), IORING_OP_SEND).
         let entry = opcode::Send::new(Fd(self.socket.as_raw_fd()), message.as_ptr(), message.len() as u32)
             .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
             .build()
             .user_data(SEND);
-        // Linked: the next begins when this is done, or messages would be interleaved.
+        // Linked: the next one begins when this is done, or messages would be interleaved.
         let last = !self.stream || self.queued + 1 == DEPTH || phase != Phase::Ordinary;
         let entry = if last { entry } else { entry.flags(squeue::Flags::IO_LINK) };
         self.push(&entry)?;
@@ -182,8 +182,8 @@ impl Exchange for Uring {
 }
 
 impl Drop for Uring {
-    /// The kernel may still read from our messages and write to what we receive into: it is made to finish, or the
-    /// memory is left to it.
+    /// Makes the kernel finish, since it may still read the messages and write to the receive buffer; otherwise leaks
+    /// that memory.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         while self.under_way + usize::from(self.receiving) > 0 {

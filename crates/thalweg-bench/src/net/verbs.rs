@@ -1,5 +1,5 @@
-//! Messages over Thalweg's own links: each is a slot with one record that is offered, fetched and released, as a node
-//! does it, without what nodes do beside (headers are not parsed, nothing is built).
+//! Messages over Thalweg's own links: each is a slot with one record that is offered, fetched and released, as in a
+//! node, without the other work of nodes (headers are not parsed, nothing is built).
 //!
 //! A conversation needs two links, one each way: each end is a source and a builder.
 
@@ -20,21 +20,21 @@ use thalweg_wire::{
     Welcome, record_len,
 };
 
-/// As builders have it by default.
+/// Default eager limits of builders.
 const EAGER: Eager = Eager { credit: 128 << 10, limit: 16 << 10 };
 
-/// Memory that slots under way may take: as in the shm instrument, they should stay in the cache.
+/// Memory that slots in flight may take, in bytes: as in the shm instrument, they should stay in the cache.
 const SLOTS: usize = 4 << 20;
 
-/// The longest record: its length has 32 bits, and blocks are smaller.
+/// Longest record, in bytes: its length has 32 bits, and blocks are smaller.
 const LONGEST: usize = 1 << 30;
 
-/// The other end's number, as a source and as a builder.
+/// Number of the other end, as a source and as a builder.
 const PEER: usize = 0;
-/// Turns while polling for which the clock is taken to stand still: there is nothing here that is as exact.
+/// Number of turns while polling for which one reading of the clock is used: nothing here needs more precision.
 const SAME_TIME: u32 = 64;
 
-/// Where an end listens, before the other has connected to it.
+/// Listening end of a link, before the other end has connected to it.
 #[derive(Debug)]
 pub(super) struct Door {
     builders: Endpoints<dyn BuilderEndpoint>,
@@ -42,7 +42,7 @@ pub(super) struct Door {
 }
 
 impl Door {
-    /// Opens it: at `here` for tcp, in `directory` under `name` for shm.
+    /// Starts to listen: at `here` for tcp, in `directory` under `name` for shm.
     pub(super) fn open(link: Link, here: std::net::IpAddr, directory: &Path, name: &str) -> Result<Self, BenchError> {
         let address = match link {
             Link::Shm => Address::new(LinkKind::SHM, &directory.join(name).display().to_string()),
@@ -54,7 +54,7 @@ impl Door {
         Ok(Self { builders, address })
     }
 
-    /// Where the other end is to connect.
+    /// Returns the address that the other end is to connect to.
     pub(super) fn address(&self) -> String {
         self.address.to_string()
     }
@@ -114,8 +114,8 @@ impl Door {
     }
 }
 
-/// Slots for records with this payload, which lies there from the beginning, as a device leaves it; and what a source
-/// that has them says of itself.
+/// Makes slots for records with this payload, which lies there from the beginning, as a device leaves it; and the
+/// greeting of a source that has them.
 fn slots(record: usize, payload: &[u8]) -> Result<(Vec<Span>, SourceGreeting), BenchError> {
     let count = (SLOTS / record).clamp(2, 32);
     let mut rest = Arena::create("bench-slots", record * count).map_err(unavailable)?;
@@ -138,12 +138,12 @@ fn slots(record: usize, payload: &[u8]) -> Result<(Vec<Span>, SourceGreeting), B
     Ok((slots, SourceGreeting { hello, description: "{}".into(), arena }))
 }
 
-/// One end.
+/// One end: a source and a builder.
 #[derive(Debug)]
 pub(super) struct Verbs {
     sources: Endpoints<dyn SourceEndpoint>,
     builders: Endpoints<dyn BuilderEndpoint>,
-    /// Records are read where they lie.
+    /// Whether records are read in place.
     maps: bool,
     now: Duration,
     begun: Instant,
@@ -157,15 +157,15 @@ pub(super) struct Verbs {
     size: usize,
     record: usize,
     messages: Messages,
-    /// As a source: slots to fill, and those that are offered, oldest first.
+    /// As a source: slots to fill, and offered ones, oldest first.
     free: Vec<Span>,
     offered: VecDeque<Span>,
     next: u64,
-    /// As a builder: places to fetch into, offers that wait for one, and records that are here.
+    /// As a builder: places to fetch into, offers that wait for one, and records that have arrived.
     places: Vec<Span>,
     waiting: VecDeque<Announcement>,
     arrived: VecDeque<Bytes>,
-    /// What will be released: everything below.
+    /// Ticket below which everything is to be released.
     release: u64,
     heard: Vec<Message>,
     said: Vec<Received>,
@@ -174,8 +174,7 @@ pub(super) struct Verbs {
 }
 
 impl Verbs {
-    /// Lets both links do what they can; those that were `woken`, or both. One that has ended does not keep the other
-    /// from being heard.
+    /// Drives both links, or only those that were `woken`. If one has ended, the other's messages are still received.
     fn turn(&mut self, woken: bool) -> Result<(), BenchError> {
         self.turns += 1;
         if woken || self.turns.is_multiple_of(SAME_TIME) {
@@ -291,7 +290,7 @@ impl Verbs {
         if asked { self.flush_builder() } else { Ok(()) }
     }
 
-    /// Goes on until something has come about.
+    /// Drives the links until `done` holds.
     fn until(&mut self, doing: &str, done: impl Fn(&Self) -> bool) -> Result<(), BenchError> {
         let mut watchdog = Watchdog::default();
         while !done(self) {
@@ -306,7 +305,7 @@ impl Verbs {
         Ok(())
     }
 
-    /// Waits until a link has something to do, and lets it.
+    /// Waits until a link has work, and drives it.
     fn sleep(&mut self, doing: &str) -> Result<(), BenchError> {
         let waits = self.sources.prepare_wait() & self.builders.prepare_wait();
         let timeout = if waits { TIMEOUT } else { Duration::ZERO };
@@ -351,7 +350,7 @@ impl Exchange for Verbs {
 
     fn flush(&mut self) -> Result<(), BenchError> {
         self.flush_source()?;
-        // What has been answered can be released: after the answer, which somebody waits for.
+        // Answered messages can be released: after the answer, which the other end waits for.
         if self.release > 0 {
             let below = std::mem::take(&mut self.release);
             self.builder()?.release(below);
@@ -391,7 +390,7 @@ impl Exchange for Verbs {
 
     fn finish(&mut self) -> Result<(), BenchError> {
         let below = self.tally.received;
-        // The other end may be gone already, with all it wanted.
+        // The other end may be gone already, with all that it needed.
         let _ = self.builder().map(|builder| builder.release(below));
         let _ = self.flush();
         let _ = self.flush_builder();
@@ -407,7 +406,7 @@ impl Exchange for Verbs {
     }
 
     fn tally(&self) -> Tally {
-        // The links count records, with headers and padding; of these this is the payload's part.
+        // The links count records, with headers and padding; this is the payload's part of them.
         let sent = self.sources.link(PEER).map_or(0, |link| link.copied());
         let records = u128::from(sent + self.builders.link(PEER).map_or(0, |link| link.copied()));
         let copied = records * self.size as u128 / self.record as u128;

@@ -1,4 +1,4 @@
-//! Finding the peers on this machine, installing them where that was asked for, and asking them for their versions.
+//! Installation of the peers: finds them on this machine, installs them on request, and reads their versions.
 
 use super::parse;
 use super::program::{Ended, Program};
@@ -13,20 +13,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How long a package manager or a compiler may take.
+/// Longest time that a package manager or a compiler may take.
 const INSTALLING: Duration = Duration::from_secs(600);
-/// How long a program may take to say its version.
+/// Longest time that a program may take to print its version.
 const SAYING: Duration = Duration::from_secs(30);
 
-/// Where peers are looked for and put.
+/// Place where peers are looked for and installed.
 #[derive(Debug)]
 pub(super) struct Shelf {
-    /// What is built and installed by us, kept for the next time.
+    /// Directory of the programs that we built or installed, kept for the next run.
     cache: PathBuf,
 }
 
 impl Shelf {
-    /// `$XDG_CACHE_HOME/thalweg/peers`, or below `~/.cache`.
+    /// Opens `$XDG_CACHE_HOME/thalweg/peers`, or the same below `~/.cache`.
     pub(super) fn open() -> Result<Self, BenchError> {
         let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
@@ -35,21 +35,21 @@ impl Shelf {
         Ok(Self { cache })
     }
 
-    /// A program of a peer, by the path to start it with.
+    /// Returns the path of a peer's program; `None` if it is not installed.
     pub(super) fn find(&self, program: &str) -> Option<PathBuf> {
         let own = [self.cache.clone(), self.cache.join("venv").join("bin")];
         let path = env::var_os("PATH").unwrap_or_default();
         own.into_iter().chain(env::split_paths(&path)).map(|directory| directory.join(program)).find(|file| runs(file))
     }
 
-    /// A program that knows of a peer. There may be several called `pip`: that one knows it which lies where the peer
-    /// does.
+    /// Returns the path of a program that belongs to a peer. There may be several called `pip`: the one beside the
+    /// peer's own program belongs to it.
     fn find_for(&self, peer: &Peer, program: &str) -> Option<PathBuf> {
         let beside = || Some(fs::canonicalize(self.find(peer.programs[0])?).ok()?.with_file_name(program));
         beside().filter(|file| matches!(peer.from, From::Pip(_)) && runs(file)).or_else(|| self.find(program))
     }
 
-    /// Makes a peer ready and says its version, or says why it is missing.
+    /// Makes a peer ready and returns its version, or the reason why it is missing.
     pub(super) fn ready(&self, peer: &Peer, stop: &Stop) -> Result<String, Missing> {
         let missing = |why: String| Missing { peer: peer.name.to_owned(), why, install: command_for(peer.from) };
         if let From::Source { text, library, .. } = peer.from {
@@ -62,11 +62,12 @@ impl Shelf {
         let program = words.next().and_then(|program| self.find_for(peer, program)).unwrap_or_default();
         let said = finish(peer.name, Command::new(program).args(words), SAYING, stop);
         let said = said.map_err(|error| missing(error.to_string()))?;
-        // Some end with an error after having said it, some say it on standard error.
+        // Some programs exit with an error after printing it, some print it on standard error.
         parse::version(&said.out).or_else(|| parse::version(&said.err)).ok_or_else(|| missing(said.last_words()))
     }
 
-    /// Installs what is missing of these. What cannot be installed is found missing later; the texts say why.
+    /// Installs the missing ones of the peers; returns warnings. A peer that cannot be installed is found missing
+    /// later.
     pub(super) fn install(&self, peers: &[&Peer], stop: &Stop) -> Vec<String> {
         let mut packages = BTreeSet::new();
         let mut wheels = BTreeSet::new();
@@ -96,7 +97,7 @@ impl Shelf {
                 Command::new("apt-get")
             } else {
                 let mut sudo = Command::new("sudo");
-                // Nobody sits there to be asked for a password.
+                // There is no one to type a password.
                 sudo.args(["--non-interactive", "apt-get"]);
                 sudo
             };
@@ -112,7 +113,7 @@ impl Shelf {
         troubles
     }
 
-    /// Builds one of our sources anew: it is quick, and what lies there may be of another version.
+    /// Builds one of our sources anew: that is quick, and an existing program may be of another version.
     fn compile(&self, program: &str, text: &str, library: &str, stop: &Stop) -> Result<(), BenchError> {
         let file = |ending: &str| self.cache.join(format!("{program}.{}{ending}", std::process::id()));
         let (source, built) = (file(".c"), file(""));
@@ -132,7 +133,7 @@ impl Shelf {
     }
 }
 
-/// What a person types to have a peer.
+/// Returns the command with which a person installs a peer.
 fn command_for(from: From) -> String {
     match from {
         From::Debian(package) => format!("apt-get install {package}"),

@@ -1,13 +1,13 @@
-//! The loopback that peers are measured over.
+//! Loopback over which peers are measured.
 //!
-//! Some peers listen on all addresses and cannot be told otherwise. In a network of our own there is nothing but
-//! loopback and all ports are free. What is measured beside a peer is measured in there too.
+//! Some peers listen on all addresses and cannot be configured otherwise. A network of our own contains only loopback,
+//! and all its ports are free. The programs compared with a peer are measured in the same network.
 
 use crate::BenchError;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Two different ports of loopback that nobody uses.
+/// Returns two different unused ports of loopback.
 pub(crate) fn free_ports() -> Result<[u16; 2], BenchError> {
     let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(BenchError::os("looking for a free port"));
     let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
@@ -16,7 +16,7 @@ pub(crate) fn free_ports() -> Result<[u16; 2], BenchError> {
     ports().map_err(BenchError::os("getsockname"))
 }
 
-/// The congestion control that connections get here which do not ask for one.
+/// Returns the congestion control of connections that do not choose one.
 pub(super) fn congestion_control() -> String {
     let control = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     control.map_or_else(|_| "unknown".to_owned(), |control| control.trim().to_owned())

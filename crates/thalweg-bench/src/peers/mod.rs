@@ -1,11 +1,11 @@
-//! Thalweg beside the tools that laboratories measure with, and the libraries they would use instead.
+//! Comparison of Thalweg with the tools that laboratories measure with, and the libraries they would use instead.
 //!
 //! For each pairing of a table, a peer's program and the line of `thalweg bench` that does the same work take turns,
-//! each first every other time: absolute figures on a machine that is shared drift, and a disk may give more to who
-//! comes first; ratios within one run do so less. Every turn of both is kept, in the order taken; the ratio is the
+//! each going first every other time: absolute figures on a shared machine drift, and a disk may give more to the one
+//! that comes first; ratios within one run do so less. Every turn of both is kept, in the order taken; the ratio is the
 //! median of the ratios turn by turn.
 //!
-//! Everything stays on this host, on a loopback of its own where that is to be had.
+//! Everything stays on this host, on a loopback of its own if that is possible.
 
 mod install;
 pub(crate) mod loopback;
@@ -27,7 +27,7 @@ use std::process::Command;
 use std::time::{Duration, SystemTime};
 use table::{Figure, PEERS, ROWS, Row, Server};
 
-/// The options.
+/// Options of `thalweg bench peers`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     /// Only these peers or pairings, by name
@@ -50,115 +50,115 @@ pub struct Options {
     path: PathBuf,
 }
 
-/// Watches the comparison go on, from a thread of its own.
+/// Receiver of the progress of a comparison, called on a thread of its own.
 pub trait Observer: Send {
-    /// So many pairings of so many are done, and so many turns of this one.
+    /// Reports that `done` of `of` pairings are complete, and `turn` turns of the pairing named.
     fn progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32);
 
-    /// A pairing is done.
+    /// Reports a completed pairing.
     fn pairing(&mut self, pairing: &Pairing);
 }
 
-/// Everything one comparison measured.
+/// Everything that one comparison measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PeersReport {
-    /// What kind of file this is: [`PeersReport::FORMAT`].
+    /// File format: [`PeersReport::FORMAT`].
     pub format: String,
-    /// When it began, UTC (RFC 3339).
+    /// Time at which the comparison began, UTC (RFC 3339).
     pub began: String,
-    /// The machine.
+    /// Machine on which it was taken.
     pub host: Host,
-    /// How often both took their turn.
+    /// Number of turns of each side.
     pub repeat: u32,
-    /// How long a turn was to measure, in seconds.
+    /// Intended duration of a turn, in seconds.
     pub min_time: f64,
-    /// The network that was measured over.
+    /// Network over which was measured.
     pub network: String,
-    /// In the order they were taken.
+    /// Pairings, in the order in which they were taken.
     pub pairings: Vec<Pairing>,
-    /// Peers that are not here.
+    /// Peers that are missing on this machine.
     pub missing: Vec<Missing>,
-    /// What makes the figures less certain.
+    /// Conditions that make the figures less certain.
     pub warnings: Vec<String>,
 }
 
 impl PeersReport {
-    /// What [`PeersReport::format`] says.
+    /// Value of [`PeersReport::format`].
     pub const FORMAT: &str = "thalweg-peers/1";
 }
 
 /// One piece of work, done by a peer and by Thalweg in turns.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Pairing {
-    /// As `--only` takes it.
+    /// Name, as `--only` takes it.
     pub name: String,
-    /// The work, in words.
+    /// Description of the work.
     pub work: String,
-    /// Who else does it.
+    /// Name of the peer.
     pub peer: String,
-    /// The peer's version, by its own words.
+    /// Version of the peer, as it prints it.
     pub version: String,
-    /// The peer's command lines, server first, as in the last turn.
+    /// Command lines of the peer, server first, as in the last turn.
     pub commands: Vec<String>,
-    /// Ours, with `thalweg bench` in front.
+    /// Command line of Thalweg, `thalweg bench` and its words.
     pub ours: String,
-    /// What is to be known when reading the ratio.
+    /// Remark on the ratio.
     pub note: String,
-    /// What was compared; the first of them matters. Empty where nothing could be measured.
+    /// Compared figures, the most important first. Empty if no figure could be measured.
     pub figures: Vec<Compared>,
-    /// Why figures, or some of their turns, are missing.
+    /// Reason why figures, or some of their turns, are missing.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
 }
 
-/// One figure of both.
+/// One figure of both sides.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
-    /// `goodput`, `messages`, `half a round trip, median`, `processor time`, …
+    /// Name: `goodput`, `messages`, `half a round trip, median`, `processor time`, …
     pub name: String,
-    /// `Gbit/s`, `1/s`, `µs`, `s/GB`.
+    /// Unit: `Gbit/s`, `1/s`, `µs`, `s/GB`.
     pub unit: String,
-    /// Whether a ratio above 1 speaks for us.
+    /// Whether a ratio above 1 is in favour of Thalweg.
     pub higher_is_better: bool,
-    /// Our turns, in the order taken.
+    /// Thalweg's turns, in the order taken.
     pub ours: Vec<f64>,
-    /// The peer's, each taken just before ours and just after it, by turns.
+    /// Peer's turns, taken alternately just before and just after Thalweg's.
     pub theirs: Vec<f64>,
-    /// Our median.
+    /// Median of Thalweg's turns.
     pub ours_median: f64,
-    /// The peer's median.
+    /// Median of the peer's turns.
     pub theirs_median: f64,
-    /// Ours by theirs.
+    /// Thalweg's figures divided by the peer's.
     pub ratio: Ratio,
 }
 
-/// How many times the peer's figure ours is, turn by turn.
+/// Thalweg's figure divided by the peer's, turn by turn.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
-    /// The middle one.
+    /// Median of the ratios.
     pub median: f64,
-    /// The least.
+    /// Least ratio.
     pub least: f64,
-    /// The greatest.
+    /// Greatest ratio.
     pub greatest: f64,
 }
 
-/// A peer that is not here.
+/// Peer that is missing on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Which.
+    /// Name of the peer.
     pub peer: String,
-    /// What there is not.
+    /// Missing program, or another reason.
     pub why: String,
-    /// The command that would mend it.
+    /// Command that would install it.
     pub install: String,
 }
 
-/// Takes all pairings whose peers are here. What fails says so in its place and the others are taken; a comparison that
-/// was [stopped](Stop) holds what was done until then.
+/// Measures all pairings whose peers are present. A pairing that fails keeps its error and the others are measured; a
+/// [stopped](Stop) comparison holds what was done until then.
 ///
 /// # Errors
-/// Where `options.only` has a name that is unknown, or there is no place to keep the peers' programs.
+/// If `options.only` has an unknown name, or no directory can be made for the peers' programs.
 pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> Result<PeersReport, BenchError> {
     let rows = chosen(&options.only)?;
     let (repeat, min_time) =
@@ -191,7 +191,7 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
     let rows: Vec<_> = rows.into_iter().filter_map(|row| version(row).map(|version| (row, version))).collect();
 
     let before = Usage::now();
-    // A thread, because a network of one's own is for the rest of a thread's life.
+    // A thread, because it stays in a network of its own for the rest of its life.
     std::thread::scope(|scope| {
         let work = || {
             let separate = thalweg_netns::separate();
@@ -230,7 +230,7 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
     Ok(report)
 }
 
-/// Says what makes the comparison worth less, of which there were to be so many pairings.
+/// Adds the warnings about a comparison, which was to have `rows` pairings.
 fn warn(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
     if stop.pressed() {
         report.warnings.push(format!("stopped after {} of {} pairings", report.pairings.len(), rows));
@@ -248,10 +248,10 @@ fn warn(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
     }
 }
 
-/// Steal above so much is worth a word: percent of one processor.
+/// Steal above which a warning is given, in percent of one processor.
 const STEAL: f64 = 1.0;
 
-/// The rows of these peers or with these names; all of them where nobody is named.
+/// Returns the rows of these peers or with these names; all rows if there are no names.
 fn chosen(only: &[String]) -> Result<Vec<&'static Row>, BenchError> {
     let named = |row: &Row, name: &str| row.name == name || row.peer.name == name;
     if let Some(unknown) = only.iter().find(|name| !ROWS.iter().any(|row| named(row, name))) {
@@ -263,7 +263,7 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Row>, BenchError> {
     Ok(ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| named(row, name))).collect())
 }
 
-/// How turns are taken.
+/// Settings of the turns.
 struct Turns<'a> {
     shelf: &'a Shelf,
     /// Whether this thread has a network of its own.
@@ -275,7 +275,7 @@ struct Turns<'a> {
     stop: &'a Stop,
 }
 
-/// One turn of one of the two.
+/// One turn of one side.
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     value: f64,
@@ -284,7 +284,7 @@ struct Turn {
 }
 
 impl Turns<'_> {
-    /// All turns of one pairing.
+    /// Takes all turns of one pairing.
     fn take(&self, row: &Row, version: &str, progress: impl FnMut(u32)) -> Pairing {
         let mut pairing = Pairing {
             name: row.name.to_owned(),
@@ -313,7 +313,7 @@ impl Turns<'_> {
         pairing
     }
 
-    /// The peer's turn and ours, and then the other way round, again and again.
+    /// Takes the peer's turn and then Thalweg's, the next time in the opposite order, and so on.
     fn turns(
         &self,
         row: &Row,
@@ -387,7 +387,7 @@ impl Turns<'_> {
                 Some(server)
             }
         };
-        // Those that are told how many, not how long, are slower where their ends have to share a processor.
+        // Peers that take a count instead of a time are slower where their ends have to share a processor.
         let timeout = Duration::from_secs(180) + 10 * self.min_time;
         let client = start(row.client, processors.map(|[asking, _]| asking))?.wait(timeout, self.stop)?;
         let measured = (row.parse)(&client.out).filter(|_| client.status.success());
@@ -401,7 +401,8 @@ impl Turns<'_> {
         Ok(Turn { value: measured.value, cpu: measured.bytes.map(|bytes| cpu * 1e9 / bytes) })
     }
 
-    /// A command line with what stands in braces put in, word by word: what is put in may hold spaces.
+    /// Returns the words of a command line with the placeholders in braces replaced, word by word: values may have
+    /// spaces.
     fn words(&self, line: &str, row: &Row, [port, port2]: [u16; 2], directory: &Path) -> Vec<String> {
         // Peers that count whole seconds take the next one.
         let seconds = self.min_time.as_secs_f64().ceil().max(1.0);
@@ -421,14 +422,14 @@ impl Turns<'_> {
     }
 }
 
-/// The first two processors that this program may run on: none where it has only one.
+/// Returns the first two processors that this program may run on; `None` if it has only one.
 pub(crate) fn processors() -> Option<[usize; 2]> {
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
     let mut allowed = (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
     Some([allowed.next()?, allowed.next()?])
 }
 
-/// One turn of ours.
+/// Takes one turn of Thalweg's.
 fn measured_by_us(figure: Figure, words: &[String], stop: &Stop) -> Result<Turn, BenchError> {
     let report = crate::run(&Plan::parse(words)?, words.to_vec(), &mut Quiet, stop)?;
     let failed = |why: String| BenchError::Program { program: "thalweg bench".to_owned(), why };
@@ -447,7 +448,7 @@ fn measured_by_us(figure: Figure, words: &[String], stop: &Stop) -> Result<Turn,
     Ok(Turn { value, cpu: figures.cpu.and_then(|cpu| cpu.seconds_per_gigabyte) })
 }
 
-/// A figure of both, turn by turn; nothing where there was no turn.
+/// Compares a figure of both sides, turn by turn; `None` if there was no turn.
 fn compared(name: &str, unit: &str, higher_is_better: bool, ours: Vec<f64>, theirs: Vec<f64>) -> Option<Compared> {
     let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| ours / theirs).collect();
     Some(Compared {
@@ -466,7 +467,7 @@ fn compared(name: &str, unit: &str, higher_is_better: bool, ours: Vec<f64>, thei
     })
 }
 
-/// Nobody watches a turn.
+/// Observer that ignores the progress of a turn.
 struct Quiet;
 
 impl crate::Observer for Quiet {
@@ -564,7 +565,7 @@ mod tests {
         assert!(Line::try_parse_from(["peers", "--quick", "-t", "3"]).is_err());
     }
 
-    /// A peer that is on every machine, and says at once what spead2 says after a minute.
+    /// A peer that is on every machine, and prints at once what spead2 prints after a minute.
     const ECHO: Row = Row {
         name: "echo",
         peer: &table::Peer {

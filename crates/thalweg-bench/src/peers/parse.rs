@@ -1,38 +1,38 @@
-//! What the peers print, read: one function for each, from its output to one figure.
+//! Parsers of the peers' output: one function for each, from its output to one figure.
 
 use serde_json::Value;
 
-/// What a peer says of one turn.
+/// Result of one turn of a peer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Measured {
-    /// In bit/s, messages/s or microseconds, as the pairing's figure wants it.
+    /// Figure in bit/s, messages/s or microseconds, as the pairing requires.
     pub(crate) value: f64,
-    /// Payload bytes that arrived, where it is known what they cost.
+    /// Payload bytes that arrived, if their cost is known.
     pub(crate) bytes: Option<f64>,
-    /// The processor seconds they cost, where the program says so itself and its processes did other things too.
+    /// Processor seconds used for them, if the program prints them itself and its processes did other work too.
     pub(crate) cpu: Option<f64>,
 }
 
-/// Reads one program's output. `None` where there is no figure in it.
+/// Parser of one program's output. Returns `None` if there is no figure in it.
 pub(super) type Parser = fn(&str) -> Option<Measured>;
 
-/// A number above 0, without bytes.
+/// Returns a figure above 0, without bytes.
 fn only(value: f64) -> Option<Measured> {
     (value.is_finite() && value > 0.0).then_some(Measured { value, bytes: None, cpu: None })
 }
 
-/// A rate above 0, and so many bytes.
+/// Returns a rate above 0, with a number of bytes.
 fn with_bytes(value: f64, bytes: f64) -> Option<Measured> {
     only(value).filter(|_| bytes.is_finite() && bytes > 0.0).map(|only| Measured { bytes: Some(bytes), ..only })
 }
 
-/// A program may print notes in front of its JSON.
+/// Parses JSON, which a program may print after other text.
 fn json(text: &str) -> Option<Value> {
     serde_json::from_str(&text[text.find('{')?..]).ok()
 }
 
-/// `iperf3 -c … --json`: bit/s and bytes as the receiver counted them, all streams together. It ends with 0 even where
-/// it failed: then there is an `error`, and no `sum_received`.
+/// `iperf3 -c … --json`: bit/s and bytes as the receiver counted them, all streams together. The program exits with 0
+/// even if it failed: then there is an `error`, and no `sum_received`.
 pub(super) fn iperf3(text: &str) -> Option<Measured> {
     let received = json(text)?;
     let received = &received["end"]["sum_received"];
@@ -87,14 +87,14 @@ pub(super) fn fi_pingpong(text: &str) -> Option<Measured> {
     only(column(text, 8, 6)?)
 }
 
-/// One number out of the last line, which has so many columns.
+/// Returns one number of the last line, which must have `of` columns.
 fn column(text: &str, of: usize, at: usize) -> Option<f64> {
     let columns: Vec<&str> = text.trim_end().lines().last()?.split_whitespace().collect();
     if columns.len() == of { columns[at].parse().ok() } else { None }
 }
 
-/// `fio --output-format=json`: bytes per second and bytes of the one direction its one job went in, and the job's
-/// processor time (percents of `job_runtime`, milliseconds): the program's own would hold the laying out of the file.
+/// `fio --output-format=json`: bytes per second and bytes of the one direction of its one job, and the job's processor
+/// time (percents of `job_runtime`, milliseconds): the program's own would include the laying out of the file.
 pub(crate) fn fio(text: &str) -> Option<Measured> {
     let output = json(text)?;
     let job = &output["jobs"][0];
@@ -129,8 +129,8 @@ pub(super) fn spead2(text: &str) -> Option<Measured> {
     only(rate.trim().strip_suffix("Gbps")?.trim().parse::<f64>().ok()? * 1e9)
 }
 
-/// The first version number in what a program says of itself: digits with a point between them, and what clings to
-/// them.
+/// Returns the first version number in a program's output: digits with a point between them, and the characters
+/// attached to them.
 pub(super) fn version(text: &str) -> Option<String> {
     text.split(|char: char| char.is_whitespace() || matches!(char, ',' | '(' | ')' | ':')).find_map(|word| {
         let version = &word[word.find(|char: char| char.is_ascii_digit())?..];
@@ -160,7 +160,7 @@ mod tests {
         spead2,
     ];
 
-    /// What the programs printed here, shortened where they say much more.
+    /// Output of the programs on this machine, shortened where it is much longer.
     const SAID: [(Parser, &str, f64, Option<f64>); 12] = [
         (iperf3, include_str!("said/iperf3.json"), 64_887_479_055.369_4, Some(8_112_046_080.0)),
         (
@@ -242,7 +242,7 @@ mod tests {
                 parser(&said);
             }
             version(&said);
-            // What they do print, cut off anywhere, with anything behind it.
+            // Real output, cut off anywhere, with any text after it.
             let (parser, good, ..) = SAID[at];
             let cut: String = good.chars().take(cut).collect();
             parser(&(cut + &said));

@@ -1,4 +1,4 @@
-//! Another program: started, waited for, heard out, and never left behind.
+//! Other programs as child processes: started, waited for, their output read, and never left behind.
 
 use crate::BenchError;
 use crate::drive::{Stop, TIMEOUT};
@@ -12,42 +12,42 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// A program under way. What it says goes to memory, so that it never waits for a reader. Dropping it ends it.
+/// Running program. Its output goes to memory, so that it never waits for a reader. Dropping this kills it.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: String,
     pid: Pid,
-    /// Readable when the program has ended.
+    /// File descriptor of the process, readable when the program has ended.
     alive: OwnedFd,
     out: File,
     err: File,
     reaped: bool,
 }
 
-/// A program that has ended.
+/// Program that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// How.
+    /// Exit status.
     pub(crate) status: ExitStatus,
-    /// Its standard output.
+    /// Text on standard output.
     pub(crate) out: String,
-    /// Its standard error.
+    /// Text on standard error.
     pub(crate) err: String,
-    /// User and system time of it and of the children it waited for, in seconds.
+    /// User and system time of the program and of the children it waited for, in seconds.
     pub(crate) cpu: f64,
 }
 
-/// How long a program that was asked to end may take before it is killed.
+/// Longest time that a program may take to end after a request, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often the stop flag is looked at.
+/// Interval at which the stop flag is checked.
 const GLANCE: Duration = Duration::from_millis(50);
-/// How often it is looked whether a server listens.
+/// Interval at which is checked whether a server listens.
 const KNOCK: Duration = Duration::from_millis(2);
-/// The most that is kept of what a program says.
+/// Largest output that is kept of a program, in bytes.
 const LOUDEST: u64 = 16 << 20;
 
 impl Program {
-    /// Starts it, in a process group of its own: an interrupt from the terminal is for us.
+    /// Starts a program in a process group of its own: an interrupt from the terminal goes to this process only.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self, BenchError> {
         let (out, err) = (memory()?, memory()?);
         let copy = |file: &File| file.try_clone().map_err(BenchError::os("dup"));
@@ -55,7 +55,7 @@ impl Program {
         let child = command
             .spawn()
             .map_err(|error| BenchError::Program { program: name.to_owned(), why: error.to_string() })?;
-        // It stays a zombie until `reap`, so its id cannot become another's.
+        // The child stays a zombie until `reap`, so its id cannot be reused.
         let pid = Pid::from_child(&child);
         let alive = pidfd_open(pid, PidfdFlags::empty());
         match alive {
@@ -68,12 +68,12 @@ impl Program {
         }
     }
 
-    /// Its process.
+    /// Returns the id of the process.
     pub(crate) fn id(&self) -> Pid {
         self.pid
     }
 
-    /// Waits for its end. It is ended early where `stop` is pressed, or where it takes longer than `timeout`.
+    /// Waits for the program to end. It is ended early if `stop` is pressed, or if it takes longer than `timeout`.
     pub(crate) fn wait(&mut self, timeout: Duration, stop: &Stop) -> Result<Ended, BenchError> {
         let begun = Instant::now();
         while !self.ended_within(GLANCE)? {
@@ -92,7 +92,7 @@ impl Program {
         self.hear()
     }
 
-    /// Asks it to end, and kills it if it does not.
+    /// Asks the program to end, and kills it if it does not.
     pub(crate) fn end(&mut self) -> Result<Ended, BenchError> {
         for (signal, grace) in [(Signal::INT, GRACE), (Signal::KILL, TIMEOUT)] {
             let _ = kill_process_group(self.pid, signal);
@@ -103,8 +103,8 @@ impl Program {
         Err(BenchError::Silent { doing: format!("waiting for {} to die", self.name), timeout: TIMEOUT })
     }
 
-    /// Waits until it listens on `port`. That is looked up in its network's tables: connecting would use up a server
-    /// that serves once.
+    /// Waits until the program listens on `port`, by the tables of its network: a connection would use up a server that
+    /// serves once.
     pub(crate) fn listening(&mut self, port: u16, transport: Transport, stop: &Stop) -> Result<(), BenchError> {
         let tables = transport.tables().map(|table| format!("/proc/{}/net/{table}", self.pid.as_raw_nonzero()));
         // A kernel without IPv6 has no table for it.
@@ -115,7 +115,7 @@ impl Program {
         self.until(listens, &format!("listen on port {port}"), stop)
     }
 
-    /// Waits until it has come so far.
+    /// Waits until `so_far` holds.
     pub(crate) fn until(&mut self, so_far: impl Fn() -> bool, to: &str, stop: &Stop) -> Result<(), BenchError> {
         let begun = Instant::now();
         while !so_far() {
@@ -143,7 +143,7 @@ impl Program {
     }
 
     fn hear(&mut self) -> Result<Ended, BenchError> {
-        // What it started and left behind goes with it, while the group's name cannot be another's.
+        // Processes that it started and left behind end with it, while the group's id cannot be reused.
         let _ = kill_process_group(self.pid, Signal::KILL);
         let (status, cpu) = reap(self.pid);
         self.reaped = true;
@@ -169,7 +169,7 @@ impl Drop for Program {
 }
 
 impl Ended {
-    /// The end of what it said, for people: of standard error, or else of standard output.
+    /// Returns the end of the output, for people: of standard error, or else of standard output.
     pub(crate) fn last_words(&self) -> String {
         let said = if self.err.trim().is_empty() { &self.out } else { &self.err };
         let mut lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).rev().take(3).collect();
@@ -182,18 +182,18 @@ impl Ended {
         }
     }
 
-    /// That it failed.
+    /// Makes the error for a program that failed.
     pub(crate) fn failed(&self, name: &str) -> BenchError {
         BenchError::Program { program: name.to_owned(), why: format!("{} ({})", self.last_words(), self.status) }
     }
 }
 
-/// What a server listens with.
+/// Transport on which a server listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// Connections.
+    /// TCP connections.
     Tcp,
-    /// Datagrams.
+    /// UDP datagrams.
     Udp,
 }
 
@@ -206,8 +206,8 @@ impl Transport {
     }
 }
 
-/// Whether a table of sockets has one that waits on `port`. A line begins with `sl local_address rem_address st`
-/// (proc_net_tcp in the kernel's documentation); state 0A is a listening socket, 07 an unconnected one.
+/// Returns whether a table of sockets has one that listens on `port`. A line begins with `sl local_address rem_address
+/// st` (proc_net_tcp in the kernel's documentation); state 0A is a listening socket, 07 an unconnected one.
 fn has(table: &str, port: u16, transport: Transport) -> bool {
     let waits = match transport {
         Transport::Tcp => "0A",
@@ -221,12 +221,12 @@ fn has(table: &str, port: u16, transport: Transport) -> bool {
     })
 }
 
-/// A nameless file in memory.
+/// Makes a file in memory, without a name.
 fn memory() -> Result<File, BenchError> {
     memfd_create("said", MemfdFlags::CLOEXEC).map(File::from).map_err(BenchError::os("memfd_create"))
 }
 
-/// How a child ended, and the processor seconds of it and its children. Waits for its end.
+/// Waits for a child to end; returns its exit status and the processor seconds of it and its children.
 fn reap(pid: Pid) -> (ExitStatus, f64) {
     use std::os::unix::process::ExitStatusExt;
     let mut status = 0;

@@ -1,89 +1,89 @@
-//! The peers, and what each is compared with.
+//! Table of the peers and of the pairings.
 //!
-//! Words in braces are put in when a turn begins: `{port}` and `{port2}` are free ports, `{time}` is that of a turn and
-//! `{seconds}` the same in whole seconds, `{count}` the pairing's `per_second` times that, `{directory}` a directory
-//! that is deleted afterwards, `{most}` half of the bytes that are free there, and `{congestion}` the congestion
-//! control that connections get which do not ask for one.
+//! Words in braces are replaced when a turn begins: `{port}` and `{port2}` are free ports, `{time}` is the duration of
+//! a turn and `{seconds}` the same in whole seconds, `{count}` the pairing's `per_second` times that, `{directory}` a
+//! directory that is deleted afterwards, `{most}` half of the bytes that are free there, and `{congestion}` the
+//! congestion control of connections that do not choose one.
 
 use super::parse::{self, Parser};
 use super::program::Transport;
 
-/// A program to compare with.
+/// Program to compare with.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// As `--only` takes it.
+    /// Name, as `--only` takes it.
     pub(super) name: &'static str,
-    /// Where it comes from.
+    /// Origin of the program.
     pub(super) from: From,
-    /// The programs that its commands begin with.
+    /// Programs with which its commands begin.
     pub(super) programs: &'static [&'static str],
-    /// What prints its version.
+    /// Command that prints its version.
     pub(super) version: &'static str,
-    /// It can be told to listen on loopback alone, or does not listen at all.
+    /// Whether it can be made to listen on loopback alone, or does not listen at all.
     pub(super) stays_at_home: bool,
 }
 
-/// Where a peer comes from.
+/// Origin of a peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum From {
-    /// A Debian package.
+    /// Debian package.
     Debian(&'static str),
-    /// A package of PyPI, put into a virtual environment.
+    /// Package of PyPI, put into a virtual environment.
     Pip(&'static str),
-    /// A C source of ours, compiled with a library of a Debian package.
+    /// C source of ours, compiled with a library of a Debian package.
     Source {
-        /// Its text.
+        /// Text of the source.
         text: &'static str,
-        /// `-l…`
+        /// Linker option: `-l…`
         library: &'static str,
-        /// The library's package.
+        /// Debian package of the library.
         package: &'static str,
     },
 }
 
-/// One piece of work that both do.
+/// One piece of work that both sides do.
 #[derive(Debug)]
 pub(super) struct Row {
-    /// As `--only` takes it.
+    /// Name, as `--only` takes it.
     pub(super) name: &'static str,
-    /// Who does it.
+    /// Peer that does it.
     pub(super) peer: &'static Peer,
-    /// The work.
+    /// Description of the work.
     pub(super) work: &'static str,
-    /// Environment of both of its ends: `NAME=VALUE`.
+    /// Environment of both of the peer's ends: `NAME=VALUE`.
     pub(super) environment: &'static [&'static str],
-    /// What is started first and must listen on `{port}`.
+    /// Command that is started first and must listen on `{port}`.
     pub(super) server: Server,
-    /// What prints the figure, or does all the work.
+    /// Command that prints the figure, or does all the work.
     pub(super) client: &'static str,
-    /// Iterations in a second, roughly, where it is told how many to do and not how long.
+    /// Rough number of iterations per second, for a peer that takes a count instead of a time.
     pub(super) per_second: u32,
-    /// Reads what `client` prints.
+    /// Parser of the output of `client`.
     pub(super) parse: Parser,
-    /// The same by `thalweg bench`.
+    /// Words of `thalweg bench` that do the same.
     pub(super) ours: &'static str,
-    /// What is compared.
+    /// Compared figure.
     pub(super) figure: Figure,
-    /// What is to be known when reading the ratio.
+    /// Remark on the ratio.
     pub(super) note: &'static str,
-    /// It takes its time and is its own search: one turn.
+    /// Whether to take only one turn: the program takes long and searches by itself.
     pub(super) once: bool,
-    /// Each end is one thread: it gets a processor of its own, the same for both.
+    /// Whether each end is one thread and gets a processor of its own, the same for both sides.
     pub(super) bound: bool,
 }
 
-/// The end that is started first.
+/// End that is started first.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Server {
-    /// There is none.
+    /// No server.
     None,
-    /// It ends after one client.
+    /// Server that ends after one client.
     Once(&'static str, Transport),
-    /// It is ended when the client has.
+    /// Server that is ended after its client.
     Lasting(&'static str, Transport),
 }
 
-/// What is compared.
+/// Compared figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Figure {
     Goodput,
@@ -93,7 +93,7 @@ pub(super) enum Figure {
 }
 
 impl Figure {
-    /// Its name, its unit, and how much of what parsers return makes one of it.
+    /// Returns its name, its unit, and the factor from the parsers' unit to this one.
     pub(super) fn name(self) -> (&'static str, &'static str, f64) {
         match self {
             Self::Goodput => ("goodput", "Gbit/s", 1e9),
@@ -144,7 +144,7 @@ const fn debian(
 
 const TCP: Transport = Transport::Tcp;
 
-/// Iterations, where a peer counts them, are for about so long on a machine of two cores; a slower one takes longer.
+/// Iterations, where a peer counts them, take about this long on a machine of two cores; a slower one takes longer.
 pub(super) const ROWS: &[Row] = &[
     Row {
         name: "iperf3-128k",
@@ -445,7 +445,7 @@ pub(super) const ROWS: &[Row] = &[
     },
 ];
 
-/// What a row leaves unsaid.
+/// Defaults of the fields that a row does not set.
 const PLAIN: Row = Row {
     name: "",
     peer: &IPERF3,

@@ -1,16 +1,16 @@
-//! Which figures of a point are shown for which instrument: the one place that terminal, Markdown and HTML agree on.
+//! Columns shown for each instrument: the one place on which terminal, Markdown and HTML agree.
 
 use crate::{Figures, Key, Point};
 use thalweg_text::{number, size};
 
-/// One column of an instrument's table.
+/// Column of an instrument's table.
 #[derive(Debug, Clone, Copy)]
 pub struct Column {
-    /// What it is: the first line of its heading.
+    /// Name: the first line of its heading.
     pub name: &'static str,
-    /// Its unit, or what tells it from others of its name: the second line.
+    /// Unit, or the distinction from other columns of the same name: the second line.
     pub unit: &'static str,
-    /// Characters a cell has in a terminal.
+    /// Width of a cell in a terminal, in characters.
     pub width: usize,
     cell: Cell,
 }
@@ -18,14 +18,14 @@ pub struct Column {
 #[derive(Debug, Clone, Copy)]
 enum Cell {
     Size,
-    /// The first of these that the point has.
+    /// First of these settings that the point has.
     Setting(&'static [&'static str]),
     Figure(fn(&Figures) -> Option<f64>),
     Spread,
 }
 
 impl Column {
-    /// What a point has to say in this column, if anything.
+    /// Returns the text of this column for a point, if it has any.
     pub fn cell(&self, point: &Point) -> Option<String> {
         match self.cell {
             Cell::Size => Some(size(point.key.size)),
@@ -35,18 +35,18 @@ impl Column {
         }
     }
 
-    /// Its heading in one line.
+    /// Returns the heading in one line.
     pub fn heading(&self) -> String {
         format!("{} {}", self.name, self.unit).trim().to_owned()
     }
 
-    /// Whether it tells points apart, rather than saying what was measured.
+    /// Returns whether the column identifies points, rather than showing what was measured.
     pub fn is_key(&self) -> bool {
         matches!(self.cell, Cell::Size | Cell::Setting(_))
     }
 }
 
-/// The columns of an instrument, in order. In a terminal they fit 80 characters, two spaces between them.
+/// Returns the columns of an instrument, in order. In a terminal they fit 80 characters, two spaces between them.
 pub fn columns(instrument: &str) -> Vec<Column> {
     match instrument {
         "latency" => vec![SIZE, P50, P90, P99, P999, MAX, CPU_PROCESS, CPU_SYSTEM, SPREAD],
@@ -58,12 +58,12 @@ pub fn columns(instrument: &str) -> Vec<Column> {
         "pin" | "access" => vec![SIZE, MEAN, P50, P90, P99, MAX, SPREAD],
         "serve" => vec![SERVER, SIZE, MBYTES, CPU_COST, P50_MS, P99_MS, PAGE_CACHE, SPREAD],
         "transfer" => vec![SIZE, MBYTES, CPU_SENDER, CPU_RECEIVER, CPU_COST, SPREAD],
-        // Bandwidth, and what a later Thalweg may measure.
+        // Bandwidth, and instruments of later versions.
         _ => vec![SIZE, GBITS, LINE, COPIES, CALLS, CPU_PROCESS, CPU_SYSTEM, CPU_COST, LOSS, SPREAD],
     }
 }
 
-/// What a group of points has in common: link, method, and the settings that have no column of their own.
+/// Returns the title of a group of points: link, method, and the settings that have no column of their own.
 pub fn group(instrument: &str, key: &Key) -> String {
     let columns = columns(instrument);
     let has_column =

@@ -1,4 +1,4 @@
-//! A report as a page that needs nothing else: no server, no scripts, no fonts.
+//! Report as a self-contained page: no server, no scripts, no fonts.
 
 use super::plot::{PlotError, plots};
 use super::sections::{Together, facts, sections, together};
@@ -7,10 +7,10 @@ use std::fmt::Write;
 use thalweg_page::html::{escaped, figure, list, page, paragraph, table};
 use thalweg_text::NOTHING;
 
-/// A whole report: the machine, what makes it less certain, pictures, and a table for each group of points.
+/// Formats a whole report: the machine, the warnings, pictures, and a table for each group of points.
 ///
 /// # Errors
-/// Where a picture cannot be drawn.
+/// If a picture cannot be drawn.
 pub fn html(report: &Report) -> Result<String, PlotError> {
     let title = format!("thalweg bench {}", report.instrument);
     let mut body = paragraph("quiet", &format!("Begun {}.", report.began));
@@ -25,12 +25,12 @@ pub fn html(report: &Report) -> Result<String, PlotError> {
     Ok(page(&title, "", &body))
 }
 
-/// The pictures of a report, in the page itself.
+/// Draws the pictures of a report, for inclusion in the page.
 pub(crate) fn pictures(report: &Report) -> Result<String, PlotError> {
     plots(report).iter().map(|plot| Ok(figure("", &plot.svg()?))).collect()
 }
 
-/// A table for each group of points.
+/// Formats a table for each group of points.
 pub(crate) fn tables(report: &Report) -> String {
     let mut out = String::new();
     for section in sections(report) {
@@ -51,12 +51,12 @@ pub(crate) fn tables(report: &Report) -> String {
     out
 }
 
-/// What makes the figures less certain.
+/// Formats the warnings.
 pub(crate) fn warnings(warnings: &[String]) -> String {
     list("warnings", warnings)
 }
 
-/// A machine, under a heading.
+/// Formats the description of a machine, under a heading.
 pub(crate) fn host(heading: &str, host: &Host) -> String {
     let rows = facts(host).into_iter().map(|(name, value)| [name.to_owned(), value]);
     format!("<h2>{}</h2>\n{}", escaped(heading), table::<&str>("facts", &[], rows))

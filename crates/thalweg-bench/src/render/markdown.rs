@@ -1,11 +1,11 @@
-//! A report in Markdown.
+//! Report in Markdown.
 
 use super::sections::{Together, facts, sections, together};
 use crate::{Host, Report};
 use std::fmt::Write;
 use thalweg_text::NOTHING;
 
-/// A whole report: the machine, what makes it less certain, and a table for each group of points.
+/// Formats a whole report: the machine, the warnings, and a table for each group of points.
 pub fn markdown(report: &Report) -> String {
     let mut out = format!("# thalweg bench {}\n\n", escaped(&report.instrument));
     let _ = writeln!(out, "{}\n", code(&report.command_line.join(" ")));
@@ -21,7 +21,7 @@ pub fn markdown(report: &Report) -> String {
     out
 }
 
-/// A table for each group of points.
+/// Formats a table for each group of points.
 pub(crate) fn tables(report: &Report) -> String {
     let mut out = String::new();
     for section in sections(report) {
@@ -43,18 +43,18 @@ pub(crate) fn tables(report: &Report) -> String {
     out
 }
 
-/// What makes the figures less certain.
+/// Formats the warnings.
 pub(crate) fn warnings(warnings: &[String]) -> String {
     list(&warnings.iter().map(|warning| format!("Warning: {warning}")).collect::<Vec<_>>())
 }
 
-/// A machine, under a heading.
+/// Formats the description of a machine, under a heading.
 pub(crate) fn host(heading: &str, host: &Host) -> String {
     let rows = facts(host).into_iter().map(|(name, value)| vec![name.to_owned(), value]);
     format!("## {heading}\n\n{}", table(&[String::new(), String::new()], "---", rows))
 }
 
-/// A table and an empty line; `align` is the mark under each heading.
+/// Formats a table and an empty line; `align` is the mark under each heading.
 pub(crate) fn table(headings: &[String], align: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = line(headings.iter().map(|heading| escaped(heading)).collect());
@@ -66,7 +66,7 @@ pub(crate) fn table(headings: &[String], align: &str, rows: impl Iterator<Item =
     out
 }
 
-/// A list and an empty line; nothing for nothing.
+/// Formats a list and an empty line; an empty text for no items.
 pub(crate) fn list(items: &[String]) -> String {
     match items {
         [] => String::new(),
@@ -74,7 +74,7 @@ pub(crate) fn list(items: &[String]) -> String {
     }
 }
 
-/// Text of which nothing is Markdown.
+/// Escapes a text so that none of it is Markdown.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {
@@ -87,7 +87,7 @@ pub(crate) fn escaped(text: &str) -> String {
     out
 }
 
-/// Text as a program reads it: between more back quotes than it has in a row.
+/// Formats a text as code: between more back quotes than it has in a row.
 pub(crate) fn code(text: &str) -> String {
     let longest = text.split(|char| char != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(longest + 1);

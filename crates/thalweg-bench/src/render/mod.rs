@@ -1,4 +1,4 @@
-//! A report as people see it: a table in a terminal, Markdown, and pictures.
+//! Reports for people: a table in a terminal, Markdown, and pictures.
 
 pub mod columns;
 pub(crate) mod html;

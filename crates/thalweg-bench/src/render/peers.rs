@@ -1,4 +1,4 @@
-//! Thalweg beside other programs, as people see it.
+//! Comparison of Thalweg with other programs, formatted for people.
 
 use super::html::{host, warnings};
 use super::markdown;
@@ -12,7 +12,7 @@ use thalweg_page::html;
 use thalweg_page::plot::{self, Area, COLOURS, INK, Refused};
 use thalweg_text::{number, wrapped};
 
-/// A pairing's rows for a terminal, with a heading above the first.
+/// Formats a pairing's rows for a terminal, with a heading above the first.
 pub fn pairing(pairing: &Pairing, first: bool) -> String {
     let mut out = String::new();
     if first {
@@ -34,7 +34,7 @@ pub fn pairing(pairing: &Pairing, first: bool) -> String {
     out
 }
 
-/// What a terminal is told at the end: peers that are not here, and what makes the figures less certain.
+/// Formats the end of the terminal output: missing peers, and warnings.
 pub fn peers_end(report: &PeersReport) -> String {
     let mut out = String::from("\n");
     out.push_str(&wrapped("", &format!("measured over {}", report.network)));
@@ -46,7 +46,7 @@ pub fn peers_end(report: &PeersReport) -> String {
     out
 }
 
-/// The whole comparison in Markdown.
+/// Formats the whole comparison in Markdown.
 pub fn peers_markdown(report: &PeersReport) -> String {
     let mut out = format!("# {TITLE}\n\nBegun {}, over {}.\n\n", report.began, markdown::escaped(&report.network));
     out.push_str(&markdown::warnings(&report.warnings));
@@ -63,7 +63,7 @@ pub fn peers_markdown(report: &PeersReport) -> String {
     out + markdown::host("Host", &report.host).trim_end() + "\n"
 }
 
-/// The whole comparison as a page that needs nothing else.
+/// Formats the whole comparison as a self-contained page.
 pub fn peers_html(report: &PeersReport) -> String {
     let mut body = html::paragraph("quiet", &format!("Begun {}, over {}.", report.began, report.network));
     body.push_str(&warnings(&report.warnings));
@@ -83,11 +83,11 @@ pub fn peers_html(report: &PeersReport) -> String {
     html::page(TITLE, "", &body)
 }
 
-/// The principal figure of each pairing as an SVG file: two bars, ours above the peer's, with whiskers from the least to
-/// the greatest turn. Each pair has its own scale; the machine is named below.
+/// Draws the principal figure of each pairing as an SVG file: two bars, Thalweg's above the peer's, with whiskers from
+/// the least to the greatest turn. Each pair has its own scale; the machine is named below.
 ///
 /// # Errors
-/// [`PlotError::Empty`] where nothing was measured; others where the picture cannot be drawn.
+/// [`PlotError::Empty`] if no figure was measured; others if the picture cannot be drawn.
 pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
     let pairs: Vec<(&Pairing, &Compared)> =
         report.pairings.iter().filter_map(|pairing| Some((pairing, pairing.figures.first()?))).collect();
@@ -112,10 +112,10 @@ pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
 const HEAD: i32 = 48;
 const PAIR: i32 = 66;
 const FOOT: i32 = 54;
-/// Where bars begin, and where the longest ends.
+/// Horizontal positions at which bars begin, and at which the longest ends.
 const BARS: (i32, i32) = (150, plot::WIDTH as i32 - 130);
 
-/// Two bars below the work they did.
+/// Draws two bars below the work they did.
 fn pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Result<(), Refused> {
     let Compared { name, unit, higher_is_better, ours, theirs, ours_median, theirs_median, .. } = figure;
     let better = if *higher_is_better { "more is better" } else { "less is better" };
@@ -144,12 +144,12 @@ fn pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Resu
     Ok(())
 }
 
-/// On what, and when.
+/// Returns the lines that name date, network and machine.
 fn machine(report: &PeersReport) -> [String; 2] {
     let facts = facts(&report.host);
     let of = |wanted: &str| facts.iter().find(|(name, _)| *name == wanted).map_or("", |(_, value)| value.as_str());
     [
-        // Its day is enough.
+        // The day is precise enough.
         format!(
             "Measured {} over {}, in turns; medians, least and greatest.",
             report.began.get(..10).unwrap_or(&report.began),

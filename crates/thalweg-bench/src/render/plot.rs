@@ -1,5 +1,5 @@
-//! Pictures: a figure by message size, or bars where there is one size only. Bars and whiskers reach from the least to
-//! the greatest of the repeats; what lost messages is crossed.
+//! Pictures: a figure by message size, or bars if there is only one size. Bars and whiskers reach from the least to the
+//! greatest of the repeats; points that lost messages are marked with a cross.
 
 use super::columns::group;
 use crate::{Figures, Report};
@@ -12,54 +12,54 @@ use thalweg_page::plot::{Area, COLOURS, DrawError, GRID, INK, Refused, WIDTH};
 use thalweg_text::{number, plain, size};
 use thiserror::Error;
 
-/// Why a picture cannot be drawn.
+/// Reason why a picture cannot be drawn.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlotError {
-    /// Nothing was measured.
+    /// Report without measured points.
     #[error("there is no point with figures to draw")]
     Empty,
-    /// The drawing library refused.
+    /// Error of the drawing library.
     #[error(transparent)]
     Draw(#[from] DrawError),
 }
 
-/// The principal figure of a report by message size, as an SVG file: latency p50 (logarithmic), or else goodput, or
-/// else the rate.
+/// Draws the principal figure of a report by message size, as an SVG file: latency p50 (logarithmic), or else goodput,
+/// or else the rate.
 ///
 /// # Errors
-/// [`PlotError::Empty`] where no point has figures; others where the picture cannot be drawn.
+/// [`PlotError::Empty`] if no point has figures; others if the picture cannot be drawn.
 pub fn svg(report: &Report) -> Result<String, PlotError> {
     plots(report).first().ok_or(PlotError::Empty)?.svg()
 }
 
-/// One picture.
+/// Picture of one figure.
 #[derive(Debug, Clone)]
 pub(crate) struct Plot {
     pub(crate) title: String,
-    /// Whether distances are ratios.
+    /// Whether the value axis is logarithmic.
     pub(crate) log: bool,
     pub(crate) lines: Vec<Line>,
 }
 
-/// What belongs together in it.
+/// Points of one group, joined by a line.
 #[derive(Debug, Clone)]
 pub(crate) struct Line {
     pub(crate) name: String,
     pub(crate) points: Vec<Dot>,
 }
 
-/// A point of a picture.
+/// Point of a picture.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Dot {
     pub(crate) size: u64,
     pub(crate) value: f64,
-    /// The least and the greatest of the repeats.
+    /// Least and greatest of the repeats.
     pub(crate) spread: (f64, f64),
-    /// Percent of what was sent that did not arrive.
+    /// Messages that did not arrive, in percent of those sent.
     pub(crate) lost: f64,
 }
 
-/// The pictures of a report, the principal one first.
+/// Returns the pictures of a report, the principal one first.
 pub(crate) fn plots(report: &Report) -> Vec<Plot> {
     type Get = fn(&Figures) -> Option<f64>;
     const ALL: [(&str, bool, Get); 5] = [
@@ -78,7 +78,7 @@ pub(crate) fn plots(report: &Report) -> Vec<Plot> {
             let name = plain(&group("", &point.key)).into_owned();
             let repeats = || point.repeats.iter().filter_map(get).filter(|value| value.is_finite() && *value > 0.0);
             let spread = (repeats().fold(value, f64::min), repeats().fold(value, f64::max));
-            // It matters to what arrived.
+            // Loss matters to the figures of what arrived.
             let loss = point.figures.loss.filter(|_| !title.starts_with("CPU"));
             let lost = loss.map_or(0.0, |loss| loss.percent());
             let at = Dot { size: point.key.size, value, spread, lost };
@@ -98,7 +98,7 @@ const ROW: u32 = 22;
 const BAR: u32 = 44;
 
 impl Plot {
-    /// As an SVG file.
+    /// Draws the picture as an SVG file.
     pub(crate) fn svg(&self) -> Result<String, PlotError> {
         let sizes: BTreeSet<u64> = self.lines.iter().flat_map(|line| &line.points).map(|dot| dot.size).collect();
         let bars = sizes.len() < 2;
@@ -115,7 +115,7 @@ impl Plot {
         Ok(svg?)
     }
 
-    /// A bar for each, its name and value above it.
+    /// Draws a bar for each line, its name and value above it.
     fn bars(&self, area: &Area<'_>) -> Result<(), Refused> {
         let values = || self.lines.iter().filter_map(|line| Some((line, line.points.first()?)));
         let most = values().map(|(_, dot)| dot.spread.1).fold(0.0, f64::max);
@@ -143,7 +143,7 @@ impl Plot {
         Ok(())
     }
 
-    /// A line for each, and its name below the chart.
+    /// Draws a curve for each line, and its name below the chart.
     fn chart(&self, area: &Area<'_>, sizes: &BTreeSet<u64>) -> Result<(), Refused> {
         let (upper, legend) = area.split_vertically(TITLE + CHART);
         let values =
@@ -170,10 +170,10 @@ impl Plot {
             let place = |dot: &Dot| (log2(dot.size), vertical.place(dot.value));
             let colour = COLOURS[at % COLOURS.len()];
             let stroke = colour.stroke_width(2);
-            // What lies between two sizes was not measured where they are further apart than an octave.
+            // The range between two sizes more than an octave apart was not measured.
             for near in dots.chunk_by(|one, next| log2(next.size) - log2(one.size) <= 1.0 + 1e-9) {
                 let points = near.iter().map(place);
-                // Where colours come round again, lines are broken.
+                // When colours repeat, lines are dashed.
                 match at / COLOURS.len() % 2 {
                     0 => chart.draw_series(LineSeries::new(points, stroke)).map(|_| ())?,
                     _ => chart.draw_series(DashedLineSeries::new(points, 6, 4, stroke)).map(|_| ())?,
@@ -200,7 +200,7 @@ impl Plot {
     }
 }
 
-/// A value beside its bar, and what was lost on the way to it.
+/// Formats a value beside its bar, and the loss.
 fn told(dot: &Dot) -> String {
     match dot.lost {
         lost if lost > 0.0 => format!("{}; {} % lost", number(dot.value), number(lost)),
@@ -219,12 +219,12 @@ fn shortened(text: &str, most: usize) -> String {
     }
 }
 
-/// A size's place on its axis. Size 0 has none on a logarithmic one and stands at 1.
+/// Returns a size's place on its axis. Size 0 has none on a logarithmic one and is put at 1.
 fn log2(size: u64) -> f64 {
     (size.max(1) as f64).log2()
 }
 
-/// An axis: where it begins and ends, and what is marked on it.
+/// Axis: its range and its marks.
 #[derive(Clone)]
 struct Scale {
     from: f64,
@@ -234,7 +234,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Powers of two, or the sizes themselves where they are close together.
+    /// Makes an axis with marks at powers of two, or at the sizes themselves if they are close together.
     fn of_sizes(sizes: &BTreeSet<u64>) -> Self {
         const MOST: usize = 10;
         let (least, most) = (sizes.first().map_or(0.0, |s| log2(*s)), sizes.last().map_or(1.0, |s| log2(*s)));
@@ -250,7 +250,7 @@ impl Scale {
         Self { from: least - margin, to: most + margin, log: false, marks }
     }
 
-    /// 1, 2, 5, 10, …: from 0 up, or as far as the values go.
+    /// Makes an axis with marks at 1, 2, 5, 10, …: from 0 up, or over the range of the values if it is logarithmic.
     fn of_values(values: impl Iterator<Item = f64>, log: bool) -> Self {
         let (mut least, mut most) = (f64::INFINITY, 0.0_f64);
         for value in values {
@@ -311,7 +311,7 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// A value as a mark on an axis: `0.5`, `50`, without the zeros that would claim three digits.
+/// Formats a value as a mark on an axis: `0.5`, `50`, without the zeros that would suggest three digits.
 fn mark_text(value: f64) -> String {
     let text = number(value);
     match text.contains('.') {
@@ -320,7 +320,7 @@ fn mark_text(value: f64) -> String {
     }
 }
 
-/// A size as a mark on an axis: `1`, `1K`, `64K`, `1500`.
+/// Formats a size as a mark on an axis: `1`, `1K`, `64K`, `1500`.
 fn short(size: u64) -> String {
     const UNITS: [(u32, &str); 4] = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
     let whole = UNITS.iter().find(|(shift, _)| size > 0 && size.is_multiple_of(1 << shift));

@@ -1,4 +1,4 @@
-//! A report taken apart for the page: what its host was, and its points in groups.
+//! Sections of a report for display: its host, and its points in groups.
 
 use super::columns::{Column, columns, group};
 use crate::{Host, Point, Report};
@@ -7,12 +7,12 @@ use thalweg_text::{NOTHING, number, size};
 /// Points that have link, method and settings in common.
 pub(super) struct Section<'a> {
     pub(super) title: String,
-    /// Those that say something about at least one of the points.
+    /// Columns that have a value for at least one of the points.
     pub(super) columns: Vec<Column>,
     pub(super) points: Vec<&'a Point>,
 }
 
-/// All points, groups in the order in which they first appear.
+/// Returns all points in groups, in the order in which the groups first appear.
 pub(super) fn sections(report: &Report) -> Vec<Section<'_>> {
     let mut sections: Vec<Section> = Vec::new();
     for point in &report.points {
@@ -30,13 +30,12 @@ pub(super) fn sections(report: &Report) -> Vec<Section<'_>> {
 }
 
 impl<'a> Section<'a> {
-    /// Its points that have figures.
+    /// Returns the points that have figures.
     pub(super) fn measured(&self) -> impl Iterator<Item = &'a Point> {
         self.points.iter().copied().filter(|point| !point.repeats.is_empty())
     }
 
-    /// What is to be said of its points beside their figures: failures, and each note once, with the size where it is
-    /// of one point only.
+    /// Returns the remarks on the points: failures, and each note once, with the size if it is of one point only.
     pub(super) fn remarks(&self) -> Vec<String> {
         let of = |point: &Point, text: &str| format!("{}: {text}", size(point.key.size));
         let failed = self.points.iter().filter_map(|point| Some(of(point, point.error.as_ref()?)));
@@ -54,14 +53,15 @@ impl<'a> Section<'a> {
     }
 }
 
-/// What an instrument has to say of its points together.
+/// Table over all points of an instrument.
 pub(super) struct Together {
     pub(super) title: &'static str,
     pub(super) headings: Vec<&'static str>,
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// For `pin`, page lists in percent of pinning, beside the ExpEther paper's; for `serve`, each way beside nginx or fio.
+/// Returns the table of `pin`, page lists in percent of pinning, beside the ExpEther paper's, or that of `serve`, each
+/// server beside nginx or fio.
 pub(super) fn together(report: &Report) -> Option<Together> {
     let together = match report.instrument.as_str() {
         "pin" => pinned(report),
@@ -104,7 +104,7 @@ fn served(report: &Report) -> Together {
     }
 }
 
-/// What is known of a machine, in words.
+/// Describes a machine, in words.
 pub(crate) fn facts(host: &Host) -> Vec<(&'static str, String)> {
     let mut facts = vec![
         ("host", host.name.clone()),

@@ -1,4 +1,4 @@
-//! A table in a terminal that fills in as points are done.
+//! Table in a terminal that is filled in as points are done.
 
 use super::columns::{Column, columns, group};
 use super::sections::{Together, together};
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use thalweg_text::{Align, NOTHING, plain, size, wrapped};
 
-/// Rows as they come: a line says which link, method and settings follow, wherever these change.
+/// Formatter of rows, one at a time: a line names the link, method and settings wherever these change.
 #[derive(Debug)]
 pub struct Table {
     instrument: String,
@@ -17,19 +17,20 @@ pub struct Table {
 }
 
 impl Table {
-    /// For an instrument's points.
+    /// Makes a table for an instrument's points.
     pub fn new(instrument: &str) -> Self {
         Self { instrument: instrument.to_owned(), columns: columns(instrument), group: None, told: BTreeSet::new() }
     }
 
-    /// The whole table of a report, with its warnings.
+    /// Formats the whole table of a report, with its warnings.
     pub fn whole(report: &Report) -> String {
         let mut table = Self::new(&report.instrument);
         let rows: String = report.points.iter().map(|point| table.point(point)).collect();
         rows + &Self::end(report)
     }
 
-    /// A point's row, behind the headings that it needs. What failed says why, and a note is told once.
+    /// Formats a point's row, after the headings that it needs. A failed point shows its error; each note is shown
+    /// once.
     pub fn point(&mut self, point: &Point) -> String {
         let mut out = String::new();
         if self.group.is_none() {
@@ -55,7 +56,7 @@ impl Table {
         out
     }
 
-    /// What follows the rows: what is to be said of all of them, and what makes them less certain.
+    /// Formats the end of the output: the table over all points, and the warnings.
     pub fn end(report: &Report) -> String {
         let mut out = String::new();
         if let Some(Together { title, headings, rows }) = together(report) {
@@ -82,7 +83,7 @@ impl Table {
     }
 }
 
-/// Numbers and sizes at the right, words at the left.
+/// Formats a table with numbers and sizes at the right, words at the left.
 fn aligned(headings: &[&str], rows: Vec<Vec<String>>) -> String {
     let of_numbers = |at: usize| {
         rows.iter().all(|row| row[at] == NOTHING || row[at].starts_with(|first: char| first.is_ascii_digit()))

@@ -1,4 +1,4 @@
-//! What people see, from reports that are made up: none of these figures was measured.
+//! Output for people, from made-up reports: none of these figures was measured.
 
 use super::*;
 use crate::{Cpu, Figures, Host, Interface, Key, Latency, Loss, Point, Report};
@@ -172,7 +172,7 @@ fn every_line_of_every_table_fits_a_terminal() {
     }
 }
 
-/// Names that would be HTML, Markdown, SVG, or move a cursor, if nobody looked after them.
+/// Report with names that would be HTML, Markdown, SVG, or move a cursor, if they were not escaped.
 fn hostile() -> Report {
     let nasty = "<script src='https://evil.example/x.js'></script>|`[a](b)\u{1b}[2J\n\"&]]>";
     let mut report = conversation();
@@ -214,7 +214,7 @@ fn names_from_outside_stay_names() {
     let page = html(&report).unwrap();
     assert!(!page.contains("<script") && !page.contains('\u{1b}') && page.contains("&lt;script"));
     let text = markdown(&report);
-    // In a code span nothing is HTML.
+    // A code span contains no HTML.
     let outside: String = text.lines().filter(|line| !line.starts_with('`')).collect();
     assert!(!text.contains('\u{1b}') && !outside.replace("\\<", "").contains('<'), "{text}");
     let terminal = Table::whole(&report);

@@ -1,4 +1,4 @@
-//! Figures by name, and what a paper says of them: structures, no language of their own.
+//! Figures by name, and a paper's statements about them: data structures, no language of their own.
 
 use super::Measured;
 use crate::point::{Figures, Key, Point};
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use thalweg_text::{ByteSize, number, size};
 
-/// A figure of a point, by what is known of the point. What is left open in one place may be said in another.
+/// Selects a figure of a point by properties of the point. A property left open in one place may be set in another.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Selector {
@@ -22,11 +22,11 @@ pub(super) struct Selector {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Figure {
-    /// Mean time of one operation, µs: what papers that divide a time by a count have.
+    /// Mean time of one operation, µs: the figure of papers that divide a time by a count.
     MeanLatency,
     /// Median time of one operation, µs.
     MedianLatency,
-    /// Size by mean latency, 10⁶ bytes per second: throughput of a ping-pong.
+    /// Size divided by mean latency, 10⁶ bytes per second: throughput of a ping-pong.
     PingPong,
     /// 10⁶ payload bytes per second.
     Goodput,
@@ -34,31 +34,31 @@ enum Figure {
     Megabits,
     /// 10⁶ payload bits per second that were sent, whether they arrived or not.
     Sent,
-    /// What of it did not arrive, in percent.
+    /// Loss, in percent of what was sent.
     Loss,
-    /// What the sending end's process used, in percent of one processor.
+    /// Processor use of the sending end's process, in percent of one processor.
     SenderCpu,
-    /// What the receiving end's process used, in percent of one processor.
+    /// Processor use of the receiving end's process, in percent of one processor.
     ReceiverCpu,
-    /// The sending end's processor seconds for 10⁹ payload bytes.
+    /// Processor seconds of the sending end for 10⁹ payload bytes.
     SenderCost,
-    /// The processor seconds of all that was measured, for 10⁹ payload bytes.
+    /// Processor seconds of all that was measured, for 10⁹ payload bytes.
     Cost,
-    /// What the interface can carry, 10⁶ bytes per second.
+    /// Capacity of the interface, 10⁶ bytes per second.
     LineRate,
 }
 
-/// A number to show or to judge.
+/// Number to show or to judge.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Quantity {
-    /// One figure in percent of another, or of the first of several that can be had.
+    /// One figure in percent of another, or of the first available of several.
     Percent { percent: Box<Selector>, of: Vec<Selector> },
-    /// A figure.
+    /// Single figure.
     Figure(Box<Selector>),
 }
 
-/// What a paper finds.
+/// Finding of a paper.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum Check {
@@ -66,18 +66,18 @@ pub(super) enum Check {
     Less { a: Quantity, b: Quantity, by: f64 },
     /// `a` is between `from` and `to` times `b`.
     RatioBetween { a: Quantity, b: Quantity, from: f64, to: f64 },
-    /// The time is proportional to the size, from this size up: the time per byte of no two differs by more than a
-    /// factor.
+    /// The time is proportional to the size, from this size up: the time per byte of no two sizes differs by more than
+    /// a factor of `within`.
     Proportional { of: Selector, from: ByteSize, within: f64 },
-    /// It is at least so much, in its unit.
+    /// `a` is at least `value`, in its unit.
     AtLeast { a: Quantity, value: f64 },
-    /// It is at most so much, in its unit.
+    /// `a` is at most `value`, in its unit.
     AtMost { a: Quantity, value: f64 },
-    /// There is nothing here to test it with.
+    /// The finding cannot be tested here, for this reason.
     Cannot(String),
 }
 
-/// A number with what it is of.
+/// Number with its unit and the name of its figure.
 #[derive(Debug, Clone)]
 pub(super) struct Value {
     value: f64,
@@ -97,12 +97,12 @@ impl std::fmt::Display for Value {
     }
 }
 
-/// Why there is no number.
+/// Reason why there is no number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Lack {
     /// The run has no such point.
     NoPoint(String),
-    /// It has, and it failed, or does not say this.
+    /// The point failed, or lacks this figure.
     Why(String),
 }
 
@@ -116,7 +116,7 @@ impl std::fmt::Display for Lack {
 }
 
 impl Lack {
-    /// In words; `lacks` is why there may be no such point.
+    /// Returns the reason in words; `lacks` is why there may be no such point.
     pub(super) fn told(&self, lacks: Option<&str>) -> String {
         match (self, lacks) {
             (Self::NoPoint(_), Some(lacks)) => lacks.to_owned(),
@@ -126,8 +126,8 @@ impl Lack {
 }
 
 impl Check {
-    /// Whether it holds, with the figures that say so, or why that cannot be known; `lacks` is why there may be no such
-    /// points.
+    /// Returns whether the finding holds, with the figures that show it, or why that cannot be known; `lacks` is why
+    /// there may be no such points.
     pub(super) fn outcome(&self, measured: &[Measured], lacks: Option<&str>) -> Result<(bool, String), String> {
         self.judged(measured).map_err(|why| why.told(lacks))
     }
@@ -183,7 +183,7 @@ impl Check {
 }
 
 impl Quantity {
-    /// With what it leaves open said.
+    /// Returns a copy with the open properties set from `at`.
     pub(super) fn at(&self, at: &Selector) -> Self {
         match self {
             Self::Percent { percent, of } => Self::Percent {
@@ -194,7 +194,7 @@ impl Quantity {
         }
     }
 
-    /// The number, or why there is none.
+    /// Returns the number, or why there is none.
     pub(super) fn value(&self, measured: &[Measured]) -> Result<Value, Lack> {
         let (percent, of) = match self {
             Self::Figure(selector) => return selector.value(measured),
@@ -238,7 +238,7 @@ impl Selector {
             && self.settings.iter().all(|(name, value)| key.settings.get(name) == Some(value))
     }
 
-    /// In words.
+    /// Returns the name in words.
     fn name(&self) -> String {
         let mut parts: Vec<String> = [&self.link, &self.method].into_iter().flatten().cloned().collect();
         parts.extend(self.settings.iter().map(|(name, value)| format!("{} {value}", name.replace('_', " "))));
@@ -275,7 +275,7 @@ impl Selector {
         Ok(Value { value, unit, of: name })
     }
 
-    /// Times by size, from a size up.
+    /// Returns the times by size, from a size up.
     fn series(&self, measured: &[Measured], from: u64) -> Result<Vec<(u64, f64)>, Lack> {
         let one = self.measured(measured)?;
         let figure = self.figure.unwrap_or(Figure::MedianLatency);
@@ -302,7 +302,7 @@ impl Figure {
         match self {
             Self::MeanLatency => Some((latency_us.as_ref()?.mean, "µs")),
             Self::MedianLatency => Some((latency_us.as_ref()?.p50, "µs")),
-            // Bytes in a microsecond are 10⁶ bytes in a second.
+            // One byte per microsecond is 10⁶ bytes per second.
             Self::PingPong => {
                 let mean = latency_us.as_ref()?.mean;
                 (mean > 0.0).then(|| (point.key.size as f64 / mean, "MB/s"))
@@ -334,7 +334,7 @@ pub(super) mod tests {
     use thalweg_page::paper::{Finding, Verdict};
 
     impl Quantity {
-        /// Every figure that it needs is said.
+        /// Checks that every figure that it needs is set.
         pub(in crate::reproduce) fn assert_complete(&self, ids: &[&str]) {
             match self {
                 Self::Figure(selector) => selector.assert_complete(ids),
@@ -372,7 +372,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Made up: 1 µs per KiB, and one point that failed.
+    /// Made-up measurement: 1 µs per KiB, and one point that failed.
     pub(in crate::reproduce) fn measured() -> Vec<Measured> {
         let point = |size: u64, us: f64| {
             let latency = Latency { p50: us, mean: us * 1.25, ..Latency::default() };

@@ -1,5 +1,5 @@
-//! Published measurements taken again: what a paper measured, how it is measured here, what stands beside what, and
-//! which of its findings hold on this machine. An experiment is data (`experiments/NAME.toml`), not code.
+//! Published measurements repeated: the paper's measurements, the method here, the figures side by side, and which of
+//! the findings hold on this machine. An experiment is data (`experiments/NAME.toml`), not code.
 
 mod check;
 mod page;
@@ -11,22 +11,22 @@ use serde::{Deserialize, Serialize};
 use thalweg_page::paper::{FORMAT, Finding, Row, Table};
 use thalweg_text::NOTHING;
 
-/// What a paper measured, and how that is done here.
+/// Measurements of a paper, and how they are repeated here.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
-    /// Its short name.
+    /// Short name of the experiment.
     #[serde(skip)]
     pub name: String,
-    /// What it is about.
+    /// Title of the experiment.
     pub title: String,
-    /// The paper: authors, title.
+    /// Paper: authors, title.
     pub source: String,
-    /// How the paper measured.
+    /// Description of the paper's method.
     pub method: String,
-    /// How it is measured here, and what differs.
+    /// Description of the method here, and of the differences.
     pub here: String,
-    /// What is measured, in this order.
+    /// Measurements, in this order.
     #[serde(rename = "measure")]
     pub measures: Vec<Measure>,
     #[serde(rename = "table")]
@@ -39,11 +39,11 @@ pub struct Experiment {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measure {
-    /// What the tables and findings call it.
+    /// Name by which the tables and findings refer to it.
     pub id: String,
-    /// The words behind `thalweg bench`.
+    /// Words after `thalweg bench`.
     line: String,
-    /// Options that take the place of those in `line`, for a first look.
+    /// Options that replace those in `line`, for a first look.
     quick: String,
 }
 
@@ -51,7 +51,7 @@ pub struct Measure {
 #[serde(deny_unknown_fields)]
 struct TableSpec {
     title: String,
-    /// Of the first column.
+    /// Heading of the first column.
     rows: String,
     columns: Vec<ColumnSpec>,
     paper: Vec<PaperRow>,
@@ -73,29 +73,29 @@ struct PaperRow {
     cells: Vec<String>,
 }
 
-/// `at` says what the columns leave open.
+/// Row measured here; `at` sets the properties that the columns leave open.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct HereRow {
     name: String,
     at: Selector,
-    /// Why there may be nothing of it.
+    /// Reason why the row may be empty.
     lacks: Option<String>,
 }
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FindingSpec {
-    /// The paper's, in a sentence.
+    /// Finding of the paper, in a sentence.
     paper: String,
-    /// What is tested here in its place.
+    /// Statement that is tested here in its place.
     here: String,
     check: Check,
-    /// Why there may be nothing to test it with.
+    /// Reason why there may be no figures to test it with.
     lacks: Option<String>,
 }
 
-/// The experiments there are.
+/// Built-in experiments: name and text.
 const EXPERIMENTS: [(&str, &str); 4] = [
     ("fc-myrinet", include_str!("../../experiments/fc-myrinet.toml")),
     ("expether", include_str!("../../experiments/expether.toml")),
@@ -104,12 +104,12 @@ const EXPERIMENTS: [(&str, &str); 4] = [
 ];
 
 impl Experiment {
-    /// All there are.
+    /// Returns all experiments.
     pub fn all() -> Vec<Self> {
         EXPERIMENTS.iter().map(|(name, text)| Self::parse(name, text)).collect()
     }
 
-    /// The one of this name.
+    /// Returns the experiment of this name.
     pub fn named(name: &str) -> Option<Self> {
         EXPERIMENTS.iter().find(|(own, _)| *own == name).map(|(name, text)| Self::parse(name, text))
     }
@@ -119,7 +119,7 @@ impl Experiment {
         Self { name: name.to_owned(), ..experiment }
     }
 
-    /// What came out, from what was measured, in the order of [`Experiment::measures`].
+    /// Returns the result of what was measured, in the order of [`Experiment::measures`].
     pub fn reproduction(&self, quick: bool, measured: Vec<Measured>) -> Reproduction {
         let table = |spec: &TableSpec| {
             let mut remarks: Vec<String> = spec.note.iter().cloned().collect();
@@ -171,7 +171,7 @@ impl Experiment {
 }
 
 impl Measure {
-    /// The words behind `thalweg bench`. For a first look, options take the place of others.
+    /// Returns the words after `thalweg bench`. For a first look, some options are replaced.
     pub fn words(&self, quick: bool) -> Vec<String> {
         let mut words: Vec<String> = self.line.split_whitespace().map(str::to_owned).collect();
         let mut replaced = self.quick.split_whitespace().filter(|_| quick);
@@ -184,7 +184,7 @@ impl Measure {
         words
     }
 
-    /// What that asks for.
+    /// Returns the plan of these words.
     ///
     /// # Errors
     /// As [`Plan::parse`].
@@ -193,43 +193,43 @@ impl Measure {
     }
 }
 
-/// What became of a measure.
+/// Outcome of a measurement.
 #[derive(Debug, Clone, Serialize)]
 pub struct Measured {
-    /// What the tables and findings call it.
+    /// Name by which the tables and findings refer to it.
     pub id: String,
-    /// The words behind `thalweg bench`.
+    /// Words after `thalweg bench`.
     pub line: String,
-    /// What was measured.
+    /// Report of the measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub report: Option<Report>,
-    /// Why nothing was.
+    /// Reason why there is no report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// A paper's measurements beside this machine's.
+/// Measurements of a paper beside those of this machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct Reproduction {
-    /// What kind of file this is: [`FORMAT`].
+    /// File format: [`FORMAT`].
     pub format: String,
-    /// The experiment's short name.
+    /// Short name of the experiment.
     pub name: String,
-    /// What it is about.
+    /// Title of the experiment.
     pub title: String,
-    /// The paper.
+    /// Paper: authors, title.
     pub source: String,
-    /// How the paper measured.
+    /// Description of the paper's method.
     pub method: String,
-    /// How it was measured here.
+    /// Description of the method here.
     pub here: String,
     /// Whether this was only a first look.
     pub quick: bool,
-    /// The paper's tables, with this machine's rows.
+    /// Tables of the paper, with this machine's rows.
     pub tables: Vec<Table>,
-    /// The paper's findings, and whether they hold here.
+    /// Findings of the paper, and whether they hold here.
     pub findings: Vec<Finding>,
-    /// The reports themselves.
+    /// Outcomes of all measurements.
     pub measured: Vec<Measured>,
 }
 

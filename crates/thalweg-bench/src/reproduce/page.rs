@@ -1,4 +1,4 @@
-//! A reproduction as people see it: in a terminal, as Markdown, as a page.
+//! Reproduction for people: in a terminal, as Markdown, as a page.
 
 use super::Reproduction;
 use crate::render::plot::{PlotError, plots};
@@ -12,7 +12,7 @@ const QUICK: &str = "A first look (--quick): points are shorter, and some measur
                      were run.";
 
 impl Reproduction {
-    /// What stands beside what, and which findings hold, for a terminal.
+    /// Formats the tables and the findings for a terminal.
     pub fn text(&self) -> String {
         let mut out = wrapped("", &self.title);
         out.push_str(&wrapped("", &self.source));
@@ -26,7 +26,7 @@ impl Reproduction {
         out + "\n" + &paper::findings_text(&self.findings)
     }
 
-    /// The whole report. Its pictures are files beside it: [`Reproduction::pictures`].
+    /// Formats the whole report in Markdown. Its pictures are files beside it: [`Reproduction::pictures`].
     pub fn markdown(&self) -> String {
         let mut out = format!("# {}\n\n{}\n\n", markdown::escaped(&self.title), markdown::escaped(&self.source));
         if self.quick {
@@ -63,10 +63,10 @@ impl Reproduction {
         out
     }
 
-    /// The pictures that the Markdown shows: names and SVG.
+    /// Returns the pictures that the Markdown shows: names and SVG.
     ///
     /// # Errors
-    /// Where one cannot be drawn.
+    /// If one cannot be drawn.
     pub fn pictures(&self) -> Result<Vec<(String, String)>, PlotError> {
         let reports = self.measured.iter().filter_map(|one| Some((&one.id, one.report.as_ref()?)));
         let all = reports.flat_map(|(id, report)| {
@@ -76,7 +76,7 @@ impl Reproduction {
         all.collect()
     }
 
-    /// The whole report as a page that needs nothing else.
+    /// Formats the whole report as a self-contained page.
     ///
     /// # Errors
     /// As [`pictures`](Self::pictures).
@@ -111,7 +111,7 @@ fn picture_name(id: &str, at: usize) -> String {
     format!("{id}-{}.svg", at + 1)
 }
 
-/// Names at the left, wrapped where they are long; cells at the right.
+/// Formats a table with names at the left, wrapped if they are long, and cells at the right.
 fn text(table: &Table) -> String {
     const CELL: usize = 13;
     let cells = table.headings.len().saturating_sub(1);
@@ -151,7 +151,7 @@ fn text(table: &Table) -> String {
 mod tests {
     use super::super::{Experiment, check::tests::measured};
 
-    /// Made up.
+    /// Made-up experiment.
     const EXPERIMENT: &str = r#"
         title = "A paper that nobody wrote, with a title that takes more than the eighty columns of a terminal"
         source = "N. Obody: <Nothing>"

@@ -1,8 +1,8 @@
-//! The client, the same for every server: whole files one after the other, ranges asked for by many connections at
-//! once, uploads.
+//! Client of the data server, the same for every server: whole files one after the other, ranges requested over many
+//! connections at once, uploads.
 //!
-//! What comes is counted and thrown away in the kernel (`MSG_TRUNC`, tcp(7)), so that it is the server that is measured
-//! and not the client's memory; the first bytes of each answer are looked at.
+//! Received data is counted and discarded in the kernel (`MSG_TRUNC`, tcp(7)), so that the server is measured and not
+//! the client's memory; the first bytes of each response are checked.
 
 use crate::drive::Stop;
 use crate::file::target::pattern;
@@ -22,25 +22,25 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_wire::mix;
 
-/// One connection, kept from request to request.
+/// Connection that is kept from request to request.
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: TcpStream,
     server: SocketAddr,
-    /// Where answers go: nothing is written to it but heads.
+    /// Buffer for responses: only heads are written to it.
     room: Box<[u8]>,
-    /// The head of the answer that is coming.
+    /// Head of the response in progress.
     head: Vec<u8>,
-    /// Bytes of it that are still to come, once its head is there.
+    /// Bytes of the response that are still to come, once its head has been read.
     left: Option<u64>,
 }
 
-/// How far an answer is.
+/// Progress of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Coming {
-    /// All of it is there.
+    /// Complete response.
     Whole,
-    /// There is more to come, and nothing here now.
+    /// Incomplete response, with no more data available now.
     Later,
 }
 
@@ -52,12 +52,12 @@ impl Connection {
         Ok(Self { socket, server, room: vec![0; ROOM].into(), head: Vec::new(), left: None })
     }
 
-    /// Sends with this TCP congestion control, or with the `system`'s.
+    /// Sets the TCP congestion control of the connection; `system` keeps the system's.
     pub(super) fn control(&self, congestion: &str) -> Result<(), BenchError> {
         if congestion == "system" { Ok(()) } else { set_congestion(&SockRef::from(&self.socket), congestion) }
     }
 
-    /// Asks for a file, or a range of it, whose bytes are those of [`pattern`].
+    /// Requests a file, or a range of it, whose bytes are those of [`pattern`].
     fn ask(&mut self, range: Option<&Range<u64>>) -> Result<(), BenchError> {
         let range = range.map(|range| format!("Range: bytes={}-{}\r\n", range.start, range.end - 1));
         let text = format!("GET /{DATA} HTTP/1.1\r\nHost: bench\r\n{}\r\n", range.unwrap_or_default());
@@ -75,8 +75,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Takes what is there of an answer, as much as one system call gives. `wanted` is its status, and its length where
-    /// it has content, which begins at so many bytes of the pattern.
+    /// Receives the next part of a response, as much as one system call returns. `wanted` is the expected status and,
+    /// if there is content, its range in the pattern.
     fn take(&mut self, wanted: &Wanted) -> Result<Coming, BenchError> {
         let server = self.server;
         let (room, flags) = match self.left {
@@ -136,7 +136,7 @@ impl Connection {
         Ok(if left > 0 { Coming::Later } else { Coming::Whole })
     }
 
-    /// Fetches a file of so many bytes. `seen` hears, about each [`GLANCE`] bytes, that some have come.
+    /// Fetches a file of `bytes` bytes. `seen` is called about every [`GLANCE`] bytes.
     pub(super) fn fetch(&mut self, bytes: u64, stop: &Stop, mut seen: impl FnMut()) -> Result<(), BenchError> {
         self.ask(None)?;
         let wanted = Wanted { status: 200, content: Some(0..bytes) };
@@ -153,7 +153,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends so many bytes of a file to where nothing is of this name.
+    /// Uploads `bytes` bytes of a file under a name that does not exist yet.
     pub(super) fn put(&mut self, name: &str, from: &File, bytes: u64) -> Result<(), BenchError> {
         self.say(format!("PUT /{name} HTTP/1.1\r\nHost: bench\r\nContent-Length: {bytes}\r\n\r\n").as_bytes())?;
         let mut at = 0;
@@ -171,14 +171,14 @@ impl Connection {
     }
 }
 
-/// What an answer has to be.
+/// Expected response.
 #[derive(Debug)]
 struct Wanted {
     status: u16,
     content: Option<Range<u64>>,
 }
 
-/// Connections that each ask for a range, and for the next one when it is there.
+/// Connections that each request a range, and the next one when it has arrived.
 #[derive(Debug)]
 pub(super) struct Crowd {
     poll: std::os::fd::OwnedFd,
@@ -195,17 +195,18 @@ struct Client {
     since: u64,
 }
 
-/// What came in which time.
+/// Ranges received, and the time it took.
 #[derive(Debug)]
 pub(super) struct Came {
     pub(super) ranges: u64,
-    /// From the question to the last byte, nanoseconds.
+    /// Times from the request to the last byte, in nanoseconds.
     pub(super) times: Histogram<u64>,
     pub(super) nanos: u64,
 }
 
 impl Crowd {
-    /// So many clients of a file of `bytes`, who ask for ranges of `size`; all have asked once.
+    /// Connects `clients` clients to a server of a file of `bytes` bytes, each with a first request for a range of
+    /// `size`.
     pub(super) fn gather(
         server: SocketAddr,
         clients: u32,
@@ -228,14 +229,14 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// Somewhere in the file, at no boundary.
+    /// Returns a range somewhere in the file, at no boundary.
     fn next(&mut self) -> Wanted {
         self.asked += 1;
         let start = mix(self.asked) % (self.bytes - self.size + 1);
         Wanted { status: 206, content: Some(start..start + self.size) }
     }
 
-    /// Goes on for so long. What was asked for before counts where it comes now.
+    /// Runs for at least `time`. Ranges requested before count if they arrive now.
     pub(super) fn run(&mut self, time: Duration, clock: &Clock, stop: &Stop) -> Result<Came, BenchError> {
         let until = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut came = Came { ranges: 0, times: Latency::histogram(), nanos: 0 };
@@ -275,19 +276,19 @@ impl Crowd {
     }
 }
 
-/// The file that is fetched.
+/// Name of the file that is fetched.
 pub(super) const DATA: &str = "data";
-/// How often [`Connection::fetch`] looks up.
+/// Number of bytes between two calls of `seen` in [`Connection::fetch`].
 const GLANCE: u64 = 32 << 20;
-/// How long nothing may come: a disk that is shared is slow at times.
+/// Longest time without data: a shared disk is slow at times.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes that one system call takes at most.
+/// Number of bytes that one system call receives at most.
 const ROOM: usize = 1 << 20;
-/// The longest head, and what may come with it.
+/// Longest head, with the data that may come with it, in bytes.
 const HEAD: usize = 4096;
-/// Bytes of an answer that are compared with what they should be.
+/// Number of bytes of a response that are compared with the expected ones.
 const LOOKED_AT: usize = 256;
-/// Connections that are looked at at once.
+/// Number of events that one call of epoll returns at most.
 const EVENTS: usize = 64;
 
 fn failed(server: SocketAddr, error: io::Error) -> BenchError {
@@ -349,7 +350,8 @@ mod tests {
     fn bytes_of_another_file_are_found_out() {
         let mut answer = with_head("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", 100);
         *answer.last_mut().unwrap() ^= 1;
-        // Where the head comes alone, nothing is compared; it comes with its content here, or the test says nothing.
+        // If the head arrives alone, no content is compared; here both arrive together, or the test would prove
+        // nothing.
         match fetched(answer, 100) {
             Err(BenchError::Corrupt { at: 99, .. }) => {}
             other => panic!("{other:?}"),

@@ -14,21 +14,21 @@ use std::process::Command;
 use std::time::Duration;
 use thalweg_transfer::{Inward, Outward};
 
-/// Who answers.
+/// Program that does the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     Nginx {
         sendfile: bool,
     },
-    /// `thalweg serve` by this way, whether the page cache has the file or not.
+    /// `thalweg serve` that sends by this method, whether the page cache has the file or not.
     Sends(Outward),
-    /// `thalweg serve` that takes uploads.
+    /// `thalweg serve` that receives uploads by this method.
     Takes(Inward),
-    /// `thalweg serve`, and `thalweg mount` in front of it: read as a file.
+    /// `thalweg serve`, and `thalweg mount` as its client: read as a file.
     Mounted {
         random: bool,
     },
-    /// Nobody: fio reads or writes the same file past the page cache, which is what the disk gives.
+    /// No server: fio reads or writes the same file past the page cache, which shows the speed of the disk.
     Fio,
 }
 
@@ -46,12 +46,12 @@ impl Who {
     }
 }
 
-/// A server under way; dropping it ends it.
+/// Running server; dropping it ends it.
 #[derive(Debug)]
 pub(super) struct Server(Program);
 
 impl Server {
-    /// Starts it, on the processors and in the network of this thread, and waits until it listens.
+    /// Starts a server, on the processors and in the network of this thread, and waits until it listens.
     pub(super) fn start(
         who: Who,
         thalweg: &Path,
@@ -76,7 +76,7 @@ impl Server {
         Ok(Self(program))
     }
 
-    /// Processor time of its processes so far, all their threads.
+    /// Returns the processor time of the server's processes so far, all their threads.
     pub(super) fn cpu(&self) -> Result<Duration, BenchError> {
         let mut sum = Duration::ZERO;
         let children = format!("/proc/{0}/task/{0}/children", self.0.id().as_raw_nonzero());
@@ -89,12 +89,12 @@ impl Server {
     }
 }
 
-/// What a server shows, as files of this host; dropping it takes them away.
+/// Files of a server, mounted on this host; dropping it unmounts them.
 #[derive(Debug)]
 pub(super) struct Mount(Program);
 
 impl Mount {
-    /// By `thalweg mount`, at a directory that is there; waits until the files are.
+    /// Mounts with `thalweg mount`, at an existing directory; waits until the files are there.
     pub(super) fn new(thalweg: &Path, server: SocketAddr, at: &Path, stop: &Stop) -> Result<Self, BenchError> {
         let mut command = Command::new(thalweg);
         command.arg("mount").arg(format!("http://{server}/")).arg(at);
@@ -108,7 +108,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Asked, not killed: one that is killed leaves a mount behind that nobody answers for.
+        // Asked to end, not killed: a killed one would leave a mount behind without a process that serves it.
         let _ = self.0.end();
     }
 }
@@ -147,8 +147,8 @@ fn serve(thalweg: &Path, directory: &Path, address: SocketAddr, how: &[&str]) ->
     command
 }
 
-/// As Debian sets it up, but for what has to do with its directories. One process for each processor that this thread
-/// may use.
+/// Returns nginx as Debian configures it, except for the settings of its directories. One worker process for each
+/// processor that this thread may use.
 fn nginx(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Command, BenchError> {
     let text = directory.to_string_lossy();
     if text.contains(['"', '\\', '$', '\n']) {
@@ -172,16 +172,16 @@ fn nginx(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Comman
     Ok(command)
 }
 
-/// What fio has to say of one pass over a file.
+/// Result of fio for one pass over a file.
 pub(super) struct Pass {
     pub(super) bytes: f64,
     pub(super) seconds: f64,
-    /// Processor seconds.
+    /// Processor time, in seconds.
     pub(super) cpu: f64,
 }
 
-/// One pass over a file past the page cache, 32 pieces of 1 MiB under way; a written file is new, on the disk at the
-/// end, and deleted afterwards.
+/// Makes one pass over a file past the page cache, 32 pieces of 1 MiB in flight; a written file is new, on the disk at
+/// the end, and deleted afterwards.
 pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<Pass, BenchError> {
     let mut command = Command::new(found("fio", &[], "fio")?);
     command.args(["--name=peer", "--direct=1", "--ioengine=libaio", "--iodepth=32", "--thread"]);
@@ -196,7 +196,7 @@ pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<P
     Ok(Pass { bytes, seconds: bytes * 8.0 / measured.value, cpu })
 }
 
-/// A program by its name, or where it lies for those whose path has no directory for system programs.
+/// Returns the path of a program, also from directories for system programs that a user's search path may lack.
 fn found(name: &str, elsewhere: &[&str], package: &str) -> Result<std::path::PathBuf, BenchError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = std::env::split_paths(&path).map(|directory| directory.join(name));
@@ -223,7 +223,7 @@ fn cpu_of(process: Pid) -> io::Result<Duration> {
     Ok(Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec)))
 }
 
-/// How long one pass over a file may take: disks that are shared are slow at times.
+/// Longest time that one pass over a file may take: shared disks are slow at times.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

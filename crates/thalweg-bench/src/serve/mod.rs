@@ -1,20 +1,20 @@
-//! The data server beside nginx and beside the disk: whole files from the page cache, ranges asked for by many, files
-//! that are not in the page cache, uploads.
+//! Comparison of the data server with nginx and with the disk: whole files from the page cache, ranges requested by
+//! many, files that are not in the page cache, uploads.
 //!
-//! Every server is a process of its own, started for each turn on one processor, while the client has another; the
-//! processor time that is counted is the server's alone. Points of one kind take turns. The client is the same for all
-//! of them: see [`client`].
+//! Every server is a process of its own, started for each turn on one processor, while the client has another; only the
+//! server's processor time is counted. Points of one kind take turns. The client is the same for all of them: see
+//! [`client`].
 //!
 //! - *cached*: one connection fetches a file that is in the page cache, again and again.
-//! - *ranges*: many connections each ask for a range of it, somewhere, and for the next one when it has come. Latency
-//!   is from the question to the last byte. One that fails fails the point.
-//! - *uncached*: one connection fetches the file after it was dropped from the page cache; beside it, `fio` reads the
-//!   same file with `O_DIRECT`, 32 pieces of 1 MiB under way. How much of the file the page cache holds is looked up
-//!   (`cachestat`) whenever 32 MiB have come, and the most is kept.
-//! - *upload*: one connection sends a file, from the page cache, that is on the disk when the answer comes; beside it,
-//!   `fio` writes one as long with `O_DIRECT` and an `fsync` at the end.
-//! - *mounted*: `thalweg bench file` reads the file in blocks, in order and in no order, where `thalweg mount` shows
-//!   it. Neither page cache has it at the beginning.
+//! - *ranges*: many connections each request a random range of it, and the next one when it has arrived. Latency is
+//!   from the request to the last byte. A failed request fails the point.
+//! - *uncached*: one connection fetches the file after it was dropped from the page cache; for comparison, `fio` reads
+//!   the same file with `O_DIRECT`, 32 pieces of 1 MiB in flight. The part of the file that the page cache holds is
+//!   read (`cachestat`) whenever 32 MiB have arrived, and the largest is kept.
+//! - *upload*: one connection sends a file, from the page cache, that is on the disk when the response comes; for
+//!   comparison, `fio` writes one of the same length with `O_DIRECT` and an `fsync` at the end.
+//! - *mounted*: `thalweg bench file` reads the file in blocks, sequentially and in random order, where `thalweg mount`
+//!   shows it. Neither page cache has it at the beginning.
 
 mod client;
 mod command;
@@ -42,7 +42,7 @@ use std::time::Duration;
 use thalweg_text::ByteSize;
 use thalweg_transfer::{Inward, Outward, cached_bytes};
 
-/// The options.
+/// Options of `thalweg bench serve`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -105,7 +105,7 @@ impl Work {
         }
     }
 
-    /// Who does it, in the order of their turns.
+    /// Returns the programs that do this work, in the order of their turns.
     fn whos(self) -> Vec<Who> {
         let nginx = Who::Nginx { sendfile: true };
         match self {
@@ -120,8 +120,8 @@ impl Work {
         }
     }
 
-    /// By whom the others are judged: what is usual, and where the disk takes part, what it gives and what the plainest
-    /// way costs.
+    /// Returns the references for the others: the usual server and, if the disk takes part, the speed of the disk and
+    /// the cost of the plainest method.
     fn yardsticks(self) -> Vec<Who> {
         match self {
             Self::Cached | Self::Ranges => vec![Who::Nginx { sendfile: true }],
@@ -134,7 +134,7 @@ impl Work {
     const ALL: [Self; 5] = [Self::Cached, Self::Ranges, Self::Uncached, Self::Upload, Self::Mounted];
 }
 
-/// A point, as its key says it.
+/// A point, as identified by its key.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     on: On,
@@ -185,7 +185,7 @@ impl Options {
         }))
     }
 
-    /// Those of all that is asked for.
+    /// Returns the sizes of all the work requested.
     fn sizes(&self) -> impl Iterator<Item = u64> {
         let of = |work: &Work| match work {
             Work::Ranges => self.ranges.0.clone(),
@@ -229,10 +229,10 @@ struct Serving {
     target: Target,
     // Deleted after the file in it is closed.
     scratch: Scratch,
-    /// Made when they are first needed, in the order of `options.on`.
+    /// Networks, made when they are first needed, in the order of `options.on`.
     networks: Vec<Option<Network>>,
     clock: Clock,
-    /// What was measured on.
+    /// Description of the disk.
     disk: String,
 }
 
@@ -274,7 +274,7 @@ impl Instrument for Serving {
             timing,
             stop,
         };
-        // A thread, because of what it is bound to and where it goes.
+        // A thread, because it is bound to a processor and enters a network.
         let network = &*network;
         thread::scope(|scope| {
             let client = thread::Builder::new().name("client".to_owned());
@@ -307,7 +307,7 @@ struct Turn<'a> {
     stop: &'a Stop,
 }
 
-/// What was done in it.
+/// Work done in a turn.
 #[derive(Debug, Default)]
 struct Done {
     bytes: u64,
@@ -340,7 +340,7 @@ impl Turn<'_> {
     }
 
     fn work(&self, network: &Network) -> Result<Done, BenchError> {
-        // What is started belongs where this thread is.
+        // Child processes belong where this thread is.
         bind(self.cpus.serving)?;
         network.enter(End::Server)?;
         if self.case.who == Who::Fio {
@@ -356,13 +356,13 @@ impl Turn<'_> {
             Work::Ranges => self.fetch_ranges(&server, address, &mut done)?,
             Work::Uncached => self.fetch_uncached(&server, address, &mut done)?,
             Work::Upload => self.upload(&server, address, &mut done)?,
-            // Measured by another program: `mounted`.
+            // Measured by another program: see `mounted`.
             Work::Mounted => {}
         }
         Ok(done)
     }
 
-    /// Fetches the whole file again and again, which is in the page cache.
+    /// Fetches the whole file, which is in the page cache, again and again.
     fn fetch_cached(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
         let (size, min_time) = (self.case.size, self.timing.min_time);
         let mut connection = Connection::open(address)?;
@@ -382,7 +382,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Many clients fetch ranges of it.
+    /// Fetches ranges of the file with many clients.
     fn fetch_ranges(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
         let (size, min_time) = (self.case.size, self.timing.min_time);
         let mut crowd = Crowd::gather(address, self.clients, self.target.size(), size, self.clock)?;
@@ -443,7 +443,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Adds what `act` takes, and what the server takes meanwhile.
+    /// Adds the resources that `act` uses, with the server's processor time in place of this process's.
     fn counted(
         &self,
         server: &Server,
@@ -458,8 +458,8 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// A file that is not in the page cache, neither under its own name nor under the mounted one. The processor time
-    /// is the reader's.
+    /// Measures a file that is not in the page cache, neither under its own name nor under the mounted one. The
+    /// processor time is the reader's.
     fn mounted(&self, network: &Network, random: bool) -> Result<Figures, BenchError> {
         bind(self.cpus.serving)?;
         network.enter(End::Server)?;
@@ -489,12 +489,12 @@ impl Turn<'_> {
     }
 }
 
-/// How much of a file the page cache has; 0 where the kernel does not say (before Linux 6.5).
+/// Returns the bytes of a file that the page cache has; 0 if the kernel does not report it (before Linux 6.5).
 fn cached(file: &File) -> u64 {
     cached_bytes(file, &(0..u64::MAX)).unwrap_or(0)
 }
 
-/// A server beside the one it is judged by: so many times its figures, the median over the turns.
+/// Figures of a server divided by those of its reference, the median over the turns.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Beside {
     pub(crate) work: String,
@@ -506,7 +506,7 @@ pub(crate) struct Beside {
     pub(crate) p99: Option<f64>,
 }
 
-/// All that can be set beside each other.
+/// Returns all servers that can be compared with a reference.
 pub(crate) fn beside(points: &[Point]) -> Vec<Beside> {
     let mut all = Vec::new();
     let server = |point: &Point| point.key.settings.get("server").cloned().unwrap_or_default();

@@ -1,18 +1,18 @@
-//! Where client and server meet: this host's loopback, or a virtual cable with a network of its own at each end.
+//! Network between client and server: this host's loopback, or a virtual cable with a network of its own at each end.
 
 use crate::BenchError;
 use crate::options::On;
 use crate::peers::loopback::free_ports;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// One that can be used.
+/// Network that is ready for use.
 #[derive(Debug)]
 pub(super) enum Network {
     Loopback,
     Veth(thalweg_netns::Network),
 }
 
-/// One of its ends.
+/// End of the network.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
     Server,
@@ -27,7 +27,7 @@ impl Network {
         }
     }
 
-    /// Puts the calling thread, and what it starts from now on, at one of the ends: for threads made for this.
+    /// Moves the calling thread, and what it starts from now on, to one of the ends: for threads made for this.
     pub(super) fn enter(&self, end: End) -> Result<(), BenchError> {
         match self {
             Self::Loopback => Ok(()),
@@ -35,7 +35,7 @@ impl Network {
         }
     }
 
-    /// Where a server can listen.
+    /// Returns an address on which a server can listen.
     pub(super) fn address(&self) -> Result<SocketAddr, BenchError> {
         match self {
             Self::Loopback => Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), free_ports()?[0])),

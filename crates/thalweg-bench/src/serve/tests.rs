@@ -2,7 +2,7 @@ use super::*;
 use crate::Plan;
 use thalweg_skip::skipped;
 
-/// On a disk: beside the tests themselves, since the directory for temporary files may be in memory.
+/// Makes a directory on a disk: beside the tests themselves, since the one for temporary files may be in memory.
 fn disk() -> tempfile::TempDir {
     tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap()
 }
@@ -16,7 +16,7 @@ fn options(directory: &std::path::Path, words: &str) -> Options {
     }
 }
 
-/// The program, where it was built into the folder that this test was built into.
+/// Returns the program, if it was built into the same folder as this test.
 fn thalweg() -> Option<PathBuf> {
     let test = std::env::current_exe().unwrap();
     test.ancestors().nth(2).map(|folder| folder.join("thalweg")).filter(|program| program.exists())
@@ -40,7 +40,7 @@ fn every_way_has_its_turn_beside_what_it_is_judged_by() {
         ["fio direct", "nginx", "read", "sendfile", "splice", "ahead", "direct", "dontcache", "uring"]
     );
     assert_eq!(servers("loopback", "upload", 65536), ["fio direct", "recv", "splice", "dontcache", "uring"]);
-    // It is the client that sends there.
+    // The client is the one that sends there.
     let congestions = keys.iter().filter(|key| key.method == "upload").map(|key| key.settings.get("congestion"));
     assert!(congestions.flatten().filter(|name| *name == "cubic").count() == 8);
 }
@@ -94,7 +94,7 @@ fn every_server_answers_and_every_upload_arrives() {
                     ["uncached", "upload"].contains(&key.method.as_str()) && key.settings["server"] != "fio direct";
                 assert_eq!(figures.page_cache_bytes.is_some(), past, "{key:?}");
             }
-            // nginx or fio is not installed, or the file system cannot do what a way needs.
+            // nginx or fio is not installed, or the file system cannot do what a method needs.
             Err(error) => skipped(format_args!("{key:?}: {error}")),
         }
     }

@@ -1,3 +1,3 @@
-//! The congestion controls, outside a kernel.
+//! Tests of the congestion controls, outside a kernel.
 
 mod replay;

@@ -1,8 +1,9 @@
-//! Each control does what the kernel's own module does: built for user space and given the calls of a laboratory's run,
-//! it leaves the same window, the same fraction of it and the same threshold after every single call, to the packet.
+//! Comparison of each control with the kernel's own module: built for user space and given the calls of a laboratory's
+//! run, it leaves the same window, the same fraction of it and the same threshold after every single call, to the
+//! packet.
 //!
-//! The tapes in `tests/tapes` are of Linux 6.1. This makes them again, in the laboratory's kernel (`thalweg lab
-//! build`):
+//! The tapes in `tests/tapes` are from Linux 6.1. This command records them again, in the laboratory's kernel (`thalweg
+//! lab build`):
 //!
 //! ```text
 //! THALWEG_TAPES=$PWD/crates/thalweg-cc/tests/tapes cargo test -p thalweg --test it cc::tapes
@@ -43,7 +44,8 @@ fn a_window_that_is_off_by_one_packet_is_found() {
     assert!(said.contains(&format!("line {}: bic", last + 1)) && said.contains("calls, 1 differ"), "{said}");
 }
 
-/// What `thalweg` promises, on the module's own tape: it is the same source, so the tape alone would not find it wrong.
+/// Checks the promises of `thalweg` on its own tape: the module is the same source, so a replay would not find an
+/// error.
 #[test]
 fn thalwegs_window_covers_the_credit_and_after_a_timeout_grows_by_what_is_delivered() {
     let tape = tape("thalweg");
@@ -107,7 +109,7 @@ struct Replay(TempDir);
 impl Replay {
     fn build() -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        // With what an undefined operation or a value that overflows would stop.
+        // The sanitizer stops at an undefined operation and at a value that overflows.
         let status = Command::new("cc")
             .args(["-O1", "-Wall", "-Werror", "-fsanitize=undefined", "-fno-sanitize-recover", "-o"])
             .arg(directory.path().join("replay"))
@@ -118,7 +120,7 @@ impl Replay {
         Self(directory)
     }
 
-    /// Whether nothing differs, and what it said.
+    /// Returns true if nothing differs, and the output.
     fn run(&self, tape: &str) -> (bool, String) {
         let file = self.0.path().join("tape");
         fs::File::create(&file).and_then(|mut file| file.write_all(tape.as_bytes())).expect("a temporary file");

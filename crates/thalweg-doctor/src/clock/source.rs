@@ -1,9 +1,9 @@
-//! What the kernel's clock counts with.
+//! Clock source of the kernel.
 
 use crate::{Finding, read};
 
 const DIRECTORY: &str = "/sys/devices/system/clocksource/clocksource0";
-/// Those that are read without a system call or a device.
+/// Clock sources that are read without a system call or a device.
 const FAST: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "timebase"];
 
 pub(super) fn probe() -> Finding {

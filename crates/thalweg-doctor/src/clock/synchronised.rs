@@ -1,22 +1,22 @@
-//! How good the clock is, and whether somebody keeps it right.
+//! Accuracy of the clock, and whether a program synchronises it.
 
 use crate::{Finding, read};
 use std::path::Path;
 use std::time::Duration;
 
-/// Programs that do, as `/proc/PID/comm` names them.
+/// Programs that synchronise the clock, as `/proc/PID/comm` names them.
 const DAEMONS: [&str; 7] = ["chronyd", "ntpd", "openntpd", "phc2sys", "ptp4l", "systemd-timesyn", "timemaster"];
-/// An error from which on dates are not to be relied on.
+/// Error of the clock from which on dates are not reliable.
 const TOO_FAR: Duration = Duration::from_millis(100);
 
-/// What the kernel was told by whoever keeps its clock (adjtimex(2)).
+/// State of the clock, as the program that synchronises it reported to the kernel (adjtimex(2)).
 #[derive(Debug, Clone, Copy)]
 struct Kept {
-    /// Somebody keeps it.
+    /// True if the clock is synchronised.
     is_synchronised: bool,
-    /// How far from UTC it is at most: grows by 500 ppm from one correction to the next.
+    /// Largest possible error against UTC: grows by 500 ppm from one correction to the next.
     most: Duration,
-    /// How far it is by estimate.
+    /// Estimated error against UTC.
     estimate: Duration,
 }
 
@@ -30,16 +30,17 @@ pub(super) fn probe() -> Finding {
     judge(&running, ask())
 }
 
-/// `None` where the kernel does not say.
+/// Reads the state of the clock; `None` if the kernel does not report it.
 #[expect(unsafe_code, reason = "no crate wraps adjtimex for reading its errors")]
 fn ask() -> Option<Kept> {
     let mut timex = std::mem::MaybeUninit::<libc::timex>::zeroed();
-    // SAFETY: `timex` is valid for writes of its size; all bits zero are a value of it, and with no modes nothing is set.
+    // SAFETY: `timex` is valid for writes of its size; all bits zero are a valid value of it, and with no modes nothing
+    // is set.
     let state = unsafe { libc::adjtimex(timex.as_mut_ptr()) };
     if state < 0 {
         return None;
     }
-    // SAFETY: integers, of which every bit pattern is one.
+    // SAFETY: it consists of integers, for which every bit pattern is valid.
     let timex = unsafe { timex.assume_init() };
     let micros = |value: libc::c_long| Duration::from_micros(u64::try_from(value).unwrap_or(0));
     let is_synchronised = state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
@@ -81,11 +82,11 @@ mod tests {
         let good = judge(&chrony, kept(true, 1200));
         assert_eq!(good.level, Level::Ok);
         assert_eq!(good.evidence, "within 1.2ms of UTC, 30µs by estimate (adjtimex); chronyd runs (/proc/*/comm)");
-        // It was kept once, and has drifted since.
+        // Synchronised once, and drifted since.
         assert_eq!(judge(&[], kept(true, 400_000)).level, Level::Degraded);
         assert_eq!(judge(&chrony, kept(false, 16_000_000)).level, Level::Degraded);
         assert_eq!((judge(&chrony, None).level, judge(&[], None).level), (Level::Ok, Level::Degraded));
-        // This machine's: whatever it is.
+        // The state of this machine, whatever it is.
         assert!(ask().is_some());
     }
 }

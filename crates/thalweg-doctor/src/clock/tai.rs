@@ -1,4 +1,4 @@
-//! Whether the kernel knows TAI minus UTC.
+//! Offset of TAI from UTC in the kernel.
 
 use crate::Finding;
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
@@ -7,7 +7,7 @@ use thalweg_wire::TAI_MINUS_UTC;
 pub(super) fn probe() -> Finding {
     let realtime = clock_gettime(ClockId::Realtime);
     match clock_gettime_dynamic(DynamicClockId::Tai) {
-        // Read one after the other, they may lie on both sides of a second.
+        // Read one after the other, the two may lie on both sides of a full second.
         Ok(tai) => judge(tai.tv_sec.saturating_sub(realtime.tv_sec)),
         Err(error) => Finding::new("TAI", format!("CLOCK_TAI cannot be read: {error}")).degraded(cost()),
     }
@@ -21,7 +21,7 @@ fn judge(offset: i64) -> Finding {
     let finding = Finding::new("TAI", format!("{offset} s ahead of UTC (CLOCK_TAI minus CLOCK_REALTIME)"));
     match offset > 1 {
         true => finding,
-        // chrony tells the kernel, with the `leapsectz right/UTC` of Debian's configuration.
+        // chrony sets it in the kernel, with the `leapsectz right/UTC` of Debian's configuration.
         false => finding.degraded(cost()).mended_by("apt-get install chrony && systemctl enable --now chrony"),
     }
 }

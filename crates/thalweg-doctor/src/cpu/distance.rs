@@ -1,10 +1,10 @@
-//! How far an interface is from the processors that serve it.
+//! Distance between an interface and the processors that serve it.
 
 use crate::network::Interface;
 use crate::{Finding, Needs, read};
 
 pub(super) fn probe(needs: &Needs, interface: &Interface) -> Finding {
-    // -1 where the firmware does not say, or where there is only one node.
+    // -1 if the firmware does not state it, or if there is only one node.
     let node = interface.device_file("numa_node").and_then(read::text).and_then(|text| text.parse::<u32>().ok());
     let near = node
         .and_then(|node| read::text(format!("/sys/devices/system/node/node{node}/cpulist")))

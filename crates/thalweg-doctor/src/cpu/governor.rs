@@ -1,4 +1,4 @@
-//! How fast processors run when there is suddenly something to do.
+//! Frequency of processors under sudden load.
 
 use crate::{Finding, read};
 use std::collections::BTreeSet;

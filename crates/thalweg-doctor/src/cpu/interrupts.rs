@@ -1,4 +1,4 @@
-//! Where an interface's interrupts are served: not on a hot thread's processor.
+//! Processors that handle an interface's interrupts: they should not be those of hot threads.
 
 use crate::network::Interface;
 use crate::placement::{join, lines};

@@ -1,4 +1,4 @@
-//! Processors that the scheduler and its timer leave alone.
+//! Processors that are isolated from the scheduler and its timer.
 
 use crate::{Finding, Needs, read};
 

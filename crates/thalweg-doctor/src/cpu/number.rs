@@ -1,4 +1,4 @@
-//! Whether each hot thread has a processor of its own.
+//! Number of processors: whether each hot thread has its own.
 
 use crate::{Finding, Needs, read};
 

@@ -1,4 +1,4 @@
-//! The processors that a topology binds nodes to.
+//! Processors that a topology binds nodes to.
 
 use crate::{Finding, Needs, read};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -29,12 +29,12 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     }
 }
 
-/// Whether this process may run there: `taskset` and cpusets leave it some only.
+/// Returns true if this process may run on the processor: `taskset` and cpusets may exclude it.
 fn can_be_bound(cpu: u32) -> bool {
     (cpu as usize) < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|allowed| allowed.is_set(cpu as usize))
 }
 
-/// Processors that more than one node is bound to, as a list.
+/// Returns the processors that more than one node is bound to, as a list.
 fn shared(bound: &[(u32, &str)]) -> String {
     let mut count = BTreeMap::<u32, usize>::new();
     for (cpu, _) in bound {

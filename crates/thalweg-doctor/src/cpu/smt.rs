@@ -1,4 +1,4 @@
-//! Two processors in one core share its caches and its units.
+//! Simultaneous multithreading: two processors in one core share its caches and its units.
 
 use crate::{Finding, Needs, read};
 
@@ -22,7 +22,7 @@ pub(super) fn probe(needs: &Needs) -> Finding {
     }
 }
 
-/// Two different processors of one core, given each with the processors of its core.
+/// Returns two different processors of one core. Each entry is a processor with all processors of its core.
 fn couple(bound: &[(u32, Vec<u32>)]) -> Option<(u32, u32)> {
     bound.iter().enumerate().find_map(|(at, (one, core))| {
         bound[at + 1..].iter().find(|(other, _)| other != one && core.contains(other)).map(|(other, _)| (*one, *other))

@@ -1,11 +1,11 @@
-//! Time that the hypervisor gives to somebody else while a thread here wants to run.
+//! Time that the hypervisor gives to others while a thread here wants to run.
 
 use crate::{Finding, read};
 use std::time::Duration;
 
-/// For how long processors are watched. The counters go in steps of 10 ms.
+/// Time for which processors are observed. The counters have steps of 10 ms.
 const WATCH: Duration = Duration::from_millis(200);
-/// The share from which on it is worth a line.
+/// Share of stolen time from which on it is reported.
 const MUCH: f64 = 0.01;
 
 pub(super) fn probe() -> Finding {
@@ -18,7 +18,7 @@ pub(super) fn probe() -> Finding {
     }
 }
 
-/// Stolen time and all time, in the kernel's ticks, summed over processors.
+/// Stolen time and total time, in the kernel's ticks, summed over processors.
 type Times = (u64, u64);
 
 fn judge(before: Times, after: Times) -> Finding {
@@ -36,8 +36,8 @@ fn judge(before: Times, after: Times) -> Finding {
     }
 }
 
-/// The first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice (proc_stat(5)).
-/// Guest time is part of user time already.
+/// Parses the first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice
+/// (proc_stat(5)). Guest time is already part of user time.
 fn times(text: &str) -> Option<Times> {
     let numbers: Vec<u64> =
         text.strip_prefix("cpu ")?.lines().next()?.split_whitespace().map_while(|n| n.parse().ok()).collect();

@@ -1,20 +1,20 @@
-//! Where the end of a read or a write is noticed: on the processor that asked, or on the one that the disk interrupts.
+//! Completion of reads and writes: on the processor that requested them, or on the one that the disk interrupts.
 
 use super::place::nearest;
 use crate::placement::{join, lines, union};
 use crate::{Finding, Needs, read};
 use std::path::{Path, PathBuf};
 
-/// What is known of a directory's disk.
+/// Interrupts and queue settings of a directory's disk.
 #[derive(Debug, Clone)]
 pub(crate) struct Completions {
     disk: String,
-    /// Where its interrupts are listed, if they are, and the settings of its queue.
+    /// Directory that lists the disk's interrupts, if there is one; `queue`: settings of its queue.
     pub(crate) interrupts: Option<PathBuf>,
     pub(crate) queue: PathBuf,
-    /// Processors that take its interrupts; none where it has none that are listed.
+    /// Processors that handle its interrupts; empty if none are listed.
     cpus: Vec<u32>,
-    /// 0: where the interrupt was; 1: near whoever asked; 2: on that very processor.
+    /// Completion on the processor of the interrupt (0), near the requesting one (1), or on exactly that one (2).
     rq_affinity: Option<u64>,
 }
 
@@ -22,12 +22,13 @@ pub(super) fn probe(needs: &Needs) -> Option<Finding> {
     of(&nearest(&needs.directory)).map(|completions| completions.judge())
 }
 
-/// Of the disk below a directory; none where there is not exactly one, as under btrfs or in memory.
+/// Returns the completions of the disk below a directory; `None` if there is not exactly one, as under btrfs or in
+/// memory.
 pub(crate) fn of(directory: &Path) -> Option<Completions> {
     let device = rustix::fs::stat(directory).ok()?.st_dev;
     let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let path = Path::new("/sys/dev/block").join(number).canonicalize().ok()?;
-    // A partition lies in its disk's directory.
+    // A partition's directory lies in that of its disk.
     let path = if path.join("partition").exists() { path.parent()?.to_owned() } else { path };
     let interrupts: Option<PathBuf> = path.ancestors().map(|above| above.join("msi_irqs")).find(|file| file.exists());
     let queue = path.join("queue");
@@ -41,7 +42,7 @@ pub(crate) fn of(directory: &Path) -> Option<Completions> {
 }
 
 impl Completions {
-    /// In words.
+    /// Describes the completions in words.
     pub(crate) fn told(&self) -> String {
         let interrupts = match &self.cpus[..] {
             [] => "no interrupts of its own are listed".to_owned(),

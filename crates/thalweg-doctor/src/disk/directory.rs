@@ -1,4 +1,4 @@
-//! Whether runs can be made in the record directory.
+//! The record directory: whether runs can be made in it.
 
 use super::place;
 use crate::{Finding, Needs, read};
@@ -26,7 +26,7 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     let finding = Finding::new("record directory", format!("{what}: {kind}, cannot be written to: {problem}"));
     match needs.record {
         true => finding.missing("no run could be recorded: choose another `directory`"),
-        // Nobody said that runs go there.
+        // No recording there was requested.
         false => finding,
     }
 }

@@ -1,23 +1,24 @@
-//! Where a directory lies that may not exist yet.
+//! Location of a directory that may not exist yet.
 
 use crate::read;
 use std::path::{Path, PathBuf};
 
-/// The nearest directory above, or the directory itself, that exists.
+/// Returns the directory itself if it exists, or else the nearest existing one above it.
 pub(super) fn nearest(directory: &Path) -> PathBuf {
     let existing = directory.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
-    // The empty path above a relative one stands for where we are.
+    // The empty path above a relative one stands for the current directory.
     if existing.as_os_str().is_empty() { PathBuf::from(".") } else { existing.to_owned() }
 }
 
-/// The kind of file system that a path lies on: `ext4`.
+/// Returns the type of the file system that a path lies on: `ext4`.
 pub(super) fn file_system(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     kind_at(&read::text("/proc/self/mountinfo")?, &path).map(str::to_owned)
 }
 
-/// `/proc/self/mountinfo`: id parent major:minor root mount-point options … - type source … (proc_pid_mountinfo(5)).
-/// The longest mount point counts, and of equal ones the last, which covers the others.
+/// Returns the file system type for a path. Columns of `/proc/self/mountinfo`: id parent major:minor root mount-point
+/// options … - type source … (proc_pid_mountinfo(5)). The longest mount point counts, and of equal ones the last, which
+/// covers the others.
 fn kind_at<'a>(table: &'a str, path: &Path) -> Option<&'a str> {
     let mounts = table.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;

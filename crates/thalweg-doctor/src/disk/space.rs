@@ -1,4 +1,4 @@
-//! Whether the run fits.
+//! Free space on the disk: whether the run fits.
 
 use super::place;
 use crate::{Data, Finding, Needs};
@@ -17,7 +17,7 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     }
 }
 
-/// `held` are the bytes that the builders hold in memory, where they record.
+/// Judges the free space. `held`: the bytes that the builders hold in memory, if they record.
 fn judge(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
     const NAME: &str = "disk space";
     let told = format!("{} free at {place} (statvfs)", thalweg_text::volume(free));
@@ -48,7 +48,7 @@ fn judge(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
     }
 }
 
-/// How long so much space lasts.
+/// Returns the time that the free space lasts.
 fn lasts(bytes_per_second: Option<f64>, free: u64) -> Option<Duration> {
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let seconds = free as f64 / bytes_per_second.filter(|rate| *rate > 0.0)?;

@@ -1,8 +1,8 @@
-//! How fast the disk takes blocks, measured where it is asked for.
+//! Speed at which the disk takes blocks, measured on request.
 //!
-//! One block after the other, each written when the one before is on its way to be safe: a lower bound, since the
-//! recorder has several in flight. The file never has a name (`O_TMPFILE`): when this process ends, however it ends, it
-//! is gone.
+//! Writes one block after the other, each when the one before is on its way to be safe: a lower bound, since the
+//! recorder has several in flight. The file never has a name (`O_TMPFILE`): it is gone when this process ends, however
+//! it ends.
 
 use super::{place, writes};
 use crate::{Finding, Needs, read};
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use thalweg_arena::Arena;
 use thalweg_wire::mix;
 
-/// The default block.
+/// Size of the default block in bytes.
 const BLOCK: usize = 4 << 20;
-/// Writing takes no longer; half a second is left for what the disk has in its own memory.
+/// Longest time for writing; half a second is left for what the disk has in its own memory.
 const TIME: Duration = Duration::from_millis(1500);
-/// Most bytes that are written, and the share of the free space.
+/// Largest number of bytes written, and the divisor of the free space that limits it.
 const MOST: u64 = 8 << 30;
 const SHARE: u64 = 10;
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
@@ -45,7 +45,7 @@ pub(super) fn probe(needs: &Needs) -> [Finding; 3] {
             Ok(measured) => judge(needs.data.bytes_per_second, measured, how),
             Err(error) => Finding::new("disk speed", format!("not measured: {error}")),
         },
-        // Such as NFS, which has no files without a name.
+        // NFS, for example, has no files without a name.
         Err(error) => Finding::new("disk speed", format!("not measured: {error} for a file without a name; {told}")),
     };
     [writes::direct(direct.as_ref().map(drop).map_err(|error| *error), &told), writes::uncached(uncached, &told), speed]
@@ -55,13 +55,13 @@ fn nameless(place: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
     open(place, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | more, Mode::RUSR | Mode::WUSR)
 }
 
-/// Bytes, and the seconds they took.
+/// Bytes written, and the seconds that it took.
 type Measured = (u64, f64);
 
 fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
     let wrong = |error: Errno| error.to_string();
     let mut block = Arena::create_local("doctor", BLOCK).map_err(|error| error.to_string())?;
-    // Disks may leave out zeros, and what repeats.
+    // Disks may leave out zeros, and repeated data.
     for (word, number) in block.chunks_exact_mut(8).zip(1..) {
         word.copy_from_slice(&mix(number).to_ne_bytes());
     }
@@ -73,7 +73,7 @@ fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
     let begun = Instant::now();
     let mut written = 0u64;
     while begun.elapsed() < TIME && written + BLOCK as u64 <= most {
-        // Each block is another, for disks that look for repetitions.
+        // Each block differs, for disks that detect repetitions.
         block[..8].copy_from_slice(&written.to_ne_bytes());
         let mut done = 0;
         while done < BLOCK {
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn nothing_is_left_of_a_measurement() {
-        // In memory, and only as much as fits its tenth: this is no benchmark.
+        // In memory, and only as much as a tenth of the free space: this is no benchmark.
         let base = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
         let file = match nameless(base.path(), OFlags::empty()) {
             Ok(file) => file,

@@ -1,4 +1,4 @@
-//! How the file system lets itself be written to: past the page cache, or through it.
+//! Ways of writing that the file system supports: past the page cache, or through it.
 
 use super::place;
 use crate::{Finding, Needs, read};
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 /// `RWF_DONTCACHE` (Linux 6.14): through the page cache, and out of it again.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
-/// File systems that take `O_DIRECT` whatever is below them.
+/// File systems that support `O_DIRECT` on any storage.
 const DIRECT: [&str; 6] = ["ext4", "xfs", "btrfs", "f2fs", "nfs", "nfs4"];
-/// How many entries are looked at to find a file.
+/// Number of directory entries inspected to find a file.
 const ENTRIES: usize = 256;
 
-/// Tried by reading: there may be no file that may be written to, and nothing is made for the purpose.
+/// Tries the ways by reading: there may be no file that may be written to, and none is made for the purpose.
 pub(super) fn probe(needs: &Needs) -> [Finding; 2] {
     let place = place::nearest(&needs.directory);
     let kind = read::or_unknown(place::file_system(&place));
@@ -36,7 +36,7 @@ pub(super) fn probe(needs: &Needs) -> [Finding; 2] {
     }
 }
 
-/// What it means that O_DIRECT is taken or not.
+/// Returns the finding for O_DIRECT.
 pub(super) fn direct(result: Result<(), Errno>, told: &str) -> Finding {
     match result {
         Ok(()) => Finding::new("direct writes", format!("O_DIRECT works; {told}")),
@@ -45,7 +45,7 @@ pub(super) fn direct(result: Result<(), Errno>, told: &str) -> Finding {
     }
 }
 
-/// What it means that RWF_DONTCACHE is taken or not: only a second choice, where O_DIRECT is not to be had.
+/// Returns the finding for RWF_DONTCACHE, which is only a second choice if O_DIRECT is not available.
 pub(super) fn uncached(result: Result<(), Errno>, told: &str) -> Finding {
     match result {
         Ok(()) => Finding::new("uncached writes", format!("RWF_DONTCACHE works; {told}")),
@@ -56,7 +56,7 @@ pub(super) fn uncached(result: Result<(), Errno>, told: &str) -> Finding {
 fn opens_directly(file: &Path) -> Result<(), Errno> {
     open(file, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOATIME, Mode::empty())
         .or_else(|error| match error {
-            // Somebody else's file: only its owner may leave its access time alone.
+            // Another user's file: only its owner may suppress the update of its access time.
             Errno::PERM => open(file, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty()),
             error => Err(error),
         })
@@ -73,7 +73,7 @@ fn read_one(file: impl AsFd) -> Result<(), Errno> {
     preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, DONTCACHE).map(drop)
 }
 
-/// A regular file in a directory or just below it, on the same file system.
+/// Returns a regular file in a directory or below it, down to `depth` levels, on the same file system.
 fn some_file(directory: &Path, depth: u32) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::metadata(directory).ok()?.dev();

@@ -1,19 +1,20 @@
-//! What the kernel was built with.
+//! Configuration that the kernel was built with.
 
 use crate::read;
 use std::io::Read;
 
-/// A kernel's configuration, where it can be read.
+/// A kernel's configuration, if it can be read.
 #[derive(Debug)]
 pub(crate) struct Config(Option<String>);
 
 impl Config {
-    /// That of the running kernel: `/proc/config.gz`, or the file a distribution puts beside the kernel.
+    /// Reads the configuration of the running kernel: `/proc/config.gz`, or the file that a distribution puts beside
+    /// the kernel.
     pub(crate) fn read() -> Self {
         Self(packed().or_else(|| read::text(format!("/boot/config-{}", super::release()))))
     }
 
-    /// What is said of an option, as a person would say it: `CONFIG_BPF_JIT=y`.
+    /// Returns the setting of an option as text: `CONFIG_BPF_JIT=y`.
     pub(crate) fn says(&self, option: &str) -> String {
         match &self.0 {
             None => format!("{option} unknown (neither /proc/config.gz nor /boot/config-* can be read)"),

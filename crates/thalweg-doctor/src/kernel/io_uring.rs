@@ -1,4 +1,4 @@
-//! io_uring: whether it can be had, and which of its operations.
+//! io_uring: whether it is available, and which of its operations.
 
 use crate::{Finding, read};
 use io_uring::{IoUring, Probe, opcode};
@@ -6,7 +6,7 @@ use std::io;
 
 const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 
-/// What is asked for by number. The recorder cannot do without the first four; the others are for links.
+/// Operations with their numbers. The recorder needs the first four; the others are for links.
 const OPERATIONS: [(&str, u8); 9] = [
     ("write", opcode::Write::CODE),
     ("write_fixed", opcode::WriteFixed::CODE),
@@ -28,7 +28,7 @@ pub(super) fn probe(ring: &io::Result<IoUring>) -> Finding {
         Err(error) => {
             let finding = Finding::new("io_uring", format!("no ring can be made: {error}; {told}"))
                 .degraded("blocks are written by threads that wait for the disk, not by the kernel's own queue");
-            // Otherwise it is a container's seccomp profile, or the kernel's configuration.
+            // Otherwise the reason is a container's seccomp profile, or the kernel's configuration.
             match setting.as_deref() {
                 Some("1" | "2") => finding.mended_by("sysctl -w kernel.io_uring_disabled=0"),
                 _ => finding,
@@ -45,8 +45,8 @@ pub(super) fn operations(ring: &io::Result<IoUring>) -> Finding {
         return Finding::new(NAME, format!("the ring does not say: {error}"));
     }
     let (mut there, mut not): (Vec<_>, Vec<_>) = OPERATIONS.iter().partition(|(_, code)| probe.is_supported(*code));
-    // Not operations of their own: multishot receive came together with zero-copy send (Linux 6.0), and that buffers
-    // can be registered is tried with an empty table.
+    // These are no operations of their own: multishot receive came together with zero-copy send (Linux 6.0), and
+    // registering buffers is tried with an empty table.
     if probe.is_supported(opcode::SendZc::CODE) { &mut there } else { &mut not }.push(&("multishot recv", 0));
     let registers = ring.submitter().register_buffers_sparse(1).is_ok();
     if registers { &mut there } else { &mut not }.push(&("register_buffers", 0));

@@ -1,4 +1,4 @@
-//! What the processor's defects cost: every system call, and every switch between processes.
+//! Mitigations of the processor's defects, which slow every system call and every switch between processes.
 
 use crate::{Finding, read};
 use std::path::Path;
@@ -11,7 +11,7 @@ pub(super) fn probe() -> Finding {
         .filter_map(|name| Some((read::text(Path::new(DIRECTORY).join(&name))?, name)))
         .map(|(text, name)| (name, text))
         .collect();
-    // Which of them to switch off is a question of who else uses the machine, not of this program.
+    // Whether to switch some off depends on the other users of the machine, not on this program.
     Finding::new("mitigations", format!("{} ({DIRECTORY})", summary(&all)))
 }
 

@@ -1,9 +1,9 @@
-//! What this process may do.
+//! Privileges of this process.
 
 use crate::{Finding, read};
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// What each is good for here.
+/// Capabilities, with their names and their purpose here.
 const WANTED: [(CapabilitySet, &str, &str); 4] = [
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN", "page frames for DMA devices"),
     (CapabilitySet::NET_RAW, "CAP_NET_RAW", "AF_XDP and packet sockets"),
@@ -11,7 +11,7 @@ const WANTED: [(CapabilitySet, &str, &str); 4] = [
     (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK", "registered memory without a limit"),
 ];
 
-/// Capabilities. Shared memory, TCP and the recorder need none of them.
+/// Reports capabilities. Shared memory, TCP and the recorder need none of them.
 pub(super) fn probe() -> Finding {
     let list = |have: bool| {
         let some = WANTED.iter().filter(|(set, _, _)| has(*set) == have);
@@ -21,7 +21,7 @@ pub(super) fn probe() -> Finding {
     Finding::new("capabilities", format!("with {}; without {}", list(true), list(false)))
 }
 
-/// What forbids system calls.
+/// Reports what restricts system calls.
 pub(super) fn seccomp() -> Finding {
     let status = read::text("/proc/self/status").unwrap_or_default();
     let mode = match read::value(&status, "Seccomp") {

@@ -1,11 +1,11 @@
-//! Congestion controls in BPF (`bpf/`): whether this kernel takes them, and from whom.
+//! Congestion controls in BPF (`bpf/`): whether this kernel accepts them, and whether this process may load them.
 
 use super::{Config, privileges};
 use crate::{Finding, read};
 use rustix::thread::CapabilitySet;
 
 const BTF: &str = "/sys/kernel/btf/vmlinux";
-/// The type that the kernel makes for a `struct_ops` of `tcp_congestion_ops` (kernel/bpf/bpf_struct_ops.c).
+/// Type that the kernel generates for a `struct_ops` of `tcp_congestion_ops` (kernel/bpf/bpf_struct_ops.c).
 const TYPE: &[u8] = b"bpf_struct_ops_tcp_congestion_ops\0";
 
 pub(super) fn probe() -> Finding {

@@ -1,8 +1,9 @@
-//! Whether the kernel is young enough.
+//! Version of the kernel: whether it is new enough.
 
 use crate::Finding;
 
-/// `MADV_POPULATE_WRITE`, with which arenas get their memory at the beginning instead of in the middle of a run.
+/// First version with `MADV_POPULATE_WRITE`, by which arenas get their memory at the beginning instead of in the middle
+/// of a run.
 const NEEDED: (u32, u32) = (5, 14);
 
 pub(super) fn probe() -> Finding {
@@ -14,12 +15,12 @@ pub(super) fn probe() -> Finding {
     finding.missing("arenas cannot be made: MADV_POPULATE_WRITE came with Linux 5.14")
 }
 
-/// The release of the running kernel: `6.18.44-custom`.
+/// Returns the release of the running kernel: `6.18.44-custom`.
 pub(crate) fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// Whether a release is that version or a later one. One that is not understood is.
+/// Returns true if a release is that version or a later one, or cannot be parsed.
 pub(crate) fn at_least(release: &str, (major, minor): (u32, u32)) -> bool {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (parts.next(), parts.next()) {

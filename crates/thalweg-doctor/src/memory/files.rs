@@ -1,10 +1,10 @@
-//! How many files and sockets a node may have open.
+//! Number of files and sockets that a node may have open.
 
 use crate::{Finding, Needs};
 use rustix::process::{Resource, getrlimit};
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
-    // The limit is that of each process, and each node is one. Nodes take what the hard limit allows.
+    // The limit is per process, and each node is one. Nodes raise theirs to the hard limit.
     judge(needs.nodes.iter().map(|node| node.files).max().unwrap_or(0), getrlimit(Resource::Nofile).maximum)
 }
 

@@ -1,4 +1,4 @@
-//! Reserved huge pages: the best that blocks can be made of.
+//! Reserved huge pages: the best memory for blocks.
 
 use crate::{Finding, Needs, read};
 
@@ -16,7 +16,7 @@ pub(super) fn probe(needs: &Needs) -> Finding {
     let blocks: u64 = needs.nodes.iter().map(|node| node.blocks.div_ceil(TWO_MIB)).fold(0, u64::saturating_add);
     let (free, all) = (of("2048kB", "free_hugepages").unwrap_or(0), of("2048kB", "nr_hugepages").unwrap_or(0));
     match free < blocks {
-        // Without them blocks are made of transparent huge pages, which is the same as long as memory is not in pieces.
+        // Without them blocks use transparent huge pages, which is the same as long as memory is not fragmented.
         true => finding.mended_by(format!("sysctl -w vm.nr_hugepages={}", all.saturating_add(blocks - free))),
         false => finding,
     }

@@ -1,11 +1,11 @@
-//! How much memory this process may lock: blocks are registered with io_uring, which counts against it.
+//! Limit on locked memory of this process: blocks are registered with io_uring, which counts against it.
 
 use crate::kernel::privileges;
 use crate::{Finding, Needs};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
-/// Eight blocks of 4 MiB: a builder with everything at its default.
+/// Eight blocks of 4 MiB, in bytes: a builder with everything at its default.
 const DEFAULT: u64 = 32 << 20;
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
@@ -15,7 +15,7 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     judge(wanted, limit.current, limit.maximum, privileges::has(CapabilitySet::IPC_LOCK))
 }
 
-/// `limit` holds now, and a process may raise it to `hard` by itself; in bytes, none where there is none.
+/// Judges the limits, in bytes, `None` if unlimited: `limit` holds now, and a process may raise it to `hard` by itself.
 fn judge(wanted: u64, limit: Option<u64>, hard: Option<u64>, exempt: bool) -> Finding {
     let told = limit.map_or_else(|| "none".to_owned(), thalweg_text::volume);
     let evidence = match exempt {
@@ -30,7 +30,7 @@ fn judge(wanted: u64, limit: Option<u64>, hard: Option<u64>, exempt: bool) -> Fi
         finding.degraded("blocks are not registered with the kernel, which looks up their pages anew for each write");
     match hard.is_none_or(|hard| wanted <= hard) {
         true => finding.mended_by(format!("ulimit -l {}", wanted.div_ceil(1024))),
-        // Takes CAP_SYS_RESOURCE; holds for what is started from this shell.
+        // Needs CAP_SYS_RESOURCE; holds for processes started from this shell.
         false => finding.mended_by(format!("prlimit --pid $$ --memlock={wanted}:{wanted}")),
     }
 }

@@ -1,4 +1,4 @@
-//! Memory nodes: memory of another node is farther away.
+//! NUMA nodes: memory of another node is farther away.
 
 use crate::{Finding, read};
 
@@ -22,7 +22,7 @@ fn free(node: u32) -> String {
     read::or_unknown(free_in(&text).map(thalweg_text::volume))
 }
 
-/// Each line begins with `Node 0 `.
+/// Returns the free memory in bytes. Each line begins with `Node 0 `.
 fn free_in(text: &str) -> Option<u64> {
     text.lines().find_map(|line| read::kibibytes(line.trim_start().splitn(3, ' ').nth(2)?, "MemFree"))
 }

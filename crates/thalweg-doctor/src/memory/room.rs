@@ -1,4 +1,4 @@
-//! Whether there is memory for all slots and blocks.
+//! Memory for all slots and blocks: whether it is enough.
 
 use crate::{Finding, Needs, read};
 
@@ -8,13 +8,13 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     judge(needs, available, reserved, limit())
 }
 
-/// `available` is what the kernel can give without swapping, `reserved` what it holds back in huge pages, `limit` what
-/// the control group allows on top of what it uses now; all in bytes.
+/// Judges the memory. `available`: what the kernel can give without swapping, `reserved`: what it keeps in huge pages,
+/// `limit`: what the control group allows on top of its present use; all in bytes.
 fn judge(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64>) -> Finding {
     let (slots, blocks) = needs.nodes.iter().fold((0u64, 0u64), |(slots, blocks), node| {
         (slots.saturating_add(node.slots), blocks.saturating_add(node.blocks))
     });
-    // Blocks come out of reserved huge pages where those are enough for all of them.
+    // Blocks come out of reserved huge pages if those are enough for all of them.
     let ordinary = if blocks <= reserved { slots } else { slots.saturating_add(blocks) };
     let Some(available) = available else {
         return Finding::new("memory", "unknown: /proc/meminfo has no MemAvailable");
@@ -36,22 +36,22 @@ fn judge(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64
     finding.missing("the node would be ended by the kernel when memory runs out; ask for fewer `slots` or `blocks`")
 }
 
-/// Bytes in reserved huge pages of 2 MiB that nobody uses.
+/// Returns the number of bytes in reserved huge pages of 2 MiB that are unused.
 fn reserved(info: &str) -> u64 {
     let pages = |key| read::value(info, key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
     let free = pages("HugePages_Free").saturating_sub(pages("HugePages_Rsvd"));
     free.saturating_mul(read::kibibytes(info, "Hugepagesize").unwrap_or(0))
 }
 
-/// Bytes that the control group of this process leaves, where it has a limit: version 2, then version 1
-/// (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
+/// Returns the number of bytes that the control group of this process has left, if it has a limit: version 2, then
+/// version 1 (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst).
 fn limit() -> Option<u64> {
     let groups = read::text("/proc/self/cgroup")?;
     let (root, path, most, used) = match path_of(&groups, "memory") {
         Some(path) => ("/sys/fs/cgroup/memory", path, "memory.limit_in_bytes", "memory.usage_in_bytes"),
         None => ("/sys/fs/cgroup", path_of(&groups, "")?, "memory.max", "memory.current"),
     };
-    // A limit may stand on any group above.
+    // Any group above may have a limit.
     let mut least: Option<u64> = None;
     for group in std::path::Path::new(path).ancestors() {
         let directory = format!("{root}{}", group.display());
@@ -65,7 +65,7 @@ fn limit() -> Option<u64> {
     least
 }
 
-/// The path in a line `4:memory:/path` of `/proc/self/cgroup`; version 2 has no controller's name.
+/// Returns the path in a line `4:memory:/path` of `/proc/self/cgroup`; version 2 has no controller's name.
 fn path_of<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
     groups.lines().find_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);

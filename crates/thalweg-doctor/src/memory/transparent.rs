@@ -1,4 +1,4 @@
-//! Transparent huge pages of shared memory: what slots are made of, and blocks where none are reserved.
+//! Transparent huge pages of shared memory, which slots use, and blocks if no huge pages are reserved.
 
 use crate::{Finding, read};
 
@@ -24,7 +24,7 @@ fn judge(all: Option<&str>, own: Option<&str>, anonymous: Option<&str>) -> Findi
     match effective {
         Some("never" | "deny") => finding
             .degraded("slots are made of 4 KiB pages: 512 times the page-table entries and page-list entries")
-            // Arenas ask for huge pages (madvise), so `advise` is enough, and nobody else is changed.
+            // Arenas ask for huge pages (madvise), so `advise` is enough, and no other program is affected.
             .mended_by(format!(
                 "echo advise > {}",
                 if own.is_some_and(|own| own != "inherit") { TWO_MIB } else { ALL }

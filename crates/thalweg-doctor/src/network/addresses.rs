@@ -1,4 +1,4 @@
-//! The addresses of a topology: whether builders can listen on theirs, and sources find them.
+//! Addresses of a topology: whether builders can listen on theirs, and sources find them.
 
 use crate::{Finding, Needs, read};
 use rustix::fs::{Access, access};
@@ -15,12 +15,12 @@ pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
         needs.nodes.iter().flat_map(list).map(ToString::to_string).collect()
     };
     let (listen, connect) = (of(|node| &node.listen), of(|node| &node.connect));
-    // What is listened on here is found here.
+    // An address that is listened on here will be found here.
     let elsewhere = connect.difference(&listen);
     listen.iter().map(|address| listened(address)).chain(elsewhere.map(|address| connected(address))).collect()
 }
 
-/// An address that a builder listens on.
+/// Checks an address that a builder listens on.
 fn listened(text: &str) -> Finding {
     let title = format!("listening on {text}");
     let address: Address = match text.parse() {
@@ -40,7 +40,7 @@ fn listened(text: &str) -> Finding {
     }
 }
 
-/// An address that a source connects to, on this host or another.
+/// Checks an address that a source connects to, on this host or another.
 fn connected(text: &str) -> Finding {
     let title = format!("connecting to {text}");
     let address: Address = match text.parse() {
@@ -86,7 +86,7 @@ fn unresolved(title: String, error: &Error) -> Finding {
         .missing("nobody would find the builder: correct the name, or give the address in numbers")
 }
 
-/// Binds as a builder does, and does not listen: nobody can connect, and nothing is left.
+/// Binds as a builder does, without listening: no one can connect, and nothing is left.
 fn bind(address: SocketAddr) -> std::io::Result<()> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.cloexec(), None)?;
     socket.set_reuse_address(true)?;
@@ -104,7 +104,7 @@ fn socket_path(title: String, path: &Path, sockets: &str) -> Finding {
             .missing("a builder could not listen there: end that, or choose another path")
             .mended_by(format!("ss -lxp src {}", path.display()));
     }
-    // A socket that nobody listens on is replaced.
+    // A socket that no one listens on is replaced.
     if std::fs::symlink_metadata(path).is_ok_and(|file| !file.file_type().is_socket()) {
         return Finding::new(title, "a file of that name is there, which is no socket")
             .missing("a builder could not listen there: choose another path");
@@ -117,8 +117,8 @@ fn socket_path(title: String, path: &Path, sockets: &str) -> Finding {
     }
 }
 
-/// `/proc/net/unix`: Num RefCount Protocol Flags Type St Inode Path; `__SO_ACCEPTCON` in the flags says that somebody
-/// listens (proc_net(5)).
+/// Returns true if a process listens on the path. Columns of `/proc/net/unix`: Num RefCount Protocol Flags Type St
+/// Inode Path; the flag `__SO_ACCEPTCON` marks listening sockets (proc_net(5)).
 fn is_listened_on(sockets: &str, path: &Path) -> bool {
     const ACCEPTS: u32 = 1 << 16;
     sockets.lines().any(|line| {
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn addresses_of_others_are_told_from_our_own() {
-        // TEST-NET-1 (RFC 5737): nobody has it.
+        // An address of TEST-NET-1 (RFC 5737), which no machine has.
         let foreign = listened("tcp:192.0.2.1:4000");
         assert_eq!(foreign.level, Level::Missing);
         assert!(foreign.cost.unwrap().contains("no address of this machine"));

@@ -1,13 +1,13 @@
-//! How much TCP lets be on its way.
+//! Limits of the data that TCP keeps on its way.
 
 use super::{Interface, link};
 use crate::{Finding, Needs, read};
 
 const RECEIVE: &str = "/proc/sys/net/ipv4/tcp_rmem";
 const SEND: &str = "/proc/sys/net/ipv4/tcp_wmem";
-/// A builder's window where no topology says otherwise, in bytes.
+/// Default window of a builder, if no topology states another, in bytes.
 const DEFAULT_WINDOW: u64 = 4 << 20;
-/// A round trip through a laboratory's switches with full queues, in seconds: more than most are.
+/// Assumed round trip through a laboratory's switches with full queues, in seconds: longer than most are.
 const ROUND_TRIP: f64 = 1e-3;
 
 pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Finding {
@@ -21,9 +21,9 @@ pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Finding {
     judge(limits(RECEIVE), limits(SEND), window, fastest, &other)
 }
 
-/// Where no `link` is known, Thalweg leaves the sizes of its sockets to the kernel, which lets them grow to the third
-/// of each triple. `window` is what a builder asks one source for at a time, in bytes, `fastest` an interface's speed
-/// in bits per second.
+/// Without a known `link`, Thalweg leaves the sizes of its sockets to the kernel, which lets them grow to the third
+/// value of each triple. `window` is what a builder requests from one source at a time, in bytes, `fastest` an
+/// interface's speed in bits per second.
 fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest: Option<f64>, other: &str) -> Finding {
     const NAME: &str = "socket buffers";
     let (Some(receive), Some(send)) = (receive, send) else {
@@ -46,7 +46,7 @@ fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest
         thalweg_text::volume(window)
     );
     let finding = Finding::new(NAME, evidence);
-    // More than the window is never on its way, whatever the line could hold.
+    // No more than the window is ever on its way, whatever the line could hold.
     let wanted = product.map_or(window, |product| product.min(window));
     let mend = |name: &str, limits: [u64; 3]| {
         format!(
@@ -56,7 +56,7 @@ fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest
             wanted.checked_next_power_of_two().unwrap_or(wanted)
         )
     };
-    // Half of it on its way keeps a line busy while the other half is taken out.
+    // Half of it on its way keeps a line busy while the other half is read.
     let enough = wanted / 2;
     match (receive[2] < enough, send[2] < enough) {
         (false, false) => finding,

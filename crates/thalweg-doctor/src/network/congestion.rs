@@ -1,14 +1,14 @@
-//! The TCP congestion controls that are asked for.
+//! TCP congestion controls that are requested.
 
 use crate::{Finding, Needs, read};
 use socket2::{Domain, Socket, Type};
 use std::collections::BTreeSet;
 
 const DIRECTORY: &str = "/proc/sys/net/ipv4";
-/// What a source asks for that names none.
+/// Congestion control that a source requests if it names none.
 const DEFAULT: &str = "cubic";
 
-/// One finding for each that is asked for.
+/// Returns one finding for each congestion control that is requested.
 pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
     let tcp = needs.nodes.iter().filter(|node| node.connect.iter().any(|address| address.kind().congestion));
     let mut named: BTreeSet<&str> = tcp.filter_map(|node| node.congestion.as_deref()).collect();
@@ -22,7 +22,7 @@ pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
     wanted.map(|(name, required)| judge(name, required, attempt(name), &available, &allowed, &told)).collect()
 }
 
-/// Tries it on a socket that is never connected.
+/// Tries a congestion control on a socket that is never connected.
 fn attempt(name: &str) -> std::io::Result<()> {
     Socket::new(Domain::IPV4, Type::STREAM.cloexec(), None)?.set_tcp_congestion(name.as_bytes())
 }
@@ -43,7 +43,7 @@ fn judge(
         false => finding.degraded("links use the system's default instead, which may pace, as bbr does"),
     };
     match available.split(' ').any(|there| there == name) {
-        // Without CAP_NET_ADMIN only those that are allowed can be had.
+        // Without CAP_NET_ADMIN only allowed congestion controls can be selected.
         true => finding.mended_by(format!("sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{allowed} {name}\"")),
         false => finding.mended_by(format!("modprobe tcp_{name}")),
     }

@@ -1,4 +1,4 @@
-//! The interfaces there are.
+//! Network interfaces of this machine.
 
 use crate::read;
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) index: u32,
     pub(crate) up: bool,
-    /// Bits per second, where the driver says.
+    /// Speed in bits per second, if the driver reports it.
     pub(crate) speed: Option<f64>,
-    /// Bytes.
+    /// Largest packet in bytes.
     pub(crate) mtu: u64,
 }
 
 impl Interface {
-    /// All of them. Virtual ones that are down serve nobody and are left out.
+    /// Returns all interfaces except virtual ones that are down, which are of no use.
     pub(crate) fn all() -> Vec<Self> {
         let all = read::names(DIRECTORY).into_iter().filter_map(Self::read);
         all.filter(|interface| interface.up || interface.physical()).collect()
@@ -32,7 +32,7 @@ impl Interface {
         let state = file("operstate").unwrap_or_default();
         Some(Self {
             index,
-            // IFF_UP; whether something is at the other end is the state's to say, which loopback does not know.
+            // IFF_UP; whether something is at the other end is in the operational state, which loopback does not know.
             up: flags & 1 != 0 && state != "down",
             speed: file("speed").and_then(|text| megabits(&text)),
             mtu: file("mtu").and_then(|text| text.parse().ok()).unwrap_or(0),
@@ -40,12 +40,13 @@ impl Interface {
         })
     }
 
-    /// Whether there is a device behind it.
+    /// Returns true if the interface belongs to a device.
     pub(crate) fn physical(&self) -> bool {
         self.directory().join("device").exists()
     }
 
-    /// A file of the device on the bus: of the device itself, or, for virtio, of the PCI device it is in.
+    /// Returns the path of a file of the device on the bus: of the device itself, or, for virtio, of the PCI device
+    /// that contains it.
     pub(crate) fn device_file(&self, name: &str) -> Option<PathBuf> {
         let device = self.directory().join("device").canonicalize().ok()?;
         let own = device.join(name);
@@ -53,12 +54,12 @@ impl Interface {
             return Some(own);
         }
         let outer = device.parent()?.join(name);
-        // Not the host bridge's: that one serves everything.
+        // The host bridge's file does not count: it serves all devices.
         (device.starts_with("/sys/devices") && device.parent()?.join("vendor").exists() && outer.exists())
             .then_some(outer)
     }
 
-    /// The driver's name.
+    /// Returns the driver's name.
     pub(crate) fn driver(&self) -> Option<String> {
         let target = std::fs::read_link(self.directory().join("device/driver")).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
@@ -69,7 +70,7 @@ impl Interface {
     }
 }
 
-/// `speed` is in Mbit/s; -1 where the driver does not know.
+/// Parses `speed`, which is in Mbit/s, or -1 if the driver does not know; returns bits per second.
 fn megabits(text: &str) -> Option<f64> {
     text.parse::<u32>()
         .ok()

@@ -1,4 +1,4 @@
-//! Stated rates against the speed of the lines they go over.
+//! Stated rates, compared with the speed of the lines that carry them.
 
 use super::{Interface, link};
 use crate::{Finding, Needs, read};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use thalweg_link::Address;
 
-/// One finding for each interface that something with a rate goes over.
+/// Returns one finding for each interface that carries traffic of a stated rate.
 pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
     let routes = read::text("/proc/net/route").unwrap_or_default();
     let (mut leaving, mut coming) = (BTreeMap::<&str, f64>::new(), BTreeMap::<&str, f64>::new());
@@ -44,21 +44,23 @@ fn judge(name: &str, speed: Option<f64>, bytes_per_second: f64) -> Finding {
     }
 }
 
-/// The interface that leads to an address, or that has it. None for this machine itself, and where it is not known.
+/// Returns the interface that leads to an address, or that has it; `None` for this machine itself, or if it is not
+/// known.
 fn line(address: &Address, routes: &str) -> Option<String> {
     let target = address.host_port()?.to_socket_addrs().ok()?.next()?;
     let IpAddr::V4(target_ip) = target.ip() else { return None };
     if target_ip.is_loopback() || target_ip.is_unspecified() {
         return None;
     }
-    // Connecting a datagram socket sends nothing: it only looks the route up.
+    // Connecting a datagram socket sends nothing: it only looks up the route.
     let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).ok()?;
     socket.connect(target).ok()?;
     route(routes, target_ip).map(str::to_owned)
 }
 
-/// `/proc/net/route`: Iface Destination Gateway Flags RefCnt Use Metric Mask …, addresses in hexadecimal, in the
-/// machine's byte order. The longest mask that fits counts.
+/// Returns the interface of the route to an address. Columns of `/proc/net/route`: Iface Destination Gateway Flags
+/// RefCnt Use Metric Mask …, addresses in hexadecimal, in the machine's byte order. The longest mask that matches
+/// counts.
 fn route(routes: &str, target: Ipv4Addr) -> Option<&str> {
     let target = u32::from_ne_bytes(target.octets());
     let fits = routes.lines().filter_map(|line| {

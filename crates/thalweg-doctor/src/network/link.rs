@@ -1,9 +1,9 @@
-//! State, speed and packet size.
+//! State, speed and packet size of an interface.
 
 use super::Interface;
 use crate::Finding;
 
-/// From this speed on, packets of 1500 bytes cost a core.
+/// Speed in bits per second from which on packets of 1500 bytes cost a core.
 const FAST: f64 = 1e10;
 const JUMBO: u64 = 9000;
 
@@ -23,7 +23,7 @@ pub(super) fn probe(interface: &Interface) -> Finding {
     }
 }
 
-/// Bits per second as a person reads them.
+/// Returns a speed in bits per second as text.
 pub(super) fn told(speed: f64) -> String {
     if speed >= 1e9 { format!("{} Gbit/s", speed / 1e9) } else { format!("{} Mbit/s", speed / 1e6) }
 }

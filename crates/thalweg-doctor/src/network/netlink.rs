@@ -1,6 +1,7 @@
-//! Asking the kernel what `ethtool` asks, without the program: generic netlink (Documentation/userspace-api/netlink).
+//! Queries to the kernel as `ethtool` makes them, without the program: generic netlink
+//! (Documentation/userspace-api/netlink).
 //!
-//! Only questions are asked (`NLM_F_REQUEST`), and each answer is one message per interface.
+//! Only requests are sent (`NLM_F_REQUEST`), and each answer is one message per interface.
 
 use netlink_packet_core::{
     DecodeError, DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NLM_F_REQUEST, NetlinkDeserializable,
@@ -12,15 +13,15 @@ use rustix::net::{
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// The family of families, and what it is asked.
+/// The controller, which resolves the names of families, and its requests.
 const GENL_ID_CTRL: u16 = 0x10;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-/// No answer is longer: features with their names take some KiB.
+/// Longest answer in bytes: features with their names take some KiB.
 const LONGEST: usize = 64 << 10;
 
-/// A part of the kernel that answers questions.
+/// A generic netlink family: a part of the kernel that answers requests.
 #[derive(Debug)]
 pub(crate) struct Family {
     socket: OwnedFd,
@@ -29,7 +30,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Finds it by its name. The error says why there is none.
+    /// Opens a family by its name. The error tells why it is not available.
     pub(crate) fn open(name: &str) -> Result<Self, String> {
         let wrong = |error: rustix::io::Errno| format!("netlink: {error}");
         let flags = SocketFlags::CLOEXEC;
@@ -45,7 +46,7 @@ impl Family {
         Ok(family)
     }
 
-    /// One question about one thing. The answer is its attributes.
+    /// Sends one request. Returns the attributes of the answer.
     pub(crate) fn ask(&mut self, command: u8, attributes: &[u8]) -> Result<Vec<u8>, String> {
         self.sequence += 1;
         let mut header = NetlinkHeader::default();
@@ -64,7 +65,7 @@ impl Family {
                 recv(&self.socket, &mut answer[..], RecvFlags::empty()).map_err(|error| format!("netlink: {error}"))?;
             let message = NetlinkMessage::<Generic>::deserialize(&answer[..read]);
             match message.map_err(|error| format!("netlink: {error}"))?.into_parts() {
-                // Of a question that was given up.
+                // The answer to a request that was given up.
                 (header, _) if header.sequence_number != self.sequence => {}
                 (_, NetlinkPayload::InnerMessage(answer)) => return Ok(answer.attributes),
                 (_, NetlinkPayload::Error(error)) => return Err(error.to_io().to_string()),
@@ -74,12 +75,12 @@ impl Family {
     }
 }
 
-/// The header that ethtool's questions begin with, naming an interface (`ETHTOOL_A_HEADER_DEV_INDEX`).
+/// Returns the header of ethtool's requests, which names an interface (`ETHTOOL_A_HEADER_DEV_INDEX`).
 pub(crate) fn ethtool_header(index: u32) -> Vec<u8> {
     attribute(1 | NLA_F_NESTED, &attribute(1, &index.to_ne_bytes()))
 }
 
-/// One attribute.
+/// Returns one attribute, encoded.
 pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let attribute = DefaultNla::new(kind, value.to_vec());
     let mut bytes = vec![0; attribute.buffer_len()];
@@ -87,17 +88,17 @@ pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The value of the first attribute of that type.
+/// Returns the value of the first attribute of that type.
 pub(crate) fn find(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     all(attributes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
-/// The value of an attribute that is a 32-bit number.
+/// Returns the value of an attribute that is a 32-bit number.
 pub(crate) fn find_u32(attributes: &[u8], kind: u16) -> Option<u32> {
     Some(u32::from_ne_bytes(find(attributes, kind)?.try_into().ok()?))
 }
 
-/// All attributes, as far as they can be read.
+/// Iterates over all attributes, as far as they can be parsed: type and value.
 pub(crate) fn all(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(attributes).map_while(Result::ok).map(|attribute| {
         let value = NLA_HEADER_SIZE..usize::from(attribute.length());
@@ -105,7 +106,7 @@ pub(crate) fn all(attributes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// What a family is asked, and what it answers: `struct genlmsghdr`, and attributes.
+/// Message to or from a family: `struct genlmsghdr`, and attributes.
 #[derive(Debug)]
 struct Generic {
     family: u16,

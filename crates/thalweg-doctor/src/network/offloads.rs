@@ -1,4 +1,4 @@
-//! What the interface does for the processor: cutting and joining packets, checksums.
+//! Work that the interface does for the processor: segmenting and merging packets, checksums.
 
 use super::Interface;
 use super::netlink::{Family, all, ethtool_header, find};
@@ -6,11 +6,11 @@ use crate::Finding;
 use std::collections::BTreeSet;
 
 const FEATURES_GET: u8 = 11;
-/// Attributes of the answer: what can be changed, and what is on.
+/// Attributes of the answer: features that can be changed, and active features.
 const HW: u16 = 2;
 const ACTIVE: u16 = 4;
 
-/// What `ethtool -K` calls it, the kernel's names for it (one is enough), and what it costs to be without.
+/// Offloads: the name in `ethtool -K`, the kernel's names (one is enough), and the cost of doing without.
 const WANTED: [(&str, &[&str], &str); 6] = [
     ("tx", &["tx-checksum-ip-generic", "tx-checksum-ipv4"], "the processor reads every byte once more to add it up"),
     ("rx", &["rx-checksum"], "the processor reads every byte once more to add it up"),
@@ -34,7 +34,8 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
     }
 }
 
-/// Those of a virtual interface are its lower interface's affair, or, as with veth, a matter of taste.
+/// Judges the offloads. Those of a virtual interface depend on its lower interface, or, as with veth, are a matter of
+/// taste.
 fn judge(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTreeSet<&str>) -> Finding {
     let has = |names: &[&str]| names.iter().any(|name| active.contains(name));
     let word = |on: bool| if on { "on" } else { "off" };
@@ -54,7 +55,7 @@ fn judge(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTree
     }
 }
 
-/// The names in a bitset. It has names where, as here, not the compact form was asked for
+/// Returns the names in a bitset. It has names because the compact form was not requested
 /// (Documentation/networking/ethtool-netlink.rst, "Bit sets").
 fn set(answer: &[u8], which: u16) -> BTreeSet<&str> {
     const NOMASK: u16 = 1;

@@ -1,4 +1,4 @@
-//! Pause frames: whether a full switch port holds senders back instead of dropping.
+//! Pause frames: whether a full switch port stops senders instead of dropping packets.
 
 use super::Interface;
 use super::netlink::{Family, ethtool_header, find};
@@ -24,6 +24,6 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
         }
         Err(error) => format!("unknown: {error}"),
     };
-    // Neither is wrong: a builder's window keeps ports from overflowing, and a pause holds up everybody behind a port.
+    // Neither is wrong: a builder's window keeps ports from overflowing, and a pause delays all traffic through a port.
     Finding::new(format!("{} pause frames", interface.name), told)
 }

@@ -1,4 +1,4 @@
-//! What stands between a socket and an interface.
+//! Queueing between a socket and an interface.
 
 use crate::{Finding, read};
 

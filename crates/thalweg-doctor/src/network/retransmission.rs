@@ -1,4 +1,4 @@
-//! How long TCP waits before it sends the last packet of a burst again.
+//! Time that TCP waits before it sends the last packet of a burst again.
 
 use crate::{Finding, read};
 
@@ -6,7 +6,7 @@ const SETTING: &str = "/proc/sys/net/ipv4/tcp_rto_min_us";
 
 pub(super) fn probe() -> Finding {
     match read::number(SETTING) {
-        // In a laboratory a round trip takes less than a millisecond; a loss at the end of a burst then stands still
+        // In a laboratory a round trip takes less than a millisecond; after a loss at the end of a burst TCP then idles
         // for a thousand of them. No fault: the window is there so that such losses do not happen.
         Some(micros) if micros > 20_000 => {
             Finding::new("retransmission", format!("at the earliest after {} ms ({SETTING})", micros / 1000))

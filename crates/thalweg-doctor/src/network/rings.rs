@@ -1,4 +1,4 @@
-//! How many packets an interface keeps until the processor comes for them.
+//! Number of packets that an interface keeps until the processor fetches them.
 
 use super::Interface;
 use super::netlink::{Family, ethtool_header, find_u32};
@@ -24,7 +24,7 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
     }
 }
 
-/// Each pair is the size and the largest possible, in packets.
+/// Judges the ring sizes. Each pair is the size and the largest possible, in packets.
 fn judge(name: &str, rx: Option<(u32, u32)>, tx: Option<(u32, u32)>) -> Finding {
     let told = |pair: Option<(u32, u32)>| match pair {
         Some((now, most)) => format!("{now} of at most {most}"),

@@ -1,4 +1,4 @@
-//! AF_XDP: whether this process may, and what the driver can.
+//! AF_XDP: whether this process may use it, and what the driver supports.
 
 use super::Interface;
 use super::netlink::{Family, attribute, find};
@@ -8,12 +8,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 const DEV_GET: u8 = 1;
 const IFINDEX: u16 = 1;
 const FEATURES: u16 = 3;
-/// `enum netdev_xdp_act` (linux/netdev.h).
+/// Flags of `enum netdev_xdp_act` (linux/netdev.h).
 const BASIC: u64 = 1;
 const REDIRECT: u64 = 2;
 const ZERO_COPY: u64 = 8;
 
-/// Whether a socket can be had.
+/// Checks whether a socket can be made.
 pub(super) fn socket() -> Finding {
     let told = match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Ok(_) => "a socket can be made".to_owned(),
@@ -22,7 +22,7 @@ pub(super) fn socket() -> Finding {
     Finding::new("AF_XDP sockets", told)
 }
 
-/// What the driver of an interface can.
+/// Reports what the driver of an interface supports.
 pub(super) fn driver(netdev: &mut Result<Family, String>, interface: &Interface) -> Finding {
     let answer = match netdev {
         Ok(family) => family.ask(DEV_GET, &attribute(IFINDEX, &interface.index.to_ne_bytes())),

@@ -1,4 +1,4 @@
-//! DPDK, and what it asks of a machine, each thing by itself.
+//! DPDK, and its requirements on a machine, one by one.
 
 use crate::kernel::Config;
 use crate::network::Interface;
@@ -49,7 +49,7 @@ fn loadable(version: &Version) -> Finding {
     Finding::new("DPDK", format!("{version} can be loaded"))
 }
 
-/// Whether nodes that drive adapters by themselves have what they do it with.
+/// Checks whether DPDK is available to nodes that drive adapters by themselves; `None` if there are none.
 pub(crate) fn needed(needs: &Needs) -> Option<Finding> {
     let needed = needs.nodes.iter().any(|node| node.adapter);
     needed.then(|| match thalweg_dpdk::available() {
@@ -58,7 +58,7 @@ pub(crate) fn needed(needs: &Needs) -> Option<Finding> {
     })
 }
 
-/// The list that DPDK's own documents begin with.
+/// Checks the requirements in the list at the beginning of DPDK's own documents.
 pub(super) fn requirements() -> Vec<Finding> {
     let interfaces: Vec<_> = Interface::all().into_iter().filter(Interface::physical).collect();
     let config = Config::read();
@@ -128,7 +128,7 @@ fn virtualization(info: &str) -> Option<&'static str> {
     ["vmx", "svm"].into_iter().find(|flag| flags.split_whitespace().any(|word| word == *flag))
 }
 
-/// Whether the slot of the fastest device carries what its line does.
+/// Checks whether the slot of the fastest device carries its line's speed.
 fn pcie(interfaces: &[Interface], line: impl Fn(&str, Option<bool>, String) -> Finding) -> Finding {
     const NAME: &str = "PCIe revision";
     let told = interfaces.iter().find_map(|interface| {
@@ -150,8 +150,8 @@ fn pcie(interfaces: &[Interface], line: impl Fn(&str, Option<bool>, String) -> F
     }
 }
 
-/// Bits per second of a slot, from `8.0 GT/s PCIe` and the number of lanes. Up to 5 GT/s eight bits are sent as ten,
-/// from 8 GT/s on 128 as 130.
+/// Returns the bits per second of a slot, from `8.0 GT/s PCIe` and the number of lanes. Up to 5 GT/s eight bits are
+/// sent as ten, from 8 GT/s on 128 as 130.
 fn slot(speed: &str, width: &str) -> Option<f64> {
     let transfers: f64 = speed.split(' ').next()?.parse().ok().filter(|t: &f64| t.is_finite() && *t > 0.0)?;
     let lanes: u32 = width.parse().ok()?;
@@ -159,7 +159,7 @@ fn slot(speed: &str, width: &str) -> Option<f64> {
     Some(transfers * 1e9 * share * f64::from(lanes))
 }
 
-/// The version of the C library that this process runs with, as that library's own file says it.
+/// Returns the version of the C library that this process runs with, as stated in the library's file.
 fn glibc() -> Option<(u32, u32)> {
     let maps = read::text("/proc/self/maps")?;
     let path =

@@ -1,4 +1,4 @@
-//! What keeps a device to the memory it was given.
+//! IOMMU, which restricts a device to the memory that it was given.
 
 use crate::{Finding, read};
 

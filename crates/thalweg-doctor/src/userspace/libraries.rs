@@ -1,9 +1,10 @@
-//! Where libraries lie.
+//! Search for shared libraries.
 
 use crate::read;
 use std::path::PathBuf;
 
-/// The first library whose file name begins so, in the directories that the loader and pkg-config search by default.
+/// Returns the first library whose file name begins with `prefix`, in the directories that the loader and pkg-config
+/// search by default.
 pub(super) fn find(prefix: &str) -> Option<PathBuf> {
     let mut directories: Vec<PathBuf> =
         ["/usr/local/lib", "/usr/local/lib64", "/usr/lib64", "/usr/lib", "/lib"].map(PathBuf::from).into();

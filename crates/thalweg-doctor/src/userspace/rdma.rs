@@ -21,7 +21,7 @@ pub(super) fn probe() -> Finding {
     Finding::new("RDMA devices", told)
 }
 
-/// `siw` speaks iWARP over TCP, `rdma_rxe` RoCE over UDP.
+/// Reports software RDMA: `siw` speaks iWARP over TCP, `rdma_rxe` RoCE over UDP.
 pub(super) fn software() -> Finding {
     let modules = read::text(format!("/lib/modules/{}/modules.dep", kernel::release()));
     let config = Config::read();

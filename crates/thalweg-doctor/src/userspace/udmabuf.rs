@@ -1,4 +1,4 @@
-//! Slots that drivers of the kernel's write into.
+//! Slots that kernel drivers write into.
 
 use crate::Finding;
 use crate::kernel::Config;

@@ -26,7 +26,7 @@ pub(super) fn probe() -> Finding {
     )
 }
 
-/// Devices that a program may drive, each with its IOMMU group.
+/// Returns the devices that a program may drive, each with its IOMMU group.
 fn bound() -> Vec<String> {
     let names = read::names("/sys/bus/pci/drivers/vfio-pci").into_iter();
     let devices = names.filter_map(|name| {

@@ -1,4 +1,4 @@
-//! This machine, asked for what it has and for what nobody has.
+//! Examination of this machine, for requirements that it fulfils and for some that no machine fulfils.
 
 use proptest::prelude::*;
 use std::path::PathBuf;

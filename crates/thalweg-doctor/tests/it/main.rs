@@ -1,3 +1,3 @@
-//! The probes, on this machine.
+//! Tests of the probes, on this machine.
 
 mod examine;

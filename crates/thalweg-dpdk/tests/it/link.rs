@@ -1,8 +1,8 @@
-//! The stories of [`thalweg_link_conformance`] over DPDK: between two ports of this process, over shared memory
+//! The tests of [`thalweg_link_conformance`] over DPDK: between two ports of this process, over shared memory
 //! (net_memif).
 //!
-//! A port over memif that goes may take its peer along (see the crate's first page), so ports outlive their tests and are
-//! used again.
+//! A port over memif that is closed may crash its peer (see the crate's documentation), so ports outlive their tests
+//! and are used again.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -21,7 +21,7 @@ use thalweg_link::{
 use thalweg_link_conformance::{Foul, Medium, link_conformance};
 use thalweg_skip::skipped;
 
-/// Ports in pairs, by the pair's number: those that nobody has.
+/// Ports in pairs, by the pair's number: those that are not in use.
 static IDLE: Mutex<BTreeMap<u8, [Option<DpdkPort>; 2]>> = Mutex::new(BTreeMap::new());
 static SOCKETS: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir().unwrap());
 const PORT: u16 = 7400;
@@ -30,7 +30,7 @@ fn idle() -> MutexGuard<'static, BTreeMap<u8, [Option<DpdkPort>; 2]>> {
     IDLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The ends of a pair: a builder's, and a source's.
+/// Ends of a pair: the builder's, and the source's.
 const BUILDER: usize = 0;
 const SOURCE: usize = 1;
 
@@ -49,7 +49,7 @@ fn pair() -> [DpdkPort; 2] {
     ports
 }
 
-/// A port that goes back when it is dropped.
+/// A port that is returned when it is dropped.
 #[derive(Debug)]
 struct Lent {
     port: Option<DpdkPort>,
@@ -61,7 +61,7 @@ impl Lent {
     fn new(pair: u8, end: usize) -> Self {
         let port = idle().get_mut(&pair).and_then(|ends| ends[end].take());
         let mut lent = Self { port, pair, end };
-        // What was said to who had it before.
+        // Frames that were sent to the port's last user.
         while lent.port_mut().receive(&mut |_| ()).unwrap() {}
         lent
     }
@@ -131,7 +131,7 @@ impl RawIo for Lent {
     }
 }
 
-/// DPDK's kind of link, through such ports; or through such that lose, double and delay a tenth of what they are given.
+/// DPDK's kind of link through such ports, or through a [`Foul`] port over each.
 #[derive(Debug)]
 struct Pairs {
     foul: bool,

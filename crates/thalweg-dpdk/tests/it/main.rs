@@ -1,4 +1,4 @@
-//! Ports of virtual devices, and the link over them.
+//! Tests of ports of virtual devices, and of the link over them.
 
 mod link;
 mod ports;

@@ -12,19 +12,19 @@ use thalweg_dpdk::{DpdkPort, Options, available};
 use thalweg_frames::RawIo;
 use thalweg_skip::skipped;
 
-/// Which test a process is there for.
+/// Variable with the name of the test that a process runs.
 const ROLE: &str = "THALWEG_DPDK_ROLE";
-/// Where the other process of a test listens.
+/// Variable with the path on which the other process of a test listens.
 const SOCKET: &str = "THALWEG_DPDK_SOCKET";
-/// How long a test waits for what has to come. The machine may be busy.
+/// Time that a test waits for expected frames. The machine may be busy.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Lengths of frames, around what buffers are long.
+/// Lengths of frames, around the lengths of buffers.
 const LENGTHS: [usize; 12] = [64, 65, 128, 1500, 1514, 2047, 2048, 2049, 4096, 8999, 9000, 9014];
-/// Ethernet header, ethertype 0x88b5 (IEEE 802, local experimental), and a number.
+/// Length of an Ethernet header, with ethertype 0x88b5 (IEEE 802, local experimental), and of a number.
 const HEAD: usize = 14 + 4;
 
 fn options() -> Options {
-    // Huge pages are left to those tests that are about them.
+    // Huge pages are left to the tests that are about them.
     Options { mtu: Some(9000), link: Duration::ZERO, huge_pages: false, ..Options::default() }
 }
 
@@ -32,7 +32,7 @@ fn open(device: &str) -> DpdkPort {
     DpdkPort::open(device, &options()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Runs a test in a process of its own, behind the words of `before`.
+/// Runs a test in a process of its own, with the command `before` as a prefix.
 fn alone(test: &str, before: &[&str], body: impl FnOnce()) {
     if let Err(reason) = available() {
         skipped(reason);
@@ -53,7 +53,7 @@ fn process(test: &str, before: &[&str]) -> Command {
     command
 }
 
-/// A process has done what it should, and DPDK has not said a word.
+/// Checks that a process has succeeded, and that DPDK has printed nothing.
 fn finished(test: &str, output: &Output) {
     let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{test}: {}\n{said}\n{complained}", output.status);
@@ -62,8 +62,8 @@ fn finished(test: &str, output: &Output) {
     assert!(!said.contains("EAL"), "{said}");
 }
 
-/// A network namespace of its own, which is gone with the last process in it. Not with a user namespace around it:
-/// there nobody may lock as much memory as rings of AF_PACKET's have.
+/// Runs in a network namespace of its own, which is gone with the last process in it. Without a user namespace: in one,
+/// no process may lock as much memory as rings of AF_PACKET have.
 const NAMESPACE: [&str; 2] = ["unshare", "--net"];
 
 fn alone_in_a_namespace(test: &str, body: impl FnOnce()) {
@@ -80,7 +80,7 @@ fn ip(words: &str) {
     assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An arena with bytes that every process makes the same, and how it is looked at.
+/// An arena with bytes that are the same in every process, and the view of it.
 struct Bytes {
     span: Span,
     imported: Arc<Arena>,
@@ -106,12 +106,13 @@ impl Bytes {
         self.span.arena()
     }
 
-    /// Bytes of the first pieces that fit behind their heads: a driver that copies frames gets these in one part.
+    /// Returns the total length of the first pieces that fit after their heads: a driver that copies frames gets these
+    /// in one part.
     fn short(&self, count: usize) -> u64 {
         (0..count).map(|number| self.length(number)).filter(|length| *length <= 256).map(|it| (it - HEAD) as u64).sum()
     }
 
-    /// Where the piece of a frame begins: anywhere.
+    /// Returns the offset of the piece of a frame: anywhere in the arena.
     fn place(number: usize) -> usize {
         number * 4099 % ((1 << 20) - 9014)
     }
@@ -120,7 +121,7 @@ impl Bytes {
         self.imported.piece(Self::place(number) as u64, self.length(number) - HEAD).unwrap()
     }
 
-    /// Sends frames, as fast as they are taken, and calls `between` whenever some have gone.
+    /// Sends frames as fast as they are taken, and calls `between` after each part of them.
     fn send(&self, port: &mut DpdkPort, numbers: std::ops::Range<usize>, mut between: impl FnMut(&mut DpdkPort)) {
         let begun = Instant::now();
         for number in numbers {
@@ -137,7 +138,7 @@ impl Bytes {
         between(port);
     }
 
-    /// Checks a frame, if it is one of ours, and says which.
+    /// Checks a frame, if it belongs to this test, and returns its number.
     fn check(&self, bytes: &[u8]) -> Option<usize> {
         if bytes.len() < HEAD || bytes[12..14] != [0x88, 0xb5] {
             return None;
@@ -150,12 +151,12 @@ impl Bytes {
         Some(number)
     }
 
-    /// Receives what is there, and appends the numbers.
+    /// Receives waiting frames, and appends their numbers.
     fn receive(&self, port: &mut DpdkPort, numbers: &mut Vec<usize>) {
         while port.receive(&mut |bytes| numbers.extend(self.check(bytes))).unwrap() {}
     }
 
-    /// Receives until there are so many.
+    /// Receives until there are `count` frames.
     fn receive_all(&self, port: &mut DpdkPort, numbers: &mut Vec<usize>, count: usize) {
         let begun = Instant::now();
         while numbers.len() < count {
@@ -172,7 +173,7 @@ fn head(number: usize) -> [u8; HEAD] {
     head
 }
 
-/// xorshift64 (Marsaglia, Xorshift RNGs, 2003).
+/// Random numbers by xorshift64 (Marsaglia, Xorshift RNGs, 2003).
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -184,11 +185,11 @@ fn all(count: usize) -> Vec<usize> {
     (0..count).collect()
 }
 
-/// Sends from one port to the other, receiving in between, until all have come.
+/// Sends from one port to the other, receiving in between, until all frames have come.
 fn across(bytes: &Bytes, from: &mut DpdkPort, to: &mut DpdkPort, count: usize) {
     from.register(bytes.arena()).unwrap();
     let (mut numbers, before) = (Vec::new(), from.counters());
-    // No more than any queue on the way has room for.
+    // No more than the shortest queue on the way has room for.
     for start in (0..count).step_by(256) {
         let end = (start + 256).min(count);
         bytes.send(from, start..end, |_| bytes.receive(to, &mut numbers));
@@ -259,7 +260,7 @@ fn a_full_port_takes_no_more_until_it_is_flushed() {
         }
         let sent = port.counters().sent;
         assert!(sent < taken as u64, "{taken} taken, {sent} sent: the ring is full");
-        // What did not go goes when there is room, in order.
+        // Frames that were not sent go when there is room, in order.
         let mut numbers = Vec::new();
         bytes.receive(&mut port, &mut numbers);
         assert!(port.flush().unwrap());
@@ -308,7 +309,7 @@ fn two_processes_speak_over_shared_memory() {
     });
 }
 
-/// The peer of the test before: sends back what it gets.
+/// The peer of the test before: returns each frame that it receives.
 #[test]
 fn the_other_process() {
     let Some(socket) = std::env::var_os(SOCKET) else { return };
@@ -330,12 +331,12 @@ fn the_other_process() {
     }
     assert_eq!(numbers, all(5000));
     assert_eq!(port.counters().copied, bytes.short(5000));
-    // What was sent last is in memory of this process until the other one has it.
+    // The last frames are in memory of this process until the other one has received them.
     await_farewell(&port);
 }
 
-/// Waits until the peer has gone, and touches nothing: its driver takes the queues away in another thread, and does not
-/// look whether somebody is at them.
+/// Waits until the peer has gone, and touches nothing: the port's driver removes the queues in another thread, without
+/// checking whether they are in use.
 fn await_farewell(port: &DpdkPort) {
     let begun = Instant::now();
     while port.link() {
@@ -371,7 +372,7 @@ fn a_peer_that_is_killed_takes_nothing_with_it() {
             await_farewell(&port);
             while port.send(&head(0), Some(bytes.piece(0))) {}
             assert!(!port.flush().unwrap(), "nobody is there to take it");
-            // The next peer gets what waits, and then numbers that it does not expect: it is killed, too.
+            // The next peer receives frames that waited, and then numbers that it does not expect: it is killed, too.
         }
         drop(port);
         assert!(bytes.arena().registrations().is_empty());
@@ -385,7 +386,7 @@ fn a_port_is_closed_while_frames_are_under_way() {
         for _ in 0..3 {
             let mut port = open("net_ring0");
             port.register(bytes.arena()).unwrap();
-            // Some in the ring, some not yet sent, and a burst that was never done with.
+            // Some in the ring, some not yet sent, and a burst that was never finished with `done`.
             (0..40).for_each(|number| assert!(port.send(&head(number), Some(bytes.piece(number)))));
             port.flush().unwrap();
             let panicked =
@@ -406,7 +407,7 @@ fn a_port_moves_from_thread_to_thread() {
         let bytes = Arc::new(Bytes::new());
         let mut port = open("net_ring0");
         port.register(bytes.arena()).unwrap();
-        // More threads than DPDK knows at a time (128), one after the other.
+        // More threads than DPDK can register at a time (128), one after the other.
         for _ in 0..150 {
             let bytes = Arc::clone(&bytes);
             port = std::thread::spawn(move || {
@@ -470,7 +471,7 @@ fn what_is_sent_to_nowhere_is_copied_and_counted() {
         let counters = port.counters();
         assert_eq!(counters.sent, 1000);
         let pieces: usize = (0..1000).map(|number| bytes.length(number) - HEAD).sum();
-        // Its driver does not say that it takes a frame in pieces.
+        // The driver does not report that it takes a frame in pieces.
         assert!(!port.gathers());
         assert_eq!(counters.copied, pieces as u64);
         let mut lengths = BTreeSet::new();
@@ -524,7 +525,7 @@ fn frames_of_any_length_and_content_are_handed_over_as_they_are() {
     });
 }
 
-/// A capture (draft-ietf-opsawg-pcap): microseconds, Ethernet.
+/// A capture file (draft-ietf-opsawg-pcap): microseconds, Ethernet.
 fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 2 | 4 << 16, 0, 0, 262_144, 1] {
@@ -589,7 +590,7 @@ fn a_process_that_is_killed_leaves_no_file() {
     });
 }
 
-/// What the test before kills.
+/// The process that the test before kills.
 #[test]
 fn a_port_in_huge_pages() {
     let Some(sign) = std::env::var_os(SOCKET) else { return };

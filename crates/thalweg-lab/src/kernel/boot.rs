@@ -1,4 +1,4 @@
-//! One machine: a kernel booted as a process, one program run in it, its result.
+//! One machine: a kernel booted as a process, one program run in it, and its result.
 
 use super::Kernel;
 use super::build::{find_program, shelf};
@@ -26,67 +26,67 @@ use thiserror::Error;
 /// A machine to boot.
 #[derive(Debug, Clone, Copy)]
 pub struct Machine<'a> {
-    /// Its kernel.
+    /// Kernel to boot.
     pub kernel: &'a Kernel,
-    /// Its memory. The host gives what is used of it, from a file in memory: see [`BootError::Memory`].
+    /// Size of the memory. The host provides the part that is used, from a file in memory: see [`BootError::Memory`].
     pub memory: ByteSize,
-    /// What runs in it, as root of the machine, with `/dev/null` as its input and the console as its output.
+    /// Program to run, as the machine's root, with `/dev/null` as its input and the console as its output.
     pub program: &'a Path,
-    /// The program's arguments.
+    /// Arguments of the program.
     pub args: &'a [OsString],
-    /// Where the program begins. A program that has more to say than fits on a console writes it here.
+    /// Working directory of the program. Output that does not fit on a console is written to it.
     pub directory: &'a Path,
-    /// How long all of it may take, by the clock of the host.
+    /// Longest time of the whole run, by the clock of the host.
     pub wall_limit: Duration,
-    /// Ends the machine when it becomes true, within a tenth of a second.
+    /// Flag that ends the machine when it becomes true, within a tenth of a second.
     pub stop: &'a AtomicBool,
 }
 
-/// A program's end.
+/// Result of a program that was run in the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The program's exit code, or 128 and the number of the signal that ended it, or 127 if it was not found.
+    /// Exit code of the program, or 128 plus the number of the signal that ended it, or 127 if it was not found.
     pub code: i32,
-    /// What kernel and program said, the last megabyte of it.
+    /// Output of kernel and program, the last megabyte of it.
     pub console: String,
-    /// How far the machine's clock came, in steps of 10 ms.
+    /// Time that passed by the machine's clock, in steps of 10 ms.
     pub virtual_time: Duration,
-    /// How long that took.
+    /// Time that passed by the host's clock.
     pub wall_time: Duration,
 }
 
-/// Why a machine has no outcome. `console` is the end of what it said.
+/// Reason why a machine has no outcome. `console` is the end of its output.
 #[derive(Debug, Error)]
 pub enum BootError {
-    /// Not a program of this machine.
+    /// The file is not a User-Mode Linux kernel.
     #[error("{} is not a User-Mode Linux kernel: `thalweg lab build` makes one", .0.display())]
     NotAKernel(PathBuf),
-    /// No place for the machine's memory: it must be as large, and allow programs to run (`exec`).
+    /// No directory can hold the machine's memory: it must have as much space, and allow programs to run (`exec`).
     #[error("no place for the {memory} of the machine's memory: {}; TMPDIR can name another", places.join(", "))]
     Memory {
-        /// What was asked for.
+        /// Size of the memory.
         memory: ByteSize,
-        /// Each place, and what is wrong with it.
+        /// The directories that were tried, each with its problem.
         places: Vec<String>,
     },
-    /// A program of the host that the machine needs.
+    /// A program of the host that the machine needs is missing.
     #[error("{0} not found: as root, `apt-get install iproute2 mount coreutils`")]
     NoTool(&'static str),
-    /// It took too long.
+    /// The run took longer than its limit.
     #[error("the machine did not end within {} and was killed; a program that never waits stops its clock\n{console}", humantime::format_duration(*limit))]
     WallLimit {
-        /// The limit.
+        /// The machine's time limit.
         limit: Duration,
         /// The end of the console.
         console: String,
     },
-    /// It was stopped on request.
+    /// The run was stopped on request.
     #[error("stopped on request")]
     Stopped,
     /// The kernel did not boot, or ended before its program did.
     #[error("the machine ended before its program did ({status})\n{console}")]
     Died {
-        /// How the kernel's process ended.
+        /// Exit status of the kernel's process.
         status: ExitStatus,
         /// The end of the console.
         console: String,
@@ -94,9 +94,9 @@ pub enum BootError {
     /// A file or directory cannot be used.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
@@ -107,20 +107,20 @@ pub enum BootError {
 
 /// Boots a machine under time travel, and returns when its program has ended.
 ///
-/// Nothing is left when it returns: no process, no file but what the program wrote.
+/// No process remains after the return, and no file except those that the program wrote.
 ///
 /// # Errors
-/// Where the machine cannot be started, takes longer than it may, or ends before its program does;
-/// [`BootError::Stopped`] where it was stopped.
+/// Fails if the machine cannot be started, takes longer than its limit, or ends before its program does; with
+/// [`BootError::Stopped`] if it was stopped.
 pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
     let began = Instant::now();
     let files = BootFiles::new(machine.program, machine.args, machine.directory, "</dev/null")?;
     let mut command = command(machine.kernel, machine.memory, &files, machine.directory)?;
     let (console, say) = io::pipe()?;
     command.arg("time-travel=inf-cpu").stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
-    // A group of its own, so that all of it can be killed at once.
+    // In a process group of its own, so that all of it can be killed at once.
     let child = command.process_group(0).spawn()?;
-    // The command holds our ends of the pipe for as long as it exists: the console would never end.
+    // The command holds the pipe's write ends for as long as it exists: the console would never end.
     drop(command);
     let mut guest = Guest::new(child, console)?;
     let _cpu = one_cpu(guest.pid);
@@ -139,20 +139,20 @@ pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
     }
 }
 
-/// A shell in a machine, on this terminal, until it is left. In real time: a person who thinks would otherwise see
-/// hours go by. Rates of 1 Gbit/s are then as fast as the host is, not as fast as they say.
+/// Runs a shell in a machine, on this terminal, until it exits. In real time: under time travel, hours would pass while
+/// a person thinks. Rates of 1 Gbit/s are then limited by the host's speed.
 ///
 /// # Errors
-/// Where the machine cannot be started, or ends before the shell does.
+/// Fails if the machine cannot be started, or ends before the shell does.
 pub fn shell(kernel: &Kernel, memory: ByteSize, directory: &Path) -> Result<(), BootError> {
     let shell = env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into());
-    // `setsid --ctty` makes the console the terminal of the shell's session: keys that interrupt work.
+    // `setsid --ctty` makes the console the terminal of the shell's session, so that keys that interrupt work.
     let args = ["--ctty".into(), "--wait".into(), shell, "-i".into()];
     let files = BootFiles::new(Path::new("setsid"), &args, directory, "</dev/tty0 >/dev/tty0 2>&1")?;
     let mut command = command(kernel, memory, &files, directory)?;
     let before = stty(&["-g"]);
     let status = command.status()?;
-    // The kernel leaves the terminal raw.
+    // The kernel leaves the terminal in raw mode.
     if let Some(settings) = before {
         stty(&[&settings]);
     }
@@ -167,7 +167,7 @@ fn stty(args: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The first program, and the file it leaves its result in.
+/// Directory with the machine's first program, and the file in which it leaves its result.
 struct BootFiles {
     directory: TempDir,
 }
@@ -175,7 +175,7 @@ struct BootFiles {
 impl BootFiles {
     fn new(program: &Path, args: &[OsString], directory: &Path, streams: &str) -> Result<Self, BootError> {
         for tool in ["mount", "ip", "sync"] {
-            // An ordinary user's search path lacks the directories of `ip`, the script's has them.
+            // An ordinary user's search path lacks the directories of `ip`; the script's has them.
             let sbin = || ["/usr/sbin", "/sbin"].iter().any(|path| Path::new(path).join(tool).is_file());
             if find_program(tool).is_none() && !sbin() {
                 return Err(BootError::NoTool(tool));
@@ -190,20 +190,20 @@ impl BootFiles {
         Ok(Self { directory: files })
     }
 
-    /// Exit code and virtual time, if the program has ended.
+    /// Returns exit code and virtual time, or `None` if the program has not ended.
     fn result(&self) -> Option<(i32, Duration)> {
         parse_result(&fs::read_to_string(self.directory.path().join("result")).ok()?)
     }
 }
 
-/// `CODE SECONDS`, as the script writes it.
+/// Parses `CODE SECONDS`, as the script writes it.
 pub(super) fn parse_result(text: &str) -> Option<(i32, Duration)> {
     let (code, seconds) = text.trim().split_once(' ')?;
     Some((code.parse().ok()?, Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
 }
 
-/// The machine's first program: makes the directories a Linux program expects, runs the program, notes its exit code,
-/// and switches the machine off.
+/// Returns the machine's first program, which makes the directories that a Linux program expects, runs the program,
+/// notes its exit code, and switches the machine off.
 pub(super) fn script(program: &Path, args: &[OsString], directory: &Path, result: &Path, streams: &str) -> Vec<u8> {
     let words = [program.as_os_str()].into_iter().chain(args.iter().map(OsString::as_os_str));
     let program = words.map(quote).collect::<Vec<_>>().join(&b' ');
@@ -241,7 +241,7 @@ code=$?
 read -r seconds rest </proc/uptime
 echo \"$code $seconds\" >&3
 ",
-        // Written data is on its way to the host's files until then.
+        // Written data is still on its way to the host's files until then.
         b"sync
 echo o >/proc/sysrq-trigger
 ",
@@ -251,13 +251,13 @@ echo o >/proc/sysrq-trigger
     parts.concat()
 }
 
-/// A word that the shell takes as it is.
+/// Quotes a word for the shell.
 fn quote(word: &OsStr) -> Vec<u8> {
     let quoted = word.as_bytes().split(|&byte| byte == b'\'').collect::<Vec<_>>().join(&b"'\\''"[..]);
     [b"'", quoted.as_slice(), b"'"].concat()
 }
 
-/// The kernel with all it needs but its console and its clock.
+/// Returns the command that boots the kernel, without its console and its clock.
 fn command(kernel: &Kernel, memory: ByteSize, files: &BootFiles, directory: &Path) -> Result<Command, BootError> {
     let path = kernel.path();
     let mut magic = [0; 4];
@@ -273,14 +273,14 @@ fn command(kernel: &Kernel, memory: ByteSize, files: &BootFiles, directory: &Pat
     init.push("\"");
     command.arg(format!("mem={}M", memory.0.div_ceil(1 << 20)));
     command.args(["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "rw", "con=null", "con0=fd:0,fd:1", "quiet"]);
-    // The kernel keeps its own files in ~/.uml, and its memory in a file of TMPDIR. Its first program sees none of
-    // this.
+    // The kernel keeps its own files in ~/.uml, and its memory in a file of TMPDIR. Its first program does not get
+    // these variables.
     command.arg(init).env_clear().env("HOME", files.directory.path());
     command.env("TMPDIR", memory_place(memory, directory)?);
     Ok(command)
 }
 
-/// Where the machine's memory is: the first of the places that has room for it.
+/// Returns the directory for the machine's memory: the first that has room for it.
 fn memory_place(memory: ByteSize, directory: &Path) -> Result<PathBuf, BootError> {
     let own = env::var_os("TMPDIR").map(PathBuf::from);
     let rest = ["/dev/shm", "/tmp"].map(PathBuf::from).into_iter().chain([directory.to_owned()]);
@@ -314,7 +314,7 @@ fn unfit(place: &Path, memory: ByteSize) -> Option<String> {
 fn one_cpu(pid: Pid) -> Option<File> {
     let allowed = sched_getaffinity(None).ok()?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).rev().filter(|&cpu| allowed.is_set(cpu)).collect();
-    // A cache that cannot be written has no kernel either, or one that was given: then it is the system's choice.
+    // If the cache cannot be written, the kernel was not built there, and the system chooses.
     let shelf = shelf();
     fs::create_dir_all(&shelf).ok()?;
     let (cpu, claim) = cpus.into_iter().find_map(|cpu| {
@@ -327,7 +327,7 @@ fn one_cpu(pid: Pid) -> Option<File> {
     Some(claim)
 }
 
-/// The kernel's process, its group, and what it says.
+/// The kernel's process, its process group, and its output.
 struct Guest {
     child: Child,
     pid: Pid,
@@ -346,7 +346,7 @@ impl Guest {
         Ok(Self { pid: Pid::from_child(&child), child, pipe, console: Console::default() })
     }
 
-    /// Listens until the kernel's process ends, or must be ended.
+    /// Reads the console until the kernel's process ends, the deadline has passed or `stop` is true.
     fn watch(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
         let process = pidfd_open(self.pid, PidfdFlags::empty())?;
         let mut speaks = true;
@@ -374,29 +374,29 @@ impl Guest {
         }
     }
 
-    /// Kills what is left of the group, hears the last words, and tells how the kernel ended.
+    /// Kills the rest of the process group, reads the rest of the console, and returns the kernel's exit status.
     fn bury(&mut self) -> io::Result<ExitStatus> {
         // All at once: a program inside that outlived its kernel would make its system calls to the host. Until it is
-        // waited for, the kernel's process keeps the group's number from being used again.
+        // waited for, the kernel's process keeps the group's number from being reused.
         match kill_process_group(self.pid, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => return Err(error.into()),
         }
-        // Ends when the last process of the group has.
+        // The loop ends when the last process of the group has ended.
         while self.console.read(&mut self.pipe)? > 0 {}
         waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
         self.child.wait()
     }
 }
 
-/// The last megabyte.
+/// The last megabyte of output.
 #[derive(Default)]
 struct Console(VecDeque<u8>);
 
 impl Console {
     const KEPT: usize = 1 << 20;
 
-    /// Returns how much there was to hear; zero at the end.
+    /// Reads from the pipe and returns the number of bytes; 0 at the end.
     fn read(&mut self, pipe: &mut PipeReader) -> io::Result<usize> {
         let mut bytes = [0; 16 << 10];
         let heard = loop {
@@ -410,7 +410,7 @@ impl Console {
         Ok(heard)
     }
 
-    /// The last so many bytes, as text, with ordinary ends of lines.
+    /// Returns the last `last` bytes as text, with ordinary line ends.
     fn text(&self, last: usize) -> String {
         let bytes: Vec<u8> = self.0.iter().skip(self.0.len().saturating_sub(last)).copied().collect();
         String::from_utf8_lossy(&bytes).replace('\r', "")

@@ -1,4 +1,4 @@
-//! From the distribution's source package to a kernel in the user's cache.
+//! Build of a kernel, from the distribution's source package to a file in the user's cache.
 
 use super::recipe::{self, RecipeError};
 use std::env;
@@ -10,99 +10,100 @@ use std::process::{Command, Stdio};
 use std::thread;
 use thiserror::Error;
 
-/// What building needs on Debian and Ubuntu.
+/// Packages of Debian and Ubuntu that a build needs.
 pub const PACKAGES: &str = "linux-source build-essential flex bison bc xz-utils";
 
-/// How far a build is.
+/// Stage of a build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// Another process builds: its kernel is waited for.
+    /// Waiting for another process that builds a kernel.
     Waiting,
-    /// The source is unpacked: ten to twenty seconds.
+    /// The source is being unpacked: ten to twenty seconds.
     Unpacking,
-    /// So many files have been compiled.
+    /// Files are being compiled.
     Compiling {
-        /// How many.
+        /// Number of files that have been compiled.
         done: u32,
-        /// Of about so many.
+        /// Number of all files, about.
         of: u32,
     },
 }
 
-/// Why there is no kernel.
+/// Reason why there is no kernel.
 #[derive(Debug, Error)]
 pub enum KernelError {
-    /// No source package.
+    /// There is no source package.
     #[error("no Linux source in /usr/src (linux-source-*.tar.*): as root, `apt-get install {PACKAGES}`")]
     NoSource,
-    /// Programs that building needs.
+    /// Programs that a build needs are missing.
     #[error("{} not found: as root, `apt-get install {PACKAGES}`", .0.join(", "))]
     NoTools(Vec<&'static str>),
-    /// User-Mode Linux is made for one kind of machine.
+    /// The host is not an x86-64 machine, which User-Mode Linux is limited to.
     #[error("User-Mode Linux runs on x86-64 only")]
     Machine,
-    /// Too little space.
+    /// The file system has too little space.
     #[error("building a kernel needs {} MB in {}, which has {} MB", needed >> 20, path.display(), free >> 20)]
     Space {
-        /// Where.
+        /// Directory of the build.
         path: PathBuf,
-        /// How much, in bytes.
+        /// Space that is needed, in bytes.
         needed: u64,
-        /// How much there is, in bytes.
+        /// Free space, in bytes.
         free: u64,
     },
     /// The source is not as expected.
     #[error("{}: {error}", package.display())]
     Source {
-        /// The package.
+        /// Path of the source package.
         package: PathBuf,
-        /// What is wrong with it.
+        /// The problem with it.
         error: RecipeError,
     },
-    /// The configuration is not what was asked for.
+    /// The source does not accept these lines of the configuration.
     #[error("this Linux does not take {}", .0.join(", "))]
     Config(Vec<&'static str>),
     /// A step failed.
     #[error("{step} failed ({status}): {last}\nthe whole log is in {}", log.display())]
     Failed {
-        /// Which.
+        /// Name of the step.
         step: &'static str,
-        /// How it ended.
+        /// Exit status of its program.
         status: std::process::ExitStatus,
-        /// The last line that speaks of an error, or the last line.
+        /// Line of the log that reports the error, or its last line.
         last: String,
-        /// Everything that was said.
+        /// File with the whole output of all steps.
         log: PathBuf,
     },
     /// A program cannot be started.
     #[error("{program}: {error}")]
     Start {
-        /// Which.
+        /// Name of the program.
         program: &'static str,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
     /// A file or directory cannot be used.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
 }
 
-/// What `make` needs. `gcc` stands for all of build-essential.
+/// Programs that a build needs. `gcc` stands for all of build-essential.
 const TOOLS: &[&str] = &["tar", "xz", "make", "gcc", "ld", "flex", "bison", "bc"];
-/// Source and objects, less what [`UNNEEDED`] leaves out: 0.7 GB and 0.1 GB were seen.
+/// Space that a build needs, in bytes: source and objects without [`UNNEEDED`] were 0.7 GB and 0.1 GB.
 const SPACE: u64 = 1 << 30;
-/// Files compiled, about.
+/// Number of files to compile, about.
 const OBJECTS: u32 = 670;
-/// Kernels the laboratory was tried with, best first.
+/// Kernel versions the laboratory was tested with, best first.
 const TRIED: &[&str] = &["6.1", "6.12"];
-/// What is not unpacked: it would be half of the time and the space. Every Kconfig and Makefile is needed.
+/// Patterns of files that are not unpacked: they would be half of the time and the space. Every Kconfig and Makefile is
+/// needed.
 const UNNEEDED: &[&str] = &[
     "*.rst",
     "*.dts",
@@ -116,7 +117,7 @@ const UNNEEDED: &[&str] = &[
     "*/tools/testing/*",
 ];
 
-/// See [`super::Kernel::cached`].
+/// Implements [`super::Kernel::cached`].
 pub(super) fn cached() -> Option<PathBuf> {
     let shelf = shelf();
     if let Some(source) = Source::find() {
@@ -127,7 +128,7 @@ pub(super) fn cached() -> Option<PathBuf> {
     names.into_iter().find(|path| path.to_string_lossy().ends_with(&suffix()))
 }
 
-/// See [`super::Kernel::build`].
+/// Implements [`super::Kernel::build`].
 pub(super) fn build(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, KernelError> {
     if let Some(kernel) = cached() {
         return Ok(kernel);
@@ -154,7 +155,7 @@ pub(super) fn build(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, Kerne
         return Ok(kernel);
     }
 
-    // What a build that was killed left: nobody else is at work, since we hold the lock.
+    // Removes what a killed build left: no other process works in it, since this one holds the lock.
     let room = shelf.join("build");
     remove(&room)?;
     fs::create_dir(&room).map_err(file(&room))?;
@@ -164,7 +165,7 @@ pub(super) fn build(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, Kerne
     published.map(|()| kernel)
 }
 
-/// See [`super::Kernel::install_packages`].
+/// Implements [`super::Kernel::install_packages`].
 pub(super) fn install_packages() -> Result<(), KernelError> {
     let step = "apt-get install";
     let start = |error| KernelError::Start { program: "apt-get", error };
@@ -179,14 +180,14 @@ pub(super) fn install_packages() -> Result<(), KernelError> {
     Err(KernelError::Failed { step, status: output.status, last: last_words(&log), log })
 }
 
-/// `$XDG_CACHE_HOME/thalweg/lab`, or below `~/.cache`.
+/// Returns the directory of kernels: `$XDG_CACHE_HOME/thalweg/lab`, or below `~/.cache`.
 pub(super) fn shelf() -> PathBuf {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
     cache.unwrap_or_else(env::temp_dir).join("thalweg").join("lab")
 }
 
-/// Where a program is in the search path.
+/// Returns the path of a program in the search path.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let runs =
@@ -194,27 +195,28 @@ pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     env::split_paths(&path).map(|directory| directory.join(name)).find(runs)
 }
 
-/// How the file names of kernels of this recipe end.
+/// Returns the end of the file names of this recipe's kernels.
 fn suffix() -> String {
     format!("-{:016x}.linux", recipe::hash())
 }
 
-/// A source package.
+/// A source package of Linux.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) path: PathBuf,
     pub(super) version: String,
-    /// Security updates keep the version's first two numbers, and so the file's name.
+    /// Length of the file, in bytes: security updates keep the version's first two numbers, and so the file's name.
     pub(super) length: u64,
 }
 
 impl Source {
-    /// The one to build from.
+    /// Returns the source package to build from.
     fn find() -> Option<Self> {
         Self::best_in(Path::new("/usr/src"))
     }
 
-    /// The best of a directory: one that was tried, or else the newest. Ubuntu's is one directory deeper.
+    /// Returns the best package in a directory: one that was tested, or else the newest. Ubuntu's is one directory
+    /// deeper.
     pub(super) fn best_in(directory: &Path) -> Option<Self> {
         let list = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
         let named =
@@ -241,7 +243,7 @@ impl Source {
     }
 }
 
-/// One build, in a directory of its own.
+/// A build, in a directory of its own.
 pub(super) struct Build<'a> {
     pub(super) source: &'a Source,
     pub(super) room: &'a Path,
@@ -249,7 +251,7 @@ pub(super) struct Build<'a> {
 }
 
 impl Build<'_> {
-    /// The kernel, in the room.
+    /// Builds the kernel, and returns its path in the build's directory.
     fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, KernelError> {
         let free = rustix::fs::statvfs(self.room).map_err(|error| file(self.room)(error.into()))?;
         let free = free.f_bavail * free.f_frsize;
@@ -290,7 +292,7 @@ impl Build<'_> {
         Ok(self.room.join("linux"))
     }
 
-    /// A command that hears nothing of what the environment says to other builds.
+    /// Returns a command without input, and without variables that influence builds.
     pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         let kept = ["PATH", "HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
@@ -298,7 +300,7 @@ impl Build<'_> {
         command
     }
 
-    /// Runs a command, adds what it says to the log, and shows each line to `see`.
+    /// Runs a command, appends its output to the log, and passes each line to `see`.
     pub(super) fn step(
         &self,
         step: &'static str,
@@ -310,14 +312,14 @@ impl Build<'_> {
         let mut log = File::options().create(true).append(true).open(&self.log).map_err(file(&self.log))?;
         let (said, say) = io::pipe().map_err(start)?;
         let mut child = command.stdout(say.try_clone().map_err(start)?).stderr(say).spawn().map_err(start)?;
-        // The command holds our ends of the pipe for as long as it can be started again.
+        // The command holds the pipe's write ends for as long as it can be started again.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut said = BufReader::new(said);
         let mut line = Vec::new();
         let mut logged = Ok(());
         while said.read_until(b'\n', &mut line).map_err(start)? > 0 {
             see(&line);
-            // A full disk does not end the build here: the compiler finds it as well, and says more.
+            // A full disk does not end the build here: the compiler fails too, with a better error.
             logged = logged.and(log.write_all(&line));
             line.clear();
         }
@@ -329,10 +331,10 @@ impl Build<'_> {
     }
 }
 
-/// The last line of a log that speaks of an error, or else its last line.
+/// Returns the first line of a log with a compiler's error, or else the last line that reports an error, or the last.
 fn last_words(log: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-    // `make` repeats an error on each of its levels: the compiler's own words say more.
+    // `make` repeats an error on each of its levels: the compiler's own message is more useful.
     let telling = |line: &&str| line.contains("error:") || line.contains("Error");
     let first = text.lines().find(|line| line.contains("error:"));
     first.or_else(|| text.lines().rfind(telling)).or_else(|| text.lines().last()).unwrap_or_default().trim().to_owned()

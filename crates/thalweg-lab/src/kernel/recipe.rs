@@ -1,17 +1,17 @@
-//! What goes into the kernel besides Linux: the configuration, changes to its text, our modules.
+//! Ingredients of the kernel besides Linux: the configuration, changes to its text, our modules.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The configuration, as a list of what to add to `allnoconfig`.
+/// The configuration, as a list of additions to `allnoconfig`.
 pub(super) const CONFIG: &str = include_str!("../../kernel/config");
 
-/// File name and text of what is compiled in, see the [module's documentation](super).
+/// Names and texts of the files that are compiled in, see the [module's documentation](super).
 pub(super) const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
-/// What an `#include` of ours may find beside our own files, and how strict the compiler is with them.
+/// Additional directories for an `#include` in our files, and the strictness of the compiler with them.
 const MODULES_FLAGS: &str = "ccflags-y := -I$(srctree)/net/ipv4 -I$(srctree)/$(src) -Werror\n";
 
 /// A change to one file of Linux: every `from` becomes `to`.
@@ -22,21 +22,21 @@ struct Change {
 }
 
 const CHANGES: &[Change] = &[
-    // User-Mode Linux offers no choice of HZ, and says 100. TCP's timers count in jiffies: a tail loss probe waits for
+    // User-Mode Linux offers no choice of HZ, which is 100. TCP's timers count in jiffies: a tail loss probe waits for
     // two of them at least, and bic and cubic measure their epochs in them. RHEL and Ubuntu run at 1000.
     Change {
         file: "arch/um/Kconfig",
         from: "config HZ\n\tint\n\tdefault 100\n",
         to: "config HZ\n\tint\n\tdefault 1000\n",
     },
-    // Each address space inside is a process of the host that this kernel traces. Should the kernel be killed, its
+    // Each address space inside is a process of the host that this kernel traces. If the kernel is killed, its
     // programs must die with it: released from the trace, they would go on and make their system calls to the host.
     Change {
         file: "arch/um/os-Linux/skas/process.c",
         from: "PTRACE_O_TRACESYSGOOD",
         to: "(PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL)",
     },
-    // Room for the registers of the programs inside, all or none of which the host takes (xstateregs_set() in its
+    // Room for the registers of the programs inside, of which the host takes all or none (xstateregs_set() in its
     // arch/x86/kernel/fpu/regset.c). Those of AVX-512 are 2696 bytes; with those of AMX, which the hosts of some clouds
     // have, 11008.
     Change {
@@ -44,10 +44,10 @@ const CHANGES: &[Change] = &[
         from: "DEFINE_LONGS(HOST_FP_SIZE, 2696);",
         to: "DEFINE_LONGS(HOST_FP_SIZE, 12288);",
     },
-    // Every look at the clock takes 256 ns of the virtual time, so that a program which waits by looking gets on. All
-    // hosts share one processor here, and look some ten times for each packet: with eight links full of packets that
-    // was more time than there is, and programs waited for the processor for milliseconds. So it is only from the 256th
-    // look on that a program pays, if it has not slept since the first.
+    // Every query of the clock takes 256 ns of the virtual time, so that a program that waits by polling it makes
+    // progress. All hosts share one processor here, and query it some ten times for each packet: with eight links full
+    // of packets that was more time than there is, and programs waited for the processor for milliseconds. Therefore a
+    // program pays only from the 256th query on, if it has not slept since the first.
     Change {
         file: "arch/um/kernel/time.c",
         from: "\t\t    !time_travel_ext_waiting)\n\t\t\ttime_travel_update_time_rel(TIMER_MULTIPLIER);\n",
@@ -57,7 +57,7 @@ const CHANGES: &[Change] = &[
 \t\t\t\tslept = current->nvcsw;\n\t\t\t\tlooks = 0;\n\t\t\t}\n\
 \t\t\tif (++looks > 256)\n\t\t\t\ttime_travel_update_time_rel(TIMER_MULTIPLIER);\n\t\t}\n",
     },
-    // How the machine is switched off, where the host has no `poweroff` (containers).
+    // The machine is switched off by this key, where the host has no `poweroff` (containers).
     Change {
         file: "lib/Kconfig.debug",
         from: "config MAGIC_SYSRQ\n\tbool \"Magic SysRq key\"\n\tdepends on !UML\n",
@@ -70,31 +70,31 @@ const CHANGES: &[Change] = &[
     },
 ];
 
-/// Why Linux's source could not be changed as needed.
+/// Reason why Linux's source cannot be changed as needed.
 #[derive(Debug, Error)]
 pub enum RecipeError {
-    /// This is not the Linux it was written for.
+    /// The source is not the version of Linux that the changes are written for.
     #[error(
         "{file} of this Linux does not contain what is to be changed in it ({text:?}): this version is not supported"
     )]
     Unknown {
-        /// The file, from the top of the source.
+        /// The file, relative to the top of the source.
         file: &'static str,
-        /// What was looked for.
+        /// The text that it lacks.
         text: &'static str,
     },
     /// A file of the source cannot be read or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         error: io::Error,
     },
 }
 
-/// A number that differs when anything differs that is built into the kernel beside Linux itself.
+/// Returns a hash of everything that is built into the kernel besides Linux itself.
 pub(super) fn hash() -> u64 {
     let changes = CHANGES.iter().flat_map(|change| [change.file, change.from, change.to]);
     let modules = MODULES.iter().flat_map(|&(name, text)| [name, text]);
@@ -122,7 +122,7 @@ pub(super) fn apply(source: &Path) -> Result<(), RecipeError> {
     fs::write(&path, makefile(MODULES.iter().map(|&(name, _)| name))).map_err(file(&path))
 }
 
-/// The lines of the [configuration](CONFIG) that the kernel's own rules did not let stand in the resulting `.config`.
+/// Returns the lines of the [configuration](CONFIG) that the kernel's own rules removed from the resulting `.config`.
 pub(super) fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
     let has = |line: &str| config.lines().any(|have| have == line);
     let wanted = wanted.lines().filter(|line| line.starts_with("CONFIG_"));
@@ -134,7 +134,7 @@ pub(super) fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Every C file is an object of its own, except those that others include.
+/// Returns the Makefile of our modules: every C file is an object of its own, except those that others include.
 pub(super) fn makefile<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let objects = names.filter_map(|name| name.strip_suffix(".c")).filter(|name| !name.starts_with("bpf/"));
     objects.fold(MODULES_FLAGS.to_owned(), |text, name| text + "obj-y += " + name + ".o\n")

@@ -40,14 +40,14 @@ fn built() -> Option<Kernel> {
     kernel
 }
 
-/// A copy of its own of the kernel, which tells its processes from those of other tests.
+/// Returns a copy of the kernel, by which its processes are told from those of other tests.
 fn copied(kernel: &Kernel, directory: &Path) -> Kernel {
     let copy = directory.join("linux");
     fs::copy(kernel.path(), &copy).unwrap();
     Kernel::at(copy.canonicalize().unwrap())
 }
 
-/// How many processes of the host belong to machines with this kernel: itself, and each program inside.
+/// Returns the number of the host's processes of machines with this kernel: itself, and each program inside.
 fn processes(kernel: &Kernel) -> usize {
     let all = fs::read_dir("/proc").unwrap().flatten();
     all.filter(|entry| fs::read_link(entry.path().join("exe")).is_ok_and(|exe| exe == kernel.path())).count()
@@ -55,7 +55,7 @@ fn processes(kernel: &Kernel) -> usize {
 
 #[test]
 fn the_hash_is_fnv1a_and_tells_where_texts_end() {
-    // "foobar", from the reference's test vectors, less the zero byte that ends each text here.
+    // "foobar", from the reference's test vectors, without the zero byte that ends each text here.
     let foobar = 0x8594_4171_f739_67e8_u64;
     assert_eq!(recipe::fnv1a(["foobar"].into_iter()), foobar.wrapping_mul(0x0100_0000_01b3));
     assert_ne!(recipe::fnv1a(["ab", "c"].into_iter()), recipe::fnv1a(["a", "bc"].into_iter()));

@@ -1,17 +1,17 @@
-//! A source of the model: it always has more, as long as it has slots, and serves what builders ask in the order in
-//! which they asked.
+//! A source of the model: it always has more, as long as it has free slots, and serves fetches in the order in which
+//! they arrive.
 
 use super::wire::Time;
 use std::collections::VecDeque;
 use thalweg_device::payload_len;
 use thalweg_wire::{Announcement, Disposition, EventId, SourceId, record_len};
 
-/// What is to be sent to a builder.
+/// A message or data for a builder.
 #[derive(Debug)]
 pub(super) enum Out {
-    /// A message of 64 bytes that tells of a slot.
+    /// A message of 64 bytes that announces a slot.
     Offer(Announcement),
-    /// So many bytes of slots, as they were asked for.
+    /// Data of slots as it was fetched: bytes left, and bytes of the message before them.
     Data { left: u64, head: u64 },
 }
 
@@ -27,25 +27,25 @@ pub(super) struct Source {
     pub(super) id: SourceId,
     sizes: (u64, u64),
     slot_bytes: u64,
-    /// The most fragments in a slot.
+    /// Largest number of fragments in a slot.
     most: u32,
-    /// Slots that are free.
+    /// Number of free slots.
     free: u64,
     next_event: u64,
     interval: Option<Time>,
-    /// The next fragment's payload, which has no place yet.
+    /// Payload length of the next fragment, if it has no place yet.
     pending: Option<u32>,
-    /// For each builder: what is being filled, tickets that are out, and the next ticket.
+    /// For each builder: the slot being filled, the slots that are offered, and the next ticket.
     filling: Vec<Option<Slot>>,
     pub(super) out: Vec<VecDeque<Slot>>,
     tickets: Vec<u64>,
-    /// What is to be sent, in order: to which builder, and what.
+    /// Messages and data to be sent, in order, each with its builder.
     pub(super) queue: VecDeque<(usize, Out)>,
     pub(super) sending: bool,
-    /// Bytes that it was asked for and that wait for its link, now and at most.
+    /// Bytes that were fetched and wait for the source's link, now and at most.
     pub(super) waiting: u64,
     pub(super) most_waiting: u64,
-    /// The most bytes that its slots held.
+    /// Bytes in its slots, now and at most.
     pub(super) held: u64,
     pub(super) most_held: u64,
 }
@@ -81,7 +81,7 @@ impl Source {
         }
     }
 
-    /// Fills slots as far as there are free ones, and tells builders of those that are full.
+    /// Fills slots as long as there are free ones, and offers those that are full.
     pub(super) fn produce(&mut self, now: Time) {
         let builders = self.filling.len() as u64;
         loop {
@@ -130,7 +130,7 @@ impl Source {
             self.next_event += 1;
         }
         self.most_held = self.most_held.max(self.held);
-        // Where little is under way, what is there need not wait for company.
+        // If little is under way, a slot that is not full need not wait for more fragments.
         for builder in 0..self.filling.len() {
             if self.out[builder].len() < 2 {
                 self.offer(builder);
@@ -138,7 +138,7 @@ impl Source {
         }
     }
 
-    /// When the next event comes, where events come at intervals.
+    /// Returns the time of the next event, if events come at intervals.
     pub(super) fn next_time(&self) -> Option<Time> {
         self.interval.map(|interval| self.next_event * interval)
     }
@@ -150,7 +150,7 @@ impl Source {
         }
     }
 
-    /// A builder has what it wants of all tickets below this one.
+    /// Releases the slots of all tickets below this one.
     pub(super) fn release(&mut self, builder: usize, below: u64) {
         while self.out[builder].front().is_some_and(|slot| slot.offer.ticket < below) {
             if let Some(slot) = self.out[builder].pop_front() {
@@ -160,7 +160,7 @@ impl Source {
         }
     }
 
-    /// The lengths of the fragments in a slot that is out.
+    /// Returns the lengths of the fragments in a slot that is offered.
     pub(super) fn lengths(&self, builder: usize, ticket: u64) -> &[u32] {
         let slot = self.out[builder].iter().find(|slot| slot.offer.ticket == ticket);
         slot.map_or(&[], |slot| &slot.lengths)

@@ -1,12 +1,12 @@
-//! Links and switch ports of the model: FIFOs of a rate and a buffer, and the clock that everything happens by.
+//! Links and switch ports of the model, FIFOs of a rate and a buffer; and the calendar of the simulation.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Nanoseconds since the beginning.
+/// Time since the beginning, in nanoseconds.
 pub(super) type Time = u64;
 
-/// What is yet to happen, earliest first; at one time, in the order it was said.
+/// Future events, earliest first; those of the same time in the order in which they were added.
 #[derive(Debug)]
 pub(super) struct Calendar<T> {
     entries: BinaryHeap<Entry<T>>,
@@ -54,16 +54,16 @@ impl<T> PartialEq for Entry<T> {
 
 impl<T> Eq for Entry<T> {}
 
-/// A link with a queue in front of it.
+/// A link with a queue before it.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) name: String,
     /// Nanoseconds for a byte on the wire.
     pub(super) byte_time: f64,
     pub(super) buffer: u64,
-    /// When what waits has gone.
+    /// Time at which everything that waits will have been sent.
     free: Time,
-    /// What waits or is being sent: when it will have gone, and its bytes.
+    /// Frames that wait or are being sent: time at which each will have been sent, and its bytes.
     waiting: VecDeque<(Time, u64)>,
     backlog: u64,
     pub(super) longest: u64,
@@ -84,8 +84,8 @@ impl Port {
         }
     }
 
-    /// A frame of so many bytes, which take `wire` on the wire, comes. When it has gone; nothing where there is no
-    /// room. What is being sent takes no room.
+    /// Adds a frame of `bytes`, which takes `wire` bytes on the wire, and returns the time at which it will have been
+    /// sent; `None` if the buffer is full. The frame that is being sent takes no room.
     pub(super) fn enqueue(&mut self, now: Time, bytes: u64, wire: u64) -> Option<Time> {
         while self.waiting.front().is_some_and(|(gone, _)| *gone <= now) {
             self.waiting.pop_front();

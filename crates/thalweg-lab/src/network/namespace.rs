@@ -1,4 +1,4 @@
-//! Network namespaces that have a name, so that `ip netns exec NAME …` looks into them from outside.
+//! Named network namespaces, so that `ip netns exec NAME …` can inspect them from outside.
 
 use crate::LabError;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -7,15 +7,15 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::thread;
 
-/// Where `ip netns` keeps them: ip-netns(8).
+/// Directory in which `ip netns` keeps namespaces: ip-netns(8).
 pub(crate) const NAMESPACES: &str = "/run/netns";
 
-/// One of them.
+/// A network namespace, by its name.
 #[derive(Debug, Clone)]
 pub(crate) struct Namespace(String);
 
 impl Namespace {
-    /// The one of this name. It need not be there yet.
+    /// Returns the namespace of this name, which need not exist yet.
     pub(crate) fn named(name: String) -> Self {
         Self(name)
     }
@@ -24,7 +24,7 @@ impl Namespace {
         &self.0
     }
 
-    /// Does something inside, in a thread of its own: what that thread opens and starts belongs to the namespace.
+    /// Runs a function inside, in a thread of its own: what that thread opens and starts belongs to the namespace.
     pub(crate) fn enter<T: Send>(&self, act: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| -> Result<T, LabError> {
@@ -35,7 +35,7 @@ impl Namespace {
         })
     }
 
-    /// Moves the calling thread into it, for good.
+    /// Moves the calling thread into the namespace, for good.
     pub(crate) fn join(&self) -> Result<(), LabError> {
         let path = Path::new(NAMESPACES).join(&self.0);
         let file = File::open(&path).map_err(LabError::file(path))?;
@@ -44,12 +44,12 @@ impl Namespace {
     }
 }
 
-/// Takes down those of these that are there.
+/// Deletes those of these namespaces that exist.
 pub(crate) fn take_down<'a>(spaces: impl Iterator<Item = &'a Namespace>) {
     let there = spaces.filter(|space| Path::new(NAMESPACES).join(&space.0).exists());
     let commands: String = there.map(|space| format!("netns delete {}\n", space.0)).collect();
     if !commands.is_empty() {
-        // One that cannot be taken down stays visible in `ip netns`.
+        // A namespace that cannot be deleted stays visible in `ip netns`.
         let _ = super::batch("ip", &commands);
     }
 }

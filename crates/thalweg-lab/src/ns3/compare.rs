@@ -1,18 +1,18 @@
-//! Where two laboratories disagree about one scenario.
+//! Comparison of two laboratories' reports about one scenario.
 
 use crate::report::{Completion, Report};
 
-/// Goodputs that differ by less than this part of the ceiling agree.
+/// Largest difference of goodputs that agree, as a fraction of the ceiling.
 const GOODPUT: f64 = 0.02;
-/// Times and counts whose ratio is below this agree. Two runs of one laboratory with other random numbers differ by as
+/// Largest ratio of times and counts that agree. Two runs of one laboratory with other random numbers differ by as
 /// much.
 const RATIO: f64 = 1.5;
-/// Fewer segments sent again, or dropped, than this are an accident.
+/// Largest difference of retransmitted or dropped segments that counts as an accident.
 const SEGMENTS: u64 = 20;
-/// Fewer timeouts than this are an accident.
+/// Largest difference of timeouts that counts as an accident.
 const TIMEOUTS: u64 = 3;
 
-/// Says in sentences where two reports disagree, and, where the reason is known, why. The first says whether they do.
+/// Returns sentences on where two reports disagree and, if the reason is known, why. The first tells whether they do.
 pub fn compare(one: &Report, other: &Report) -> Vec<String> {
     let (left, right) = (&one.laboratory, &other.laboratory);
     if one.scenario != other.scenario {

@@ -10,11 +10,11 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The scenario's program.
+/// Source of the scenario's program.
 const SOURCE: &str = include_str!("../../ns3/incast.cc");
-/// The parts of ns-3 that it uses.
+/// Parts of ns-3 that it uses.
 const PARTS: [&str; 4] = ["core", "network", "internet", "point-to-point"];
-/// How long a compiler may take, and how long an interpreter to say where its packages are.
+/// Time limits of the compiler, and of the interpreter that reports where its packages are.
 const COMPILING: Duration = Duration::from_secs(600);
 const ASKING: Duration = Duration::from_secs(30);
 const HOW: &str = "on Debian: apt install g++ libns3-dev; elsewhere: pip install ns3 (with its python3 first in PATH); or \
@@ -23,17 +23,17 @@ const HOW: &str = "on Debian: apt install g++ libns3-dev; elsewhere: pip install
 /// An installed ns-3.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ns3 {
-    /// Such as `3.44`.
+    /// Version, such as `3.44`.
     pub(super) version: String,
     minor: u32,
     include: PathBuf,
     libraries: PathBuf,
-    /// What is in front of a part's name in that of its library, and behind it: `ns3.44` and nothing.
+    /// Text before and after a part's name in the name of its library: `ns3.44` and nothing.
     around: (String, String),
 }
 
 impl Ns3 {
-    /// The newest of those that are found, or the one that `THALWEG_NS3` names.
+    /// Returns the newest installation that is found, or the one that `THALWEG_NS3` names.
     pub(super) fn find(stop: &AtomicBool) -> Result<Self, LabError> {
         let found = match env::var_os("THALWEG_NS3") {
             Some(prefix) => Self::below(Path::new(&prefix)),
@@ -49,7 +49,7 @@ impl Ns3 {
         })
     }
 
-    /// One whose headers and libraries are below this directory.
+    /// Returns the installation whose headers and libraries are below this directory, or `None`.
     fn below(prefix: &Path) -> Option<Self> {
         let include = prefix.join("include");
         if !include.join("ns3/core-module.h").is_file() {
@@ -72,12 +72,12 @@ impl Ns3 {
         })
     }
 
-    /// Whether it is older than 3.`minor`.
+    /// True if it is older than 3.`minor`.
     pub(super) fn older_than(&self, minor: u32) -> bool {
         self.minor < minor
     }
 
-    /// The program, compiled now if it was not before.
+    /// Returns the path of the program, which is compiled if it was not before.
     pub(super) fn program(&self, stop: &AtomicBool) -> Result<PathBuf, LabError> {
         let directory = cache();
         fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
@@ -117,7 +117,7 @@ impl Ns3 {
         })
     }
 
-    /// The compiler's arguments, but for the files.
+    /// Returns the compiler's arguments, without the files.
     fn arguments(&self) -> Vec<String> {
         // The headers of each version compile with its own standard only.
         let standard = if self.older_than(CXX_20) { "c++17" } else { "c++20" };
@@ -136,11 +136,11 @@ impl Ns3 {
     }
 }
 
-/// From 3.41 on (CHANGES.md).
+/// Minor version from which on C++20 is needed: 3.41 (CHANGES.md).
 const CXX_20: u32 = 41;
 
-/// What is around `-core` in the name of its library: `libns3-core.so` (Debian), `libns3.44-core.so` (PyPI),
-/// `libns3.44-core-optimized.so` (built from source).
+/// Returns the text before and after `-core` in the name of its library: `libns3-core.so` (Debian),
+/// `libns3.44-core.so` (PyPI), `libns3.44-core-optimized.so` (built from source).
 fn library(file: &str) -> Option<(String, String)> {
     let (front, behind) = file.strip_prefix("lib")?.strip_suffix(".so")?.split_once("-core")?;
     let ours =
@@ -148,17 +148,17 @@ fn library(file: &str) -> Option<(String, String)> {
     (ours && (behind.is_empty() || behind.starts_with('-'))).then(|| (front.to_owned(), behind.to_owned()))
 }
 
-/// Where Python's package `ns3` is: the wheel has headers and libraries below it.
+/// Returns the directories of Python's package `ns3`: the wheel has headers and libraries below it.
 fn python_packages(stop: &AtomicBool) -> Vec<PathBuf> {
     const WHERE: &str = "import importlib.util as u; s = u.find_spec('ns3'); print(*(s.submodule_search_locations if s else []), sep='\\n')";
     let mut python = Command::new("python3");
-    // Elsewhere than here: a directory `ns3` in the working directory would count as a package.
+    // Not here: a directory `ns3` in the working directory would count as a package.
     python.args(["-c", WHERE]).current_dir("/");
     let said = process::finish("python3", &mut python, ASKING, stop);
     said.map(|said| said.out.lines().map(PathBuf::from).filter(|path| path.is_absolute()).collect()).unwrap_or_default()
 }
 
-/// `$XDG_CACHE_HOME/thalweg/ns3`, or below `~/.cache`.
+/// Returns the directory of compiled programs: `$XDG_CACHE_HOME/thalweg/ns3`, or below `~/.cache`.
 fn cache() -> PathBuf {
     let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));

@@ -1,11 +1,11 @@
-//! What the program prints, and the report made of it.
+//! The program's output, and its conversion to a report.
 
 use crate::report::{Completion, Cross, Events, Queue, Receiver, Report, Sender, Troubles};
 use crate::{LabError, Scenario};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// The program's line of JSON.
+/// A line of JSON that the program prints.
 #[derive(Debug, Deserialize)]
 pub(super) struct Output {
     virtual_seconds: f64,
@@ -32,7 +32,7 @@ struct ReceiverOutput {
 struct QueueOutput {
     max_bytes: u64,
     mean_bytes: f64,
-    /// The longest in each step of time.
+    /// Greatest length in each step of time.
     history: Vec<u64>,
 }
 
@@ -42,7 +42,7 @@ struct CrossOutput {
     retransmissions: Count,
 }
 
-/// Something counted in the whole run, and in the measured time.
+/// A number for the whole run, and for the measured time.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 struct Count {
     whole: u64,
@@ -50,7 +50,7 @@ struct Count {
 }
 
 impl Output {
-    /// Reads what the program printed for a scenario.
+    /// Parses the program's output for a scenario.
     pub(super) fn read(text: &str, scenario: &Scenario) -> Result<Self, LabError> {
         let wrong = |why: String| LabError::Node { name: "ns-3".into(), said: why };
         let last = text.lines().next_back().unwrap_or_default();
@@ -67,7 +67,7 @@ impl Output {
         Ok(output)
     }
 
-    /// The report, without its notes and the time it took here. `step` is that of the queues' histories.
+    /// Returns the report, without its notes and its wall-clock time. `step` is that of the queues' histories.
     pub(super) fn report(self, scenario: &Scenario, step: Duration) -> Report {
         let seconds = scenario.measured().as_secs_f64();
         let rate = |bytes: u64| bytes as f64 * 8.0 / seconds;
@@ -150,7 +150,7 @@ impl QueueOutput {
     }
 }
 
-/// Percentiles by nearest rank.
+/// Returns percentiles by nearest rank.
 fn completion(mut nanos: Vec<u64>) -> Option<Completion> {
     nanos.sort_unstable();
     let last = nanos.len().checked_sub(1)?;

@@ -10,7 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// From one look at `stop` to the next.
+/// Time between two checks of `stop`.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A program that has ended.
@@ -22,14 +22,14 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// What a failed one said first (ns-3 goes on with a page of help), and how it ended.
+    /// Returns the first line of a failed program's error output (ns-3 continues with a page of help), and its status.
     pub(super) fn complaint(&self) -> String {
         let first = self.err.lines().map(str::trim).find(|line| !line.is_empty());
         first.map_or_else(|| self.status.to_string(), |line| format!("{line} ({})", self.status))
     }
 }
 
-/// Killed when dropped before its end.
+/// A process that is killed when this is dropped before its end.
 struct Running(Child);
 
 impl Drop for Running {
@@ -39,8 +39,8 @@ impl Drop for Running {
     }
 }
 
-/// Runs it, unless `stop` becomes true, which is seen within a tenth of a second. What it says goes to files: a pipe
-/// that nobody reads while waiting would fill.
+/// Runs a program to its end, unless `stop` becomes true, which is noticed within a tenth of a second. Its output goes
+/// to files: a pipe that is not read while waiting would fill.
 pub(super) fn finish(name: &str, command: &mut Command, limit: Duration, stop: &AtomicBool) -> Result<Ended, LabError> {
     let doing = || format!("running {name}");
     let file = || tempfile::tempfile().map_err(LabError::os("making a temporary file"));

@@ -121,7 +121,7 @@ fn laboratories_that_agree_say_so_and_others_say_where() {
     insta::assert_snapshot!(said.join("\n\n"));
 }
 
-/// The whole way, where an ns-3 is installed: sixteen senders, one event at a time, for a tenth of a second.
+/// Test of the whole way, if an ns-3 is installed: sixteen senders, one event at a time, for a tenth of a second.
 #[test]
 fn credit_loses_nothing_where_a_barrier_overruns_the_port() {
     let run = |control: &str| {

@@ -1,15 +1,15 @@
-//! Who waits for whom: each link and each builder's credit over time, as pictures, and the two sentences that most
-//! readers look for: which links were idle, and why.
+//! Each link and each builder's credit over time, as pictures, and the two sentences that most readers look for: which
+//! links were idle, and why.
 
 use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain, Timeline};
 use std::fmt::Write;
 use thalweg_page::html::{escaped, figure, paragraph, table};
 use thalweg_text::volume;
 
-/// What a page with a timeline needs beside the style of all pages.
+/// Style sheet of timelines, in addition to that of all pages.
 pub(super) const STYLE: &str = include_str!("timeline.css");
 
-/// The section of a report's page.
+/// Returns the section of a report's page.
 pub(super) fn section(timeline: &Timeline) -> String {
     let mut out = String::from("<h2>Who waits for whom</h2>\n");
     for sentence in [idle_uplink(timeline), idle_downlink(timeline)].into_iter().flatten() {
@@ -42,18 +42,18 @@ pub(super) fn section(timeline: &Timeline) -> String {
     out
 }
 
-/// Pixels: of a name, of a row's figure behind it, and of the whole.
+/// Widths in pixels: of a name, of the figure after a row, and of the whole.
 const NAME: usize = 96;
 const FIGURE: usize = 54;
 const WIDE: usize = 920;
-/// Of a builder's picture: two stand side by side.
+/// Width of a builder's picture: two are placed side by side.
 const HALF: usize = 450;
-/// Shades between nothing and all.
+/// Number of shades between nothing and all.
 const SHADES: usize = 12;
-/// More senders than can be told apart share rows.
+/// Largest number of rows; more senders than that share rows.
 const MOST_ROWS: usize = 64;
 
-/// All links.
+/// Draws all links.
 fn links(timeline: &Timeline) -> String {
     let most = timeline.links.len();
     let (row, lane) = if most > 40 { (11, 6) } else { (17, 10) };
@@ -108,7 +108,7 @@ fn links(timeline: &Timeline) -> String {
     )
 }
 
-/// A builder's credit, and what to read from it.
+/// Draws a builder's credit, and explains it in a sentence.
 fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
     // One scale for all builders, so that they can be compared.
     let most = timeline.credit.iter().flat_map(|credit| credit.at.iter().flatten()).max().copied().unwrap_or(0).max(1);
@@ -120,7 +120,7 @@ fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
     let _ = writeln!(body, "<text class=\"head\" x=\"0\" y=\"13\">{}</text>", escaped(&credit.receiver));
     let mut y = 20;
     for (number, some) in credit.at.chunks(together).enumerate() {
-        // A name where there is room for it.
+        // A name is shown if there is room for it.
         if lane >= 9 || number % 10usize.div_ceil(lane) == 0 {
             let name = format!("sender-{}", number * together);
             let _ = writeln!(
@@ -143,7 +143,7 @@ fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
     format!("<div>{svg}{}</div>\n", paragraph("quiet", &credit_sentence(credit, most)))
 }
 
-/// What to read from a builder's picture.
+/// Returns the explanation of a builder's picture.
 fn credit_sentence(credit: &CreditOverTime, most: u64) -> String {
     let sums: Vec<u64> = credit.at.iter().map(|at| at.iter().sum()).collect();
     let all: u64 = sums.iter().sum();
@@ -165,7 +165,7 @@ fn credit_sentence(credit: &CreditOverTime, most: u64) -> String {
     )
 }
 
-/// The uplink that was idle most, and why.
+/// Returns a sentence on the uplink that was idle most, and why.
 fn idle_uplink(timeline: &Timeline) -> Option<String> {
     let link = most_idle(timeline, LinkKind::Up)?;
     let busy = format!("The most idle uplink, {}, was busy {} of the time", link.name, percent(mean(&link.busy)));
@@ -198,7 +198,7 @@ fn idle_uplink(timeline: &Timeline) -> Option<String> {
     Some(format!("{busy}. {why}"))
 }
 
-/// The downlink that was idle most, and where its credit was.
+/// Returns a sentence on the downlink that was idle most, and where its credit was.
 fn idle_downlink(timeline: &Timeline) -> Option<String> {
     let link = most_idle(timeline, LinkKind::Down)?;
     let busy = format!("The most idle downlink, {}, was busy {} of the time", link.name, percent(mean(&link.busy)));
@@ -242,9 +242,9 @@ fn idle_downlink(timeline: &Timeline) -> Option<String> {
     ))
 }
 
-/// From here on a link is as good as always busy, and nothing has to be explained.
+/// Fraction of time from which on a link counts as always busy, and needs no explanation.
 const FULL: f64 = 0.985;
-/// From here on a sender is busy in a step.
+/// Fraction of a step from which on a sender counts as busy in it.
 const BUSY: f64 = 0.9;
 
 fn most_idle(timeline: &Timeline, kind: LinkKind) -> Option<&LinkOverTime> {
@@ -252,7 +252,7 @@ fn most_idle(timeline: &Timeline, kind: LinkKind) -> Option<&LinkOverTime> {
     of_kind.min_by(|a, b| mean(&a.busy).total_cmp(&mean(&b.busy)))
 }
 
-/// The port that a builder's credit is for.
+/// Returns the port that a builder's credit is for.
 fn down<'a>(timeline: &'a Timeline, credit: &CreditOverTime) -> Option<&'a LinkOverTime> {
     timeline.links.iter().find(|link| link.kind == LinkKind::Down && link.name == credit.receiver)
 }
@@ -269,7 +269,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", if share.is_finite() { share * 100.0 } else { 0.0 })
 }
 
-/// Where time goes from left to right.
+/// Horizontal extent of the time axis, in pixels.
 #[derive(Debug, Clone, Copy)]
 struct Strip {
     left: usize,
@@ -277,7 +277,7 @@ struct Strip {
 }
 
 impl Strip {
-    /// A row of shares from 0 to 1, in shades of a colour: one path for each shade.
+    /// Draws a row of shares from 0 to 1, in shades of a colour: one path for each shade.
     fn row(self, colour: &str, y: usize, height: usize, shares: impl Iterator<Item = f64>) -> String {
         let shares: Vec<f64> = shares.collect();
         let mut shades = vec![String::new(); SHADES];
@@ -286,7 +286,7 @@ impl Strip {
         let mut from = 0;
         while from < shares.len() {
             let to = from + shares[from..].iter().take_while(|share| shade(share) == shade(&shares[from])).count();
-            // Nothing is what lies behind.
+            // Shade 0 is the background.
             if let Some(path) = shade(&shares[from]).checked_sub(1).and_then(|shade| shades.get_mut(shade)) {
                 let (x, length) = (self.left as f64 + from as f64 * wide, (to - from) as f64 * wide);
                 let _ = write!(path, "M{x:.1} {y}h{length:.2}v{height}h-{length:.2}z");
@@ -302,14 +302,14 @@ impl Strip {
         out
     }
 
-    /// What time it is, beneath the last row.
+    /// Draws the time axis below the last row.
     fn axis(self, timeline: &Timeline, y: usize) -> String {
         let steps = timeline.links.first().map_or(0, |link| link.busy.len());
         let steps = timeline.credit.first().map_or(steps, |credit| credit.window.len());
         let all = (steps as f64 * timeline.step_seconds * 1e3).max(1e-9);
         let (scale, unit) = if all > 5000.0 { (1e-3, "s") } else { (1.0, "ms") };
         let marks = (self.width / 90).max(1) as f64;
-        // 1, 2 or 5 times a power of ten.
+        // The distance of marks is 1, 2 or 5 times a power of ten.
         let rough = all / marks;
         let power = 10f64.powf(rough.log10().floor());
         let apart = [1.0, 2.0, 5.0, 10.0].into_iter().map(|times| times * power).find(|apart| *apart >= rough);
@@ -385,7 +385,7 @@ mod tests {
         let section = section(&timeline);
         assert!(section.contains("receiver-1, was busy 25 % of the time.</p>"), "{section}");
         assert!(!section.contains("credit was"));
-        // Nothing at all is a section too.
+        // An empty timeline is a section, too.
         assert!(super::section(&Timeline::default()).contains("Sent again"));
     }
 

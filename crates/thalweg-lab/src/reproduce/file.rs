@@ -1,4 +1,4 @@
-//! An experiment's file: texts, sweeps, and what tables and findings are made of.
+//! An experiment's file: texts, sweeps, and the specifications of tables and findings.
 
 use super::{NOTHING, find, values};
 use crate::Laboratory;
@@ -33,7 +33,7 @@ pub(super) struct Part {
     pub(super) on: Option<Laboratory>,
 }
 
-/// A row for each value of one key, and some figures, for each value of another key if there is one.
+/// A table with a row for each value of one key, and some figures, for each value of another key if there is one.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TableSpec {
@@ -46,15 +46,15 @@ pub(super) struct TableSpec {
     note: Option<String>,
 }
 
-/// Either `check`, which must be true of every cell, or `against`: cells that are the same but for these values, whose
-/// share of the ceiling may be larger by the part `within`.
+/// A finding: either `check`, which must pass in every cell, or `against`: cells that differ only in these values,
+/// whose share of the ceiling may be larger by the fraction `within`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FindingSpec {
     paper: String,
     here: String,
     pub(super) sweep: String,
-    /// Only cells with these values.
+    /// Values of the cells to which it is limited.
     #[serde(default)]
     pub(super) at: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "check")]
@@ -65,13 +65,13 @@ pub(super) struct FindingSpec {
     within: f64,
 }
 
-/// One that comes with Thalweg.
+/// Parses an experiment that comes with Thalweg.
 pub(super) fn parse(name: &str, text: &str) -> File {
     toml::from_str(text).unwrap_or_else(|error| panic!("experiments/{name}.toml: {error}"))
 }
 
 impl File {
-    /// What the figures say.
+    /// Returns the tables and findings of the file, from the results of its sweeps.
     pub(super) fn work_out(&self, measured: &[Results]) -> (Vec<Table>, Vec<Finding>) {
         let of = |name: &str| measured.iter().find(|results| results.sweep.name == name);
         let tables = self.tables.iter().filter_map(|table| Some(table.work_out(of(&table.sweep)?)));
@@ -85,7 +85,7 @@ impl File {
 
 impl TableSpec {
     fn work_out(&self, results: &Results) -> Table {
-        // Without columns there is one, of no key.
+        // Without a key for columns there is one column.
         let columns = self.columns.as_deref();
         let columns: Vec<Option<(&str, &str)>> = match columns {
             Some(key) => values(results, key).iter().map(|value| Some((key, value.as_str()))).collect(),
@@ -130,7 +130,7 @@ impl FindingSpec {
         outcome.ok_or_else(|| NOTHING.to_owned())
     }
 
-    /// The cell in which one of the others is ahead most, or nearest to that.
+    /// Returns whether the finding holds, with the cell in which another is ahead most, or nearest to that.
     fn compared(&self, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
         let mut nearest: Option<(f64, String)> = None;
         for (cell, own) in cells {
@@ -158,7 +158,7 @@ impl FindingSpec {
     }
 }
 
-/// What is worst of all cells, and in which of them it is so.
+/// Returns whether the check passes in all cells, with the worst value and the cells that fail.
 fn checked(check: &Check, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
     let mut all = Vec::new();
     for (cell, report) in cells {

@@ -1,4 +1,4 @@
-//! The reproduction as people see it: in a terminal, as a page.
+//! The reproduction as text for a terminal and as a page.
 
 use super::Reproduction;
 use crate::sweep::heat::STYLE;
@@ -11,7 +11,7 @@ use thalweg_text::wrapped;
 const QUICK: &str = "A first look: a sample of the cells, with short measurements.";
 
 impl Reproduction {
-    /// What stands beside what, and which findings hold, for a terminal.
+    /// Returns the comparison and the findings as text for a terminal.
     pub fn text(&self) -> String {
         let mut out = wrapped("", &self.title) + &wrapped("", &self.source);
         out.push_str(&wrapped("", &format!("laboratory: {}", self.laboratory)));
@@ -24,7 +24,7 @@ impl Reproduction {
         out + "\n" + &paper::findings_text(&self.findings)
     }
 
-    /// The whole report as a page that needs nothing else.
+    /// Returns the whole report as a self-contained page.
     pub fn html(&self) -> String {
         let mut body = paragraph("quiet", &self.source);
         body.push_str(&paragraph("quiet", &format!("laboratory: {}", self.laboratory)));
@@ -40,7 +40,7 @@ impl Reproduction {
     }
 }
 
-/// For a terminal: the paper's rows, then ours, in columns as wide as they need.
+/// Returns a table for a terminal: the paper's rows, then ours, in columns as wide as they need.
 fn text(table: &Table) -> String {
     let mut out = wrapped("", &table.title);
     let (first, rest) = table.headings.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));

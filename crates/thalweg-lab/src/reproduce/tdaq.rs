@@ -1,5 +1,5 @@
-//! Which congestion control suits an event builder (Nagasaka and Oki, 2012), with credits beside them: tables beside
-//! the paper's, findings and whether they hold.
+//! Congestion controls for an event builder (Nagasaka and Oki, 2012), with credits beside them: tables beside the
+//! paper's, findings and whether they hold.
 
 mod findings;
 mod paper;
@@ -16,7 +16,7 @@ pub(super) fn worked_out(measured: &[Results]) -> Worked {
     (findings::tables(measured), findings::findings(measured), surfaces(grid))
 }
 
-/// The paper's figures 5 and 6 as heat maps: Vegas minus BIC over interval and delay, for each number of senders.
+/// Draws the paper's figures 5 and 6 as heat maps: Vegas minus BIC over interval and delay, for each number of senders.
 fn surfaces(results: &Results) -> String {
     let mut out = "<h2>Simulated: Vegas minus BIC in Mbit/s</h2>\n<div class=\"maps\">\n".to_owned();
     let [intervals, delays] = findings::sides(results);

@@ -8,7 +8,7 @@ fn fabric() -> Experiment {
     Experiment::named("fabric").unwrap()
 }
 
-/// A laboratory in which cells go as a function of the scenario says.
+/// A laboratory whose results are a function of the scenario.
 fn reproduction(quick: bool, share: impl Fn(&Scenario) -> f64) -> Reproduction {
     let sweeps = fabric().sweeps(Laboratory::Virtual, quick).unwrap();
     let measured = sweeps.into_iter().map(|(sweep, _)| {

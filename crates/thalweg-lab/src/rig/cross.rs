@@ -11,17 +11,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// The port of the receiver's host they go to.
+/// Port of the receiver's host that they connect to.
 const PORT: u16 = 7300;
 
-/// Flows that go on.
+/// Flows that are running.
 pub(super) struct Cross {
     streams: Vec<TcpStream>,
     threads: Vec<JoinHandle<()>>,
     received: Arc<Mutex<Vec<(Instant, u64)>>>,
 }
 
-/// Begins them.
+/// Starts the flows.
 pub(super) fn begin(scenario: &Scenario, network: &Network) -> Result<Cross, LabError> {
     let mut cross = Cross { streams: Vec::new(), threads: Vec::new(), received: Arc::default() };
     let (Some(from), Some(to)) = (&network.cross, network.receivers.first()) else { return Ok(cross) };
@@ -45,7 +45,7 @@ pub(super) fn begin(scenario: &Scenario, network: &Network) -> Result<Cross, Lab
 }
 
 impl Cross {
-    /// Ends them.
+    /// Stops the flows and returns their results; `None` if there were none.
     pub(super) fn end(mut self, watched: &Watched) -> Option<report::Cross> {
         self.stop();
         let counted = watched.cross?;
@@ -64,7 +64,7 @@ impl Cross {
 impl Cross {
     fn stop(&mut self) {
         for stream in &self.streams {
-            // One that is closed already needs no closing.
+            // A stream that is closed already needs no shutdown.
             let _ = stream.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
@@ -82,7 +82,7 @@ impl Drop for Cross {
 const PIECE: usize = 64 << 10;
 
 fn send(mut stream: TcpStream) {
-    // It ends when the stream is shut down.
+    // The loop ends when the stream is shut down.
     while stream.write_all(&[0; PIECE]).is_ok() {}
 }
 

@@ -1,4 +1,4 @@
-//! The nodes of a scenario: Thalweg itself, one process on each host; and what befalls them.
+//! The nodes of a scenario, one Thalweg process on each host, and the signals that stall or kill them.
 
 use super::watch::Watch;
 use super::{Rig, timeline};
@@ -18,7 +18,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// What a builder says at its end, as far as it matters here.
+/// The parts of a builder's final report that are used here.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Built {
     pub(super) events: BuiltEvents,
@@ -31,13 +31,13 @@ pub(super) struct BuiltEvents {
     pub(super) incomplete: u64,
 }
 
-/// What a builder has found out.
+/// Result of a builder's calibration.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Calibration {
     pub(super) link: report::Found,
 }
 
-/// After the warm-up.
+/// Numbers of the time after the warm-up.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Steady {
     pub(super) seconds: f64,
@@ -57,24 +57,24 @@ impl Built {
     }
 }
 
-/// How long an interrupt may wait to be noticed.
+/// Longest time until an interrupt is noticed.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The same while it is waited for the measured time to begin, from when on nodes are stopped and killed to the moment.
+/// Longest time until the beginning of the measured time is noticed, from which the exact times of signals count.
 const SHORT_TIMEOUT: Duration = Duration::from_micros(200);
 
 /// Processes that are killed when this is dropped.
 pub(super) struct Nodes {
     nodes: Vec<Node>,
-    /// What is to befall them, the next one last.
+    /// Signals that are still to be sent, the next one last.
     fate: Vec<Blow>,
     dead: Vec<String>,
 }
 
-/// What befalls a node.
+/// A signal to a node at a time.
 #[derive(Debug, Clone, Copy)]
 struct Blow {
-    /// Counted from the beginning of the measured time.
+    /// Time since the beginning of the measured time.
     at: Duration,
     node: usize,
     signal: Signal,
@@ -85,7 +85,7 @@ struct Node {
     child: Child,
     handle: OwnedFd,
     status: Option<ExitStatus>,
-    /// It was killed, as it was to be.
+    /// True if it was killed, as the scenario specifies.
     killed: bool,
     said: PathBuf,
     complained: PathBuf,
@@ -101,7 +101,7 @@ impl Drop for Nodes {
 }
 
 impl Nodes {
-    /// Runs all of them to their end, and returns what the builders said; nothing for those that were killed.
+    /// Runs all nodes to their end, and returns the results of the builders; `None` for those that were killed.
     pub(super) fn run(
         rig: &Rig<'_>,
         scenario: &Scenario,
@@ -113,7 +113,7 @@ impl Nodes {
         let mut nodes = Self { nodes: Vec::new(), fate: fate(scenario), dead: Vec::new() };
         let traced = timeline::traced(scenario);
         let every = humantime::format_duration(timeline::Steps::of(scenario).step).to_string();
-        // Builders first: sources look for them.
+        // Builders first, as sources look for them.
         for (at, host) in network.receivers.iter().chain(&network.senders).enumerate() {
             let trace = (at < traced).then_some(every.as_str());
             nodes.nodes.push(start(host, topology, rig.directory, trace)?);
@@ -141,13 +141,13 @@ impl Nodes {
         Ok(())
     }
 
-    /// Deals out what is due.
+    /// Sends the signals that are due.
     fn strike(&mut self, begins: Option<Instant>) -> Result<(), LabError> {
         let Some(begins) = begins else { return Ok(()) };
         while let Some(Blow { node, signal, .. }) = self.fate.pop_if(|next| begins + next.at <= Instant::now()) {
             let node = &mut self.nodes[node];
             match pidfd_send_signal(&node.handle, signal) {
-                // It came to its end before.
+                // The node has ended before.
                 Err(Errno::SRCH) => continue,
                 sent => sent.map_err(LabError::os(format!("sending a signal to {}", node.name)))?,
             }
@@ -159,7 +159,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Waits until one of them ends, but not for long.
+    /// Waits until a node ends, at most for `patience`.
     fn wait(&mut self, deadline: Instant, rig: &Rig<'_>, patience: Duration) -> Result<(), LabError> {
         if rig.stop.load(Ordering::Relaxed) {
             return Err(LabError::Interrupted);
@@ -185,7 +185,7 @@ impl Nodes {
             let node = &mut self.nodes[at];
             node.status = node.child.try_wait().map_err(LabError::os(format!("waiting for {}", node.name)))?;
             let failed = !node.killed && node.status.is_some_and(|status| !status.success());
-            // Where one was killed, the run that the others bring to its end is INCOMPLETE.
+            // If a builder was killed, the run that the others bring to its end is INCOMPLETE.
             if failed && (self.dead.is_empty() || node.built().is_err()) {
                 return Err(node.failed());
             }
@@ -194,7 +194,7 @@ impl Nodes {
     }
 }
 
-/// What the scenario has befall its builders, the last first.
+/// Returns the signals that the scenario specifies for its builders, the last one first.
 fn fate(scenario: &Scenario) -> Vec<Blow> {
     let mut fate = Vec::new();
     for receiver in &scenario.network.unlike_receivers {
@@ -233,7 +233,7 @@ impl Node {
     }
 }
 
-/// Where a builder writes down where its credit is.
+/// Returns the file to which a builder writes the trace of its credit.
 pub(super) fn trace(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("{name}.trace"))
 }
@@ -249,7 +249,7 @@ fn start(host: &Host, topology: &Path, directory: &Path, trace_every: Option<&st
     if let Some(every) = trace_every {
         command.arg("--trace").arg(trace(directory, &host.name)).args(["--trace-every", every]);
     }
-    // An interrupt from the terminal is for this process: it ends the nodes.
+    // An interrupt from the terminal is for this process, which ends the nodes.
     command.process_group(0).stdin(Stdio::null()).stdout(file(&said)?).stderr(file(&complained)?);
     let mut child = host.space.enter(|| command.spawn())?.map_err(LabError::os(doing()))?;
     match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {

@@ -1,4 +1,4 @@
-//! What happened on links and where credit was, put together over equal steps of the measured time.
+//! Use of links and place of the credit over equal steps of the measured time.
 
 use crate::LabError;
 use crate::counters::Counts;
@@ -12,13 +12,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use thalweg_text::BitRate;
 
-/// More than can be told apart on a page is not kept.
+/// Largest numbers of steps and of links: more cannot be told apart on a page.
 const MOST_STEPS: u32 = 400;
 const MOST_LINKS: usize = 64;
-/// Builders whose credit is kept: so many, and no more than this over the senders.
+/// Largest number of builders whose credit is kept; it is further limited to `MOST_ROWS` over the number of senders.
 const MOST_BUILDERS: u32 = 16;
 const MOST_ROWS: u32 = 1024;
-/// Looks at a sender's card in each step: enough to see a queue come and go.
+/// Number of samples of a sender's card in each step: enough to see a queue come and go.
 const LOOKS: u32 = 8;
 
 /// Equal steps of the measured time.
@@ -28,7 +28,7 @@ pub(super) struct Steps {
     pub(super) step: Duration,
 }
 
-/// Which links are drawn: where there are too many, some of each kind.
+/// Selects the links that are drawn: if there are too many, some of each kind.
 pub(super) fn drawn(ports: &[Port]) -> Vec<bool> {
     let is_card = |port: &&Port| port.link.kind == LinkKind::Up;
     let cards = ports.iter().filter(is_card).count();
@@ -40,7 +40,7 @@ pub(super) fn drawn(ports: &[Port]) -> Vec<bool> {
         let (number, of, among) =
             if is_card(&port) { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
         *number += 1;
-        // Evenly: where the count of those drawn steps up.
+        // Evenly spread: a port is drawn where the count of those drawn increases.
         *number * of / among > (*number - 1) * of / among
     };
     ports.iter().map(&mut next).collect()
@@ -49,14 +49,14 @@ pub(super) fn drawn(ports: &[Port]) -> Vec<bool> {
 impl Steps {
     pub(super) fn of(scenario: &Scenario) -> Self {
         let measured = scenario.measured();
-        // Two looks at a queue in each, at least.
+        // At least two samples of a queue in each step.
         let possible = measured.as_secs_f64() / (2.0 * scenario.sample().as_secs_f64());
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
         let count = possible.clamp(1.0, f64::from(MOST_STEPS)) as u32;
         Self { count, step: measured / count }
     }
 
-    /// Each so many looks at switches there is one at senders' cards.
+    /// Returns the number of samples of switch ports for each sample of senders' cards.
     pub(super) fn looks(self, sample: Duration) -> u64 {
         ((self.step.as_nanos() / u128::from(LOOKS) / sample.as_nanos().max(1)) as u64).max(1)
     }
@@ -65,7 +65,7 @@ impl Steps {
         (1..=self.count).map(move |number| number * self.step)
     }
 
-    /// What happened on a link, of whose rate its queue counts so much.
+    /// Returns the use of a link over time; `counted` is the part of its rate that its queue counts.
     pub(super) fn link(self, link: &Link, counted: BitRate, seen: &[(Instant, Look)], from: Instant) -> LinkOverTime {
         let full = counted.bytes_per_second() * self.step.as_secs_f64();
         let mut before = sent(seen, from);
@@ -84,17 +84,17 @@ impl Steps {
             before = now;
             let first = seen.partition_point(|(at, _)| *at < begin);
             let behind = seen.partition_point(|(at, _)| *at < end);
-            // Where nobody looked in this step, what was seen before it.
+            // A step without a sample takes the last one before it.
             let looks = seen.get(first.min(behind.saturating_sub(1))..behind).unwrap_or_default();
             over_time.waiting.push(looks.iter().map(|(_, look)| u64::from(look.backlog)).max().unwrap_or(0));
         }
         over_time
     }
 
-    /// Where a builder's credit was, as it wrote down. Nothing where it came to write nothing.
+    /// Returns a builder's credit over time, from its trace; `None` if it wrote no trace.
     pub(super) fn credit(self, receiver: &str, file: &Path, from: Instant) -> Result<Option<CreditOverTime>, LabError> {
         let Ok(text) = std::fs::read_to_string(file) else { return Ok(None) };
-        // A builder that was killed has left half a line.
+        // A builder that was killed may have left half a line.
         let looks: Vec<Asked> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let Some(senders) = looks.first().map(|look| look.asked.len()) else { return Ok(None) };
         let from = monotonic(from);
@@ -112,13 +112,13 @@ impl Steps {
     }
 }
 
-/// How many builders write down where their credit is.
+/// Returns the number of builders that write a trace of their credit.
 pub(super) fn traced(scenario: &Scenario) -> usize {
     let network = &scenario.network;
     (MOST_ROWS / network.senders).clamp(1, MOST_BUILDERS).min(network.receivers) as usize
 }
 
-/// What senders sent again, and why.
+/// Returns the numbers of segments that senders retransmitted, by reason.
 pub(super) fn again(counts: impl Iterator<Item = Counts>) -> SentAgain {
     counts.fold(SentAgain::default(), |sum, one| SentAgain {
         fast: sum.fast + one.fast,
@@ -131,13 +131,13 @@ pub(super) fn again(counts: impl Iterator<Item = Counts>) -> SentAgain {
 /// A line of a builder's trace.
 #[derive(Debug, Deserialize)]
 struct Asked {
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time in nanoseconds of `CLOCK_MONOTONIC`.
     at: u64,
     window: Option<u64>,
     asked: Vec<u64>,
 }
 
-/// Bytes that had gone through at some time, as if evenly between one look and the next.
+/// Returns the number of bytes sent up to a time, interpolated between samples.
 fn sent(seen: &[(Instant, Look)], at: Instant) -> f64 {
     let behind = seen.partition_point(|(then, _)| *then <= at);
     let look = |number: usize| seen.get(number).map(|(then, look)| (*then, look.sent as f64));
@@ -151,7 +151,7 @@ fn sent(seen: &[(Instant, Look)], at: Instant) -> f64 {
     }
 }
 
-/// The time of nodes: `Instant` is of the same clock, and does not say so.
+/// Converts to the time of nodes: `Instant` is of the same clock, but does not give its value.
 fn monotonic(at: Instant) -> Duration {
     let now = Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default();
     now.saturating_sub(at.elapsed())
@@ -171,7 +171,7 @@ mod tests {
         let from = Instant::now();
         let steps = Steps { count: 4, step: Duration::from_millis(10) };
         let look = |millis, backlog, sent| (from + Duration::from_millis(millis), Look { backlog, drops: 0, sent });
-        // A megabyte a second: ten thousand bytes a step. Nobody looked in the last step until it was over.
+        // A megabyte a second: ten thousand bytes a step. The last step has no sample before its end.
         let seen = [look(0, 7, 500), look(5, 90, 5_500), look(10, 0, 5_500), look(20, 40, 5_500), look(40, 3, 25_500)];
         let over_time = steps.link(&link(LinkKind::Up), BitRate(8_000_000), &seen, from);
         assert_eq!(over_time.busy, [0.5, 0.0, 1.0, 1.0]);
@@ -199,7 +199,7 @@ mod tests {
         let at = |millis| (monotonic(from) + Duration::from_millis(millis)).as_nanos();
         let file = tempfile::NamedTempFile::new().unwrap();
         let line = |millis, asked| format!("{{\"at\":{},\"window\":900,\"asked\":{asked}}}\n", at(millis));
-        // It was killed while it wrote the last.
+        // It was killed while it wrote the last line.
         let text = [line(1, "[1,2]"), line(9, "[3,4]"), line(25, "[5,6]"), "{\"at\":12".to_owned()].concat();
         std::fs::write(file.path(), text).unwrap();
         let steps = Steps { count: 4, step: Duration::from_millis(10) };

@@ -1,5 +1,5 @@
-//! Watches links while nodes run: how long the queues in front of them are, what goes through, and what TCP has counted
-//! when the measured time begins and ends.
+//! Watches links while nodes run: samples the lengths and byte counts of their queues, and reads TCP's counters when
+//! the measured time begins and ends.
 
 use super::timeline::{self, Steps};
 use crate::counters::{Counters, Counts};
@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// A watch that goes on.
+/// A watch that is running in a thread of its own.
 pub(super) struct Watch {
     over: Arc<AtomicBool>,
     begins: Arc<OnceLock<Instant>>,
@@ -30,23 +30,23 @@ impl Drop for Watch {
     }
 }
 
-/// What was seen.
+/// Results of a watch.
 #[derive(Debug)]
 pub(super) struct Watched {
-    /// Each switch's ports, in the order of their links.
+    /// Results of each switch port, in the order of their links.
     pub(super) ports: Vec<Seen>,
-    /// Each sender's counters.
+    /// TCP counters of each sender.
     pub(super) senders: Vec<Counted>,
-    /// The counters of the other flows' host.
+    /// TCP counters of the other flows' host.
     pub(super) cross: Option<Counted>,
-    /// When the measured time began and ended.
+    /// Times at which the measured time began and ended.
     pub(super) measured: (Instant, Instant),
-    /// What happened on links in the measured time.
+    /// Use of links over the steps of the measured time.
     pub(super) steps: Steps,
     pub(super) links: Vec<LinkOverTime>,
 }
 
-/// What was seen of a switch's port.
+/// Results of a switch port.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) link: Link,
@@ -55,7 +55,7 @@ pub(super) struct Seen {
     pub(super) whole_drops: u64,
 }
 
-/// What TCP of a host counted.
+/// TCP counters of a host, for the measured time and for the whole run.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counted {
     pub(super) measured: Counts,
@@ -63,10 +63,10 @@ pub(super) struct Counted {
 }
 
 impl Watch {
-    /// How far it is is told in `directory`.
+    /// Starts a watch, which writes the progress to `directory`.
     pub(super) fn begin(scenario: &Scenario, network: &Network, directory: &Path) -> Result<Self, LabError> {
         let drawn = timeline::drawn(&network.ports);
-        // A sender's card is looked at only to be drawn, and not as often: it drops nothing.
+        // A sender's card is sampled only to be drawn, and less often, as it drops nothing.
         let watched = network.ports.iter().zip(drawn).filter(|(port, drawn)| *drawn || port.link.buffer.is_some());
         let links = watched.map(|(port, drawn)| {
             let queue = port.space.enter(|| Queue::open(device(&port.device)?, PORT))??;
@@ -93,7 +93,7 @@ impl Watch {
         Ok(Self { over, begins, thread: Some(thread) })
     }
 
-    /// When the measured time begins, once that is known: as soon as data goes through.
+    /// Returns the time at which the measured time begins, known as soon as data flows.
     pub(super) fn begins(&self) -> Option<Instant> {
         self.begins.get().copied()
     }
@@ -106,7 +106,7 @@ impl Watch {
     }
 }
 
-/// A network device's index, in the namespace of the calling thread.
+/// Returns a network device's index, in the namespace of the calling thread.
 fn device(name: &str) -> Result<i32, LabError> {
     // The kernel's own list: /sys would show the devices of the namespace it was mounted in.
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None);
@@ -116,16 +116,16 @@ fn device(name: &str) -> Result<i32, LabError> {
     i32::try_from(index).map_err(|error| LabError::os("looking for a device")(std::io::Error::other(error)))
 }
 
-/// From one look to the next when the measured time is over.
+/// Time between two samples after the measured time.
 const AFTERWARDS: Duration = Duration::from_millis(1);
 
-/// When counters were read, and what they said.
+/// Time at which counters were read, and their values.
 type Mark = (Instant, Vec<Counts>);
 
 struct Sampler {
     scenario: Scenario,
     directory: PathBuf,
-    /// How many percent were told.
+    /// Progress last written, in percent.
     told: u32,
     links: Vec<Watching>,
     counters: Vec<Counters>,
@@ -167,7 +167,7 @@ impl Sampler {
                 }
             }
             if measured[1].is_some() && period < AFTERWARDS {
-                // The end of a run can be long, and nobody studies it.
+                // The end of a run can be long, and its queues are not studied.
                 period = AFTERWARDS;
                 tick = ticker(period).map_err(LabError::os("setting a timer"))?;
             }
@@ -175,7 +175,7 @@ impl Sampler {
         let end = (Instant::now(), self.counts()?);
         let [from, to] = measured;
         let to = to.unwrap_or_else(|| end.clone());
-        // A run that never came so far has nothing to count.
+        // A run that did not reach the measured time has nothing to count.
         let from = from.unwrap_or_else(|| to.clone());
         let mut counted = (0..begin.len())
             .map(|at| Counted { measured: to.1[at].since(from.1[at]), whole: end.1[at].since(begin[at]) });
@@ -190,7 +190,7 @@ impl Sampler {
         Ok(Watched { ports: ports.collect(), senders, cross, measured: (from.0, to.0), steps, links: links.collect() })
     }
 
-    /// Tells how far it is, once for each percent: writing costs no time of the network's, but the host's.
+    /// Writes the progress, once for each percent: writing takes no time of the network, but of the host.
     fn tell(&mut self, ran: Duration) {
         let done = (ran.as_secs_f64() / (self.scenario.warm_up() + self.scenario.measured()).as_secs_f64()).min(1.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
@@ -208,13 +208,13 @@ impl Sampler {
         counts(&mut self.counters)
     }
 
-    /// Whether data goes through: more than all connections and greetings together are (less than 1000 bytes each).
+    /// True if data flows: more than all connections and greetings together take (less than 1000 bytes each).
     fn has_started(&self) -> bool {
         let Scenario { network, .. } = &self.scenario;
         self.arrived() > 1000 * u64::from(network.senders) * u64::from(network.receivers)
     }
 
-    /// Bytes that the receivers' ports have sent.
+    /// Returns the number of bytes that the receivers' ports have sent.
     fn arrived(&self) -> u64 {
         let ports = self.links.iter().filter(|link| link.link.kind == LinkKind::Down);
         ports.filter_map(|port| Some(port.seen.last()?.1.sent)).sum()
@@ -222,7 +222,7 @@ impl Sampler {
 }
 
 impl Watching {
-    /// What was seen of a switch's port.
+    /// Returns the results of a switch port; `None` for a sender's card.
     fn seen(&self, sample: Duration, (from, to): (Instant, Instant), started: Instant) -> Option<Seen> {
         let measured = || self.seen.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, look)| look);
         let drops = |look: Option<&Look>| look.map_or(0, |look| u64::from(look.drops));
@@ -256,7 +256,8 @@ fn counts(counters: &mut [Counters]) -> Result<Vec<Counts>, LabError> {
     counters.iter_mut().map(Counters::read).collect()
 }
 
-/// A timer that can be read once every period. It is not slack, as sleeping is by 50 µs (timer_slack_ns in prctl(2)).
+/// Creates a timer that can be read once every period, without the slack of 50 µs that sleeping has (timer_slack_ns in
+/// prctl(2)).
 fn ticker(period: Duration) -> rustix::io::Result<rustix::fd::OwnedFd> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
     let period = Timespec::try_from(period).map_err(|_| rustix::io::Errno::INVAL)?;

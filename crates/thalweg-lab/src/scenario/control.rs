@@ -1,4 +1,4 @@
-//! Who keeps the senders from overrunning the switch.
+//! The mechanism that keeps the senders from overrunning the switch.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::fmt;
@@ -22,10 +22,11 @@ pub const CONGESTION_CONTROLS: [&str; 13] = [
     "dctcp",
 ];
 
-/// `"credit"`, `"credit+CONTROL"`, or `"CONTROL"` alone, where CONTROL is one of [`CONGESTION_CONTROLS`].
+/// Control of the senders: `"credit"`, `"credit+CONTROL"`, or `"CONTROL"` alone, with CONTROL one of
+/// [`CONGESTION_CONTROLS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Control {
-    /// Whether the builder asks for no more than its port can take. Otherwise it asks for all there is at once.
+    /// True if the builder asks for no more than its port can take. Otherwise it asks for everything at once.
     pub credit: bool,
     /// TCP's own congestion control.
     pub congestion: &'static str,
@@ -37,11 +38,11 @@ impl Default for Control {
     }
 }
 
-/// Under credits, where nobody said: Thalweg's own, a window that follows the builder's credit. It is made for nothing
-/// else, so that it is not had without credits.
+/// Default congestion control under credits: Thalweg's own, a window that follows the builder's credit. It is made for
+/// that only, so it is not available without credits.
 const DEFAULT: &str = "thalweg";
 
-/// Why a text is not a control.
+/// Error for a text that is not a control.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("'{0}' is not a control: write credit, credit+CONTROL or CONTROL, where CONTROL is one of {names}", names = CONGESTION_CONTROLS.join(", "))]
 pub struct ControlError(String);

@@ -1,5 +1,5 @@
-//! What a network is made of beyond one switch and equal hosts: hosts that differ, uplinks that several senders share,
-//! trees of switches; and, from all that, every link with its rate and the part of an event that passes it.
+//! Networks of more than one switch and equal hosts: hosts that differ, uplinks that several senders share, trees of
+//! switches; and, from all that, every link with its rate and the part of an event that passes it.
 
 use super::{Network, RECORD, Scenario, UNSEEN, Wrong, check_sizes, time, wrong};
 use crate::report::LinkKind;
@@ -11,15 +11,15 @@ use thalweg_text::{BitRate, ByteSize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unlike {
-    /// Which, counted from 0.
+    /// Number of the sender, counted from 0.
     pub number: u32,
-    /// The rate of its link.
+    /// Rate of its link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<BitRate>,
-    /// Payload bytes in each of its fragments.
+    /// Number of payload bytes of each of its fragments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<ByteSize>,
-    /// Instead of `size`: the smallest and the largest.
+    /// Smallest and largest payload, instead of `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sizes: Option<[ByteSize; 2]>,
 }
@@ -28,27 +28,27 @@ pub struct Unlike {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnlikeReceiver {
-    /// Which, counted from 0.
+    /// Number of the receiver, counted from 0.
     pub number: u32,
-    /// The rate of its port.
+    /// Rate of its port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<BitRate>,
-    /// A time for which its builder does nothing.
+    /// Time in which its builder does nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stall: Option<Stall>,
-    /// When its builder is killed, counted from the beginning of the measured time.
+    /// Time at which its builder is killed, counted from the beginning of the measured time.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "time::option")]
     pub dies: Option<Duration>,
 }
 
-/// `stall = { at = "50ms", length = "20ms" }`
+/// A pause of a builder: `stall = { at = "50ms", length = "20ms" }`
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Stall {
-    /// When it begins, counted from the beginning of the measured time.
+    /// Time at which it begins, counted from the beginning of the measured time.
     #[serde(with = "time")]
     pub at: Duration,
-    /// How long it is.
+    /// Duration of the pause.
     #[serde(with = "time")]
     pub length: Duration,
 }
@@ -57,12 +57,12 @@ pub struct Stall {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shared {
-    /// How many share one: the first so many, the next so many, and so on.
+    /// Number of senders that share one uplink: the first ones, then as many of the next, and so on.
     pub senders: u32,
-    /// The rate of each uplink; absent: the network's.
+    /// Rate of each uplink; absent: the network's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<BitRate>,
-    /// Bytes that the port in front of it can hold; absent: the network's.
+    /// Size of the buffer of its port, in bytes; absent: the network's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer: Option<ByteSize>,
 }
@@ -71,12 +71,12 @@ pub struct Shared {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tree {
-    /// How many leaf switches.
+    /// Number of leaf switches.
     pub leaves: u32,
-    /// How many times more a leaf's hosts can send (or receive) than its trunk carries up (or down).
+    /// Ratio of the rate at which a leaf's hosts can send (or receive) to the rate of its trunk up (or down).
     #[serde(default = "even", skip_serializing_if = "is_even")]
     pub oversubscription: f64,
-    /// Bytes that the port at each end of a trunk can hold; absent: the network's.
+    /// Size of the buffer of the port at each end of a trunk, in bytes; absent: the network's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer: Option<ByteSize>,
 }
@@ -90,23 +90,23 @@ fn is_even(ratio: &f64) -> bool {
     *ratio == 1.0
 }
 
-/// One direction of a cable, and the queue in front of it.
+/// One direction of a cable, and the queue before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Link {
-    /// `sender-0`, `rack-0`, `leaf-0 up`, `leaf-0 down`, `receiver-0`.
+    /// Name: `sender-0`, `rack-0`, `leaf-0 up`, `leaf-0 down`, `receiver-0`.
     pub name: String,
-    /// Where in the network it is.
+    /// Place in the network.
     pub kind: LinkKind,
-    /// What it carries on the wire.
+    /// Rate on the wire.
     pub rate: BitRate,
-    /// Bytes that the switch port in front of it can hold. A sender's own card drops nothing.
+    /// Size of the buffer of its switch port, in bytes; `None` for a sender's own card, which drops nothing.
     pub buffer: Option<u64>,
-    /// Bytes on the wire that pass it for an event, in the mean over events.
+    /// Number of bytes on the wire that pass it for an event, in the mean over events.
     pub event_bytes: f64,
 }
 
 impl Scenario {
-    /// Payload bytes of the smallest and the largest fragment of a sender.
+    /// Returns the payload bytes of the smallest and the largest fragment of a sender.
     pub fn sizes_of(&self, sender: u32) -> (u64, u64) {
         let unlike = self.network.unlike.iter().find(|unlike| unlike.number == sender);
         match unlike.map(|unlike| (unlike.size, unlike.sizes)) {
@@ -116,44 +116,44 @@ impl Scenario {
         }
     }
 
-    /// The rate of a sender's link.
+    /// Returns the rate of a sender's link.
     pub fn sender_rate(&self, number: u32) -> BitRate {
         let unlike = self.network.unlike.iter().find(|sender| sender.number == number);
         unlike.and_then(|sender| sender.rate).unwrap_or(self.network.rate)
     }
 
-    /// The rate of a receiver's port.
+    /// Returns the rate of a receiver's port.
     pub fn receiver_rate(&self, number: u32) -> BitRate {
         self.receiver(number).and_then(|receiver| receiver.rate).unwrap_or(self.network.rate)
     }
 
-    /// The rate of the fastest receiver's port.
+    /// Returns the rate of the fastest receiver's port.
     pub fn fastest_port(&self) -> BitRate {
         (0..self.network.receivers).map(|number| self.receiver_rate(number)).max().unwrap_or(self.network.rate)
     }
 
-    /// What is said of a receiver that differs.
+    /// Returns the entry of a receiver that differs from the others.
     pub fn receiver(&self, number: u32) -> Option<&UnlikeReceiver> {
         self.network.unlike_receivers.iter().find(|receiver| receiver.number == number)
     }
 
-    /// Which uplink a sender shares with its neighbours, where there are such.
+    /// Returns the number of the uplink that a sender shares with its neighbours, or `None` without shared uplinks.
     pub fn rack_of(&self, sender: u32) -> Option<u32> {
         self.network.shared.as_ref().map(|shared| sender / shared.senders)
     }
 
-    /// Which leaf switch the sender or receiver of this number is on, where there are such.
+    /// Returns the leaf switch of the sender or receiver of this number, or `None` without leaf switches.
     pub fn leaf_of(&self, number: u32) -> Option<u32> {
         self.network.tree.as_ref().map(|tree| number % tree.leaves)
     }
 
-    /// Payload bytes of a mean event.
+    /// Returns the payload bytes of a mean event.
     pub fn event_payload(&self) -> f64 {
         let mean = |(from, to): (u64, u64)| (from + to) as f64 / 2.0;
         (0..self.network.senders).map(|sender| mean(self.sizes_of(sender))).sum()
     }
 
-    /// Bytes that all ports on the way from a sender to a receiver can hold.
+    /// Returns the sum of the buffers of all ports on the way from a sender to a receiver, in bytes.
     pub fn buffers(&self) -> u64 {
         let Network { buffer, shared, tree, .. } = &self.network;
         let shared = shared.as_ref().map_or(0, |shared| shared.buffer.unwrap_or(*buffer).0);
@@ -161,8 +161,9 @@ impl Scenario {
         buffer.0 + shared + tree
     }
 
-    /// Every link on the way from senders to receivers: senders', shared uplinks, trunks (of each leaf up, then down),
-    /// receivers'. What goes back (requests, acknowledgements) is not in [`Link::event_bytes`].
+    /// Returns every link on the way from senders to receivers: the senders' links, shared uplinks, trunks (of each
+    /// leaf up, then down), the receivers' links. Traffic in the other direction (requests, acknowledgements) is not
+    /// included in [`Link::event_bytes`].
     pub fn links(&self) -> Vec<Link> {
         let Network { senders, receivers, rate, buffer, shared, tree, .. } = &self.network;
         let wire: Vec<f64> = (0..*senders).map(|sender| self.wire_bytes(sender)).collect();
@@ -193,7 +194,7 @@ impl Scenario {
             let here = |number: &u32| number % tree.leaves == leaf;
             let trunk = |direction: &str, rates: &mut dyn Iterator<Item = BitRate>, event_bytes| {
                 let sum: u64 = rates.map(|rate| rate.0).sum();
-                // Where none of its hosts sends (or receives) fragments, requests and acknowledgements go there.
+                // If none of its hosts sends (or receives) fragments, it carries requests and acknowledgements only.
                 let sum = if sum == 0 { rate.0 } else { sum };
                 Link {
                     name: format!("leaf-{leaf} {direction}"),
@@ -221,13 +222,13 @@ impl Scenario {
         links
     }
 
-    /// Rate and buffer of what a builder's credit has to fit: its own port or, where that is narrower, its part of a shared
-    /// uplink or of a trunk. What all builders ask for meets there. If half of each event passes it, and there are four
-    /// builders, then each may have half of its rate, and half of [`FILLED`] times its buffer.
+    /// Returns the rate and buffer that a builder's credit has to fit: those of its own port or, if that is narrower,
+    /// its part of a shared uplink or of a trunk, where the data for all builders meets. If half of each event passes
+    /// it, and there are four builders, then each may use half of its rate, and half of [`FILLED`] times its buffer.
     pub fn port_for_credit(&self, receiver: u32) -> (BitRate, u64) {
         let links = self.links();
         let all: f64 = (0..self.network.senders).map(|sender| self.wire_bytes(sender)).sum();
-        // One builder fills half of a buffer as it is.
+        // A single builder fills half of a buffer anyway.
         let filled = if self.network.receivers > 1 { FILLED } else { 1 };
         let between = links.iter().filter(|link| matches!(link.kind, LinkKind::Shared | LinkKind::Trunk));
         let parts = between.filter(|link| link.event_bytes > 0.0).map(|link| {
@@ -241,12 +242,13 @@ impl Scenario {
         narrowest.map_or(own, |(rate, buffer)| (rate, buffer.min(own.1)))
     }
 
-    /// Bytes on the wire that a sender's fragment takes, in the mean: a part of every packet is headers, a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
+    /// Returns the number of bytes on the wire that a sender's fragment takes, in the mean: a part of every packet is
+    /// headers, a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
     /// whole 64 bytes.
     fn wire_bytes(&self, sender: u32) -> f64 {
         let record = |payload: u64| RECORD + payload.div_ceil(RECORD) * RECORD;
         let (from, to) = self.sizes_of(sender);
-        // The mean of the padded lengths is that of the padding at both ends, as near as matters.
+        // The mean of the padded lengths is close enough to the mean of the two padded ends.
         let recorded = (record(from) + record(to)) as f64 / 2.0;
         recorded * f64::from(self.frame() + UNSEEN) / f64::from(self.traffic.link.payload(self.network.mtu))
     }
@@ -339,8 +341,9 @@ impl Scenario {
     }
 }
 
-/// A builder among several fills two fifths of its port's buffer, since what it asked for may come all at once. What many
-/// of them asked for does not: together they fill twice as much of a buffer that they share.
+/// Factor for buffers that several builders share. A builder among several fills two fifths of its own port's buffer,
+/// since the data it asked for may arrive all at once. The data that many builders asked for does not, so together they
+/// fill twice as much of a shared buffer.
 const FILLED: u64 = 2;
 
 fn check_number(

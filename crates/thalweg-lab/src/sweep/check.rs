@@ -1,4 +1,4 @@
-//! What must be true of every cell.
+//! Conditions on every cell of a sweep.
 
 use crate::report::Report;
 use serde::Serialize;
@@ -7,62 +7,62 @@ use thalweg_text::volume;
 /// A number of a report, by name.
 #[derive(Debug, Clone, Copy)]
 pub struct Figure {
-    /// As a sweep file calls it.
+    /// Name in a sweep file.
     pub name: &'static str,
     of: fn(&Report) -> Option<f64>,
 }
 
-/// What `[check]` may ask about.
+/// Figures that `[check]` may use.
 pub const FIGURES: [Figure; 17] = [
     // Goodput over Scenario::ceiling.
     Figure { name: "share_of_ceiling", of: |report| Some(report.share_of_ceiling) },
     Figure { name: "goodput_bits_per_second", of: |report| Some(report.goodput_bits_per_second) },
-    // In the measured time.
+    // The numbers of the measured time.
     Figure { name: "retransmissions", of: |report| Some(report.retransmissions as f64) },
     Figure { name: "timeouts", of: |report| Some(report.timeouts as f64) },
     Figure { name: "drops", of: |report| Some(report.drops as f64) },
-    // With the start.
+    // The numbers of the whole run, with its start.
     Figure { name: "whole_run_retransmissions", of: |report| Some(report.whole_run.retransmissions as f64) },
     Figure { name: "whole_run_timeouts", of: |report| Some(report.whole_run.timeouts as f64) },
     Figure { name: "incomplete_events", of: |report| Some(report.events.incomplete as f64) },
     Figure { name: "complete_events", of: |report| Some(report.events.complete as f64) },
     Figure { name: "p99_us", of: |report| Some(report.completion?.p99_us) },
     Figure { name: "worst_us", of: |report| Some(report.completion?.max_us) },
-    // The longest queue over what the port holds.
+    // The longest queue over the size of the port's buffer.
     Figure {
         name: "queue_of_buffer",
         of: |report| Some(report.queue.max_bytes as f64 / report.queue.limit_bytes as f64),
     },
-    // The p99 completion over the least there is: a round trip, and the event's payload at the receiver's rate.
+    // The p99 completion over the least possible: a round trip, and the event's payload at the receiver's rate.
     Figure { name: "p99_of_least", of: |report| Some(report.completion?.p99_us * 1e-6 / least(report)) },
-    // What the other flows got, over the ceiling.
+    // The goodput of the other flows, over the ceiling.
     Figure {
         name: "cross_share",
         of: |report| Some(report.cross.as_ref()?.goodput_bits_per_second / report.ceiling_bits_per_second),
     },
-    // What the model knows: messages' bytes over those of all payloads, and the most that a node had to hold.
+    // Figures of the model: messages' bytes over those of all payloads, and the most that a node had to hold.
     Figure { name: "messages_of_bytes", of: |report| Some(report.bookkeeping.as_ref()?.share_of_bytes) },
     Figure { name: "builder_bytes", of: |report| Some(report.bookkeeping.as_ref()?.builder_bytes as f64) },
     Figure { name: "source_bytes", of: |report| Some(report.bookkeeping.as_ref()?.source_bytes as f64) },
 ];
 
 impl Figure {
-    /// The one of this name.
+    /// Returns the figure of this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         FIGURES.into_iter().find(|figure| figure.name == name)
     }
 
-    /// Of a report; nothing where it has none.
+    /// Returns the value in a report, or `None` if it has none.
     pub(crate) fn value(&self, report: &Report) -> Option<f64> {
         (self.of)(report).filter(|value| value.is_finite())
     }
 
-    /// Its name in words.
+    /// Returns the name in words.
     pub(crate) fn words(&self) -> String {
         self.name.replace('_', " ")
     }
 
-    /// A value in a table or a sentence. Parts of something are shown in percent.
+    /// Formats a value for a table or a sentence. Shares are shown in percent.
     pub(crate) fn shown(&self, value: f64) -> String {
         match self.name {
             "share_of_ceiling" | "queue_of_buffer" | "cross_share" => format!("{:.1} %", 100.0 * value),
@@ -80,7 +80,7 @@ fn least(report: &Report) -> f64 {
     scenario.round_trip().as_secs_f64() + scenario.event_payload() / scenario.fastest_port().bytes_per_second()
 }
 
-/// A figure, how it is compared, and with what.
+/// A figure, a comparison, and a limit.
 #[derive(Debug, Clone, Copy)]
 pub struct Check {
     figure: Figure,
@@ -88,19 +88,19 @@ pub struct Check {
     with: f64,
 }
 
-/// What became of a check.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Checked {
-    /// As the file says it.
+    /// The check, as in the file.
     pub check: String,
-    /// The figure; absent where the report has none, which is no pass.
+    /// Value of the figure; `None` if the report has none, which fails the check.
     pub value: Option<f64>,
-    /// Whether it is so.
+    /// True if the check passes.
     pub holds: bool,
 }
 
 impl Check {
-    /// `share_of_ceiling` and `>= 0.98`.
+    /// Parses a check, such as `share_of_ceiling` and `>= 0.98`.
     pub(crate) fn parse(name: &str, text: &str) -> Option<Self> {
         let figure = Figure::named(name)?;
         let compare = [">=", "<=", "=="].into_iter().find(|compare| text.trim().starts_with(compare))?;
@@ -108,12 +108,12 @@ impl Check {
         with.is_finite().then_some(Self { figure, compare, with })
     }
 
-    /// What it asks about.
+    /// Returns the figure that is checked.
     pub(crate) fn figure(&self) -> Figure {
         self.figure
     }
 
-    /// The larger, the nearer a value is to where it does not hold, or the further behind that.
+    /// Returns a measure that is larger the nearer a value is to failing, or the further beyond it.
     pub(crate) fn badness(&self, value: f64) -> f64 {
         match self.compare {
             ">=" => self.with - value,
@@ -122,7 +122,7 @@ impl Check {
         }
     }
 
-    /// Looks at a report.
+    /// Checks a report.
     pub fn of(&self, report: &Report) -> Checked {
         let value = self.figure.value(report);
         let holds = value.is_some_and(|value| match self.compare {

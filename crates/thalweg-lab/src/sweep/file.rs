@@ -1,4 +1,4 @@
-//! The file of a sweep. What is wrong in it is wrong in a line: values out of a list keep the place they come from.
+//! The file of a sweep. Each error has a line: values from a list keep their place in the file.
 
 use super::check::{Check, FIGURES};
 use super::{Axis, Cell, Sweep, same};
@@ -9,11 +9,11 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Deserializer};
 
-/// More than a month of work.
+/// Largest number of cells: more than a month of work.
 const MOST_CELLS: usize = 20_000;
 
 type Value<'i> = Spanned<DeValue<'i>>;
-/// What, and at which byte.
+/// Range of bytes and description of a problem.
 type Error = (Range<usize>, String);
 
 pub(super) fn parse(name: &str, text: &str, quick: bool) -> Result<Sweep, WrongLine> {
@@ -69,19 +69,19 @@ fn read(name: &str, text: &str, quick: bool) -> Result<Sweep, Error> {
     Ok(Sweep { name: name.to_owned(), title, axes: axes.into_iter().map(axis).collect(), checks, cells, quick })
 }
 
-/// One axis.
+/// One axis, with its place in the file.
 struct Steps<'i> {
     span: Range<usize>,
     steps: Vec<Step<'i>>,
 }
 
-/// One value of an axis: what is set, and the first of it as text.
+/// One value of an axis: the keys that are set, and the first of their values as text.
 struct Step<'i> {
     label: String,
     settings: Vec<(String, Value<'i>)>,
 }
 
-/// The axes in the order of the file, and `rounds`.
+/// Returns the axes in the order of the file, and `rounds`.
 fn axes<'i>(sweep: &Value<'i>) -> Result<(Vec<Steps<'i>>, u32), Error> {
     let table = table("sweep", sweep)?;
     let mut rounds = 0;
@@ -112,7 +112,7 @@ fn axes<'i>(sweep: &Value<'i>) -> Result<(Vec<Steps<'i>>, u32), Error> {
     Ok((axes, rounds))
 }
 
-/// Keys that change together: lists of the same length.
+/// Returns the axis of keys that change together: lists of the same length.
 fn steps<'i>(span: Range<usize>, keys: &[(String, &Value<'i>)]) -> Result<Steps<'i>, Error> {
     let mut axis = Steps { span, steps: Vec::new() };
     for (key, values) in keys {
@@ -144,7 +144,7 @@ fn steps<'i>(span: Range<usize>, keys: &[(String, &Value<'i>)]) -> Result<Steps<
     }
 }
 
-/// Takes a part of the axes, and sets what else `[quick]` says.
+/// Reduces the axes to the sample, and sets the other keys of `[quick]`.
 fn sample<'i>(quick: &Value<'i>, axes: &mut [Steps<'i>], base: &mut DeTable<'i>) -> Result<(), Error> {
     for (key, value) in leaves(table("quick", quick)?) {
         let swept = axes.iter_mut().find(|axis| axis.steps[0].settings.iter().any(|(own, _)| *own == key));
@@ -189,7 +189,7 @@ fn scenario(table: DeTable<'_>, rounds: u32) -> Result<Scenario, Error> {
     let seconds = &mut scenario.measure.seconds;
     *seconds = seconds.max((least.as_secs_f64() * 1e3).ceil() / 1e3);
     if rounds > 0 && !period.is_zero() {
-        // Of the events at both ends as much counts as does not.
+        // With a whole number of periods, the parts of the events at both ends that count and that do not are equal.
         *seconds = (*seconds / period.as_secs_f64() - 1e-6).ceil() * period.as_secs_f64();
     }
     scenario.check().map_err(wrong)?;
@@ -200,8 +200,8 @@ fn table<'a, 'i>(name: &str, value: &'a Value<'i>) -> Result<&'a DeTable<'i>, Er
     value.get_ref().as_table().ok_or_else(|| (value.span(), format!("{name}: a table")))
 }
 
-/// Everything in a table that is no table, by its dotted key (`"network.senders"` and `network.senders` are one), in
-/// the order of the file.
+/// Returns every value in a table that is not a table, with its dotted key (`"network.senders"` and `network.senders`
+/// are one), in the order of the file.
 fn leaves<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(String, &'a Value<'i>)> {
     let mut all = Vec::new();
     for (key, value) in table {
@@ -216,7 +216,7 @@ fn leaves<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(String, &'a Value<'i>)> {
     all
 }
 
-/// Sets a dotted key.
+/// Sets the value of a dotted key.
 fn set<'i>(table: &mut DeTable<'i>, key: &str, value: &Value<'i>) -> Result<(), Error> {
     let spanned = |part: &str| Spanned::new(value.span(), part.to_owned().into());
     let (front, last) = key.rsplit_once('.').unwrap_or(("", key));
@@ -235,7 +235,7 @@ fn set<'i>(table: &mut DeTable<'i>, key: &str, value: &Value<'i>) -> Result<(), 
     Ok(())
 }
 
-/// Where a key's value stands, or else the innermost of the tables around it.
+/// Returns the place of a key's value, or else of the innermost of the tables around it.
 fn place(table: &DeTable<'_>, key: &str) -> Range<usize> {
     let mut found = 0..0;
     let mut inside = Some(table);
@@ -254,7 +254,7 @@ fn place(table: &DeTable<'_>, key: &str) -> Range<usize> {
     found
 }
 
-/// A value as text.
+/// Returns a value as text.
 fn label(value: &Value<'_>) -> String {
     match value.get_ref() {
         DeValue::String(text) => text.to_string(),

@@ -3,25 +3,25 @@
 use std::fmt::Write;
 use thalweg_page::html::{self, escaped};
 
-/// How figures become colours.
+/// Mapping of figures to colours.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Scale {
     /// From dark (`from`) to bright (`to`).
     Linear { from: f64, to: f64 },
-    /// The same by ratios; 0 is as far as 1.
+    /// From dark (`from`) to bright (`to`), logarithmic; values below 1e-9 count as 1e-9.
     Log { from: f64, to: f64 },
-    /// Blue below 0, white at 0, orange above; both ends as far.
+    /// Blue below 0, white at 0, orange above, symmetrically.
     Around { most: f64 },
 }
 
-/// A cell.
+/// A rectangle of a heat map.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tile {
-    /// What decides about the colour; none has none.
+    /// Figure that decides the colour; without one it is grey.
     pub(crate) value: Option<f64>,
-    /// What stands in it.
+    /// Text in the rectangle.
     pub(crate) text: String,
-    /// Whether it is framed: something is wrong.
+    /// True if it is framed, as a sign of a failed check or an error.
     pub(crate) marked: bool,
 }
 
@@ -40,7 +40,7 @@ const AROUND: [[f64; 3]; 3] = [[0.0, 114.0, 178.0], [245.0, 245.0, 245.0], [230.
 const LINE: usize = 24;
 const LETTER: usize = 8;
 
-/// A heat map. `corner` names rows and columns.
+/// Draws a heat map. `corner` names rows and columns.
 pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Vec<Tile>], scale: Scale) -> String {
     let length = |text: &String| text.chars().count() * LETTER;
     let left = rows.iter().map(length).chain([corner.chars().count() * LETTER]).max().unwrap_or(0) + 12;
@@ -61,7 +61,7 @@ pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Ve
         for (column, tile) in line.iter().enumerate() {
             let (x, y) = (left + wide * column, LINE * (row + 1));
             let [r, g, b] = tile.value.map_or([128.0; 3], |value| scale.colour(value));
-            // What is between black and white is told apart by how bright it looks (ITU-R BT.601).
+            // The choice of black or white depends on the perceived brightness (ITU-R BT.601).
             let ink = if 0.299 * r + 0.587 * g + 0.114 * b > 140.0 { "#111" } else { "#fefefe" };
             let frame = if tile.marked { " class=\"marked\"" } else { "" };
             let _ = writeln!(
@@ -82,12 +82,12 @@ pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Ve
     out
 }
 
-/// A heat map in a page, with its caption.
+/// Returns a heat map in a page, with its caption.
 pub(crate) fn figure(caption: &str, svg: &str) -> String {
     html::figure(caption, &format!("<div class=\"wide\">{svg}</div>"))
 }
 
-/// What a page with heat maps needs beside the style of all pages.
+/// Style sheet of heat maps, in addition to that of all pages.
 pub(crate) const STYLE: &str = include_str!("heat.css");
 
 impl Scale {

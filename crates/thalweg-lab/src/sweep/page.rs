@@ -1,4 +1,4 @@
-//! Results as a page that needs nothing else: no server, no scripts, no fonts.
+//! Results as a self-contained page: no server, no scripts, no fonts.
 
 use super::heat::{STYLE, Scale, Tile, figure, svg};
 use super::text::{Layout, Panel, SHOWN, Shown};
@@ -8,12 +8,13 @@ use std::fmt::Write;
 use thalweg_page::html::{escaped, list, page, paragraph, table};
 
 impl Results {
-    /// The whole page.
+    /// Returns the whole page.
     pub fn html(&self) -> String {
         page(&self.sweep.title, STYLE, &self.html_body())
     }
 
-    /// What is in it: how the checks went, which control is the best where, and a heat map for every figure.
+    /// Returns the page's content: the results of the checks, the best control of each cell, and a heat map for every
+    /// figure.
     pub(crate) fn html_body(&self) -> String {
         let mut body = String::new();
         let (done, of) = (self.done(), self.outcomes.len());
@@ -72,8 +73,8 @@ impl Results {
         }
     }
 
-    /// Better is brighter: from nothing to the best where more is better, by ratios from the worst to the best where
-    /// less is.
+    /// Returns the scale of a figure, on which better is brighter: linear from 0 to the best if more is better,
+    /// logarithmic from the worst to the best if less is better.
     pub(crate) fn scale(&self, shown: &Shown) -> Scale {
         let reports = self.outcomes.iter().flatten().filter_map(|outcome| outcome.as_deref().ok());
         let values: Vec<f64> = reports.filter_map(|report: &Report| (shown.value)(report)).collect();

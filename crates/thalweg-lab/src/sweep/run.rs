@@ -1,5 +1,5 @@
-//! Runs the cells: several at a time, the cheapest first. What is done is appended to `results.jsonl`, and done no
-//! more.
+//! Runs the cells: several at a time, the cheapest first. Results are appended to `results.jsonl`, and not measured
+//! again.
 
 use super::{Cell, Sweep};
 use crate::{LabError, Laboratory, Report, Scenario};
@@ -12,31 +12,30 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-/// What became of a cell: its report, or why there is none.
+/// Result of a cell: its report, or the reason why there is none.
 pub type Outcome = Result<Box<Report>, String>;
 
-/// What became of a sweep, as far as it got.
+/// Results of a sweep, which may have been interrupted.
 #[derive(Debug, Clone)]
 pub struct Results {
-    /// The sweep.
+    /// Sweep that was run.
     pub sweep: Sweep,
-    /// `virtual`, `host` or `ns3`.
+    /// Name of the laboratory: `virtual`, `host`, `ns3` or `model`.
     pub laboratory: String,
-    /// One for each cell of it; none where it was interrupted before.
+    /// Outcome of each cell; `None` for those that were not reached.
     pub outcomes: Vec<Option<Outcome>>,
 }
 
-/// How far it is.
+/// Progress of a sweep.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
-    /// The cell that has just ended; none at the beginning.
+    /// Cell that has just ended; `None` at the beginning.
     pub cell: Option<(&'a Cell, &'a Outcome)>,
-    /// How many have a result, from earlier runs too.
+    /// Number of cells with a result, including those of earlier runs.
     pub done: usize,
-    /// Of how many.
+    /// Number of all cells.
     pub of: usize,
-    /// How long the rest will take, as far as can be known: by how long the cells took that are done, before the first
-    /// by a rule of thumb.
+    /// Estimated time of the rest: by the time of the cells that are done, and before the first by a rule of thumb.
     pub left: Duration,
 }
 
@@ -59,13 +58,13 @@ enum Told {
 
 const RESULTS: &str = "results.jsonl";
 
-/// Runs what has no report in `directory/results.jsonl` yet, `jobs` cells at a time, until all is done or `stop`
-/// becomes true. A cell that fails is a result, with its error, and is tried again by the next run; what it left is
-/// kept in `directory`.
+/// Runs the cells that have no report in `directory/results.jsonl` yet, `jobs` at a time, until all are done or
+/// `stop` becomes true. A cell that fails has its error as its result, and is tried again by the next run; its files
+/// are kept in `directory`.
 ///
 /// # Errors
 ///
-/// Where the laboratory is not to be had at all, or results cannot be written.
+/// Fails if the laboratory is not available at all, or results cannot be written.
 pub fn run(
     sweep: Sweep,
     laboratory: Laboratory,
@@ -80,7 +79,7 @@ pub fn run(
     run_by(measure, sweep, laboratory, jobs, directory, stop, progress)
 }
 
-/// A cell's outcome as it is kept.
+/// Returns a cell's outcome as a line of the results file.
 fn line(laboratory: &str, cell: &Cell, wall_seconds: f64, outcome: &Outcome) -> std::io::Result<String> {
     let outcome = match outcome.clone() {
         Ok(report) => Told::Report(report),
@@ -90,7 +89,7 @@ fn line(laboratory: &str, cell: &Cell, wall_seconds: f64, outcome: &Outcome) -> 
     serde_json::to_string(&line).map_err(std::io::Error::from)
 }
 
-/// The cells that have no result yet, those that take the least time first.
+/// Returns the cells that have no report yet, those that take the least time first.
 fn open_cells(results: &Results, cost: impl Fn(&Cell) -> f64) -> Vec<usize> {
     let open = |at: &usize| !matches!(results.outcomes[*at], Some(Ok(_)));
     let mut todo: Vec<usize> = (0..results.outcomes.len()).filter(open).collect();
@@ -126,7 +125,7 @@ pub(super) fn run_by(
     let per_job = |seconds: f64| Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX);
     progress(Progress { cell: None, done, of, left: per_job(left) });
 
-    // Ends what runs when asked to, and when a result cannot be kept.
+    // Ends running cells when requested, and when a result cannot be written.
     let halt = AtomicBool::new(false);
     let next = AtomicUsize::new(0);
     let (cells, todo) = (results.sweep.cells.clone(), &todo);
@@ -134,7 +133,7 @@ pub(super) fn run_by(
         while let Some(at) = todo.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !halt.load(Ordering::Relaxed)) {
             let begun = Instant::now();
             let outcome = one(&measure, &cells[*at].scenario, directory, &halt);
-            // Before the result is received: until then other cells would begin.
+            // Set before the result is received, as other cells would begin until then.
             if outcome.is_err() {
                 halt.store(true, Ordering::Relaxed);
             }
@@ -185,7 +184,8 @@ pub(super) fn run_by(
     failed.map_or(Ok(results), Err)
 }
 
-/// One cell, in a directory of its own, which stays where it fails. Errors that all cells would have are errors here.
+/// Runs one cell in a directory of its own, which is kept if the cell fails. Returns only errors that all cells would
+/// have.
 fn one(
     measure: impl Fn(&Scenario, &Path, &AtomicBool) -> Result<Report, LabError>,
     scenario: &Scenario,
@@ -195,7 +195,7 @@ fn one(
     let own = tempfile::Builder::new().prefix("cell-").tempdir_in(directory).map_err(LabError::file(directory))?;
     match measure(scenario, own.path(), stop) {
         Ok(mut report) => {
-            // A thousand pairs in every cell would be most of what is kept.
+            // A thousand pairs in every cell would be most of the results file.
             report.queue.over_time.clear();
             report.ports.iter_mut().for_each(|port| port.queue.over_time.clear());
             report.timeline = None;
@@ -210,8 +210,8 @@ fn one(
     }
 }
 
-/// What a results file says, by [`key`], and whether its last line has no end. A line that cannot be read, as an
-/// interrupted write leaves one, says nothing: its cell is measured again.
+/// Reads a results file. Returns its outcomes by [`key`], and true if its last line has no end. A line that cannot be
+/// read, as an interrupted write leaves one, is skipped: its cell is measured again.
 fn read(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
     let text = match std::fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((HashMap::new(), false)),
@@ -229,7 +229,7 @@ fn read(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
     Ok((lines.map(outcome).collect(), torn))
 }
 
-/// As reports call it.
+/// Returns the name of a laboratory in reports.
 fn name(laboratory: Laboratory) -> &'static str {
     match laboratory {
         Laboratory::Virtual => "virtual",
@@ -240,21 +240,21 @@ fn name(laboratory: Laboratory) -> &'static str {
 }
 
 fn key(laboratory: &str, scenario: &Scenario) -> String {
-    // A scenario that was read is one that can be written.
+    // A scenario that was read can always be written.
     format!("{laboratory} {}", serde_json::to_string(scenario).unwrap_or_default())
 }
 
-/// How long a sweep takes of which nothing is done yet, by a rule of thumb.
+/// Estimates the time of a whole sweep by a rule of thumb.
 pub fn estimate(sweep: &Sweep, laboratory: Laboratory, jobs: usize) -> Duration {
     let seconds: f64 = sweep.cells.iter().map(|cell| rule_of_thumb(&cell.scenario, laboratory)).sum();
     Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX)
 }
 
-/// How long a cell takes here, in seconds of one processor, as was found with two of 2 to 3 GHz: most is spent on
+/// Estimates the time of a cell here, in seconds of one processor, as measured with two of 2 to 3 GHz: most is spent on
 /// packets.
 fn rule_of_thumb(scenario: &Scenario, laboratory: Laboratory) -> f64 {
     let seconds = (scenario.warm_up() + scenario.measured()).as_secs_f64();
-    // In packets of 1500 bytes.
+    // The number counts packets of 1500 bytes.
     let gigabits = scenario.ceiling() * 1e-9 * seconds * 1500.0 / f64::from(scenario.network.mtu);
     let hosts = f64::from(scenario.network.senders + scenario.network.receivers);
     match laboratory {

@@ -1,4 +1,4 @@
-//! What the results say: which cells fail their checks, and which congestion control is the best of each cell.
+//! Summary of the results: the cells that fail their checks, and the best congestion control of each cell.
 
 use super::check::Checked;
 use super::{Cell, Outcome, Results, Sweep};
@@ -8,77 +8,77 @@ use serde::{Serialize, Serializer, ser::SerializeSeq};
 use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
 
-/// Goodputs that differ by less than this part of the larger are equal.
+/// Fraction of the larger of two goodputs; those that differ by less are equal.
 const EQUAL: f64 = 0.005;
 const CONTROL: &str = "traffic.control";
 pub(super) const CREDIT: &str = "credit";
 
-/// Congestion controls against each other, cell by cell.
+/// Comparison of congestion controls, cell by cell.
 #[derive(Debug, Clone, Serialize)]
 pub struct Contest {
-    /// How many cells were compared.
+    /// Number of cells that were compared.
     pub cells: usize,
-    /// Each control, the one that is best most often first.
+    /// Results of each control, the one that is best most often first.
     pub standings: Vec<Standing>,
-    /// Where `credit` is neither the best nor equal to it.
+    /// Cells in which `credit` is neither the best nor equal to it.
     pub lost: Vec<Loss>,
 }
 
-/// How a control did.
+/// Results of a control over all cells.
 #[derive(Debug, Clone, Serialize)]
 pub struct Standing {
-    /// Which.
+    /// Name of the control.
     pub control: String,
-    /// In how many cells nobody was better by more than 0.5 %, or by one event where events come at intervals.
+    /// Number of cells in which no other was better by more than 0.5 %, or by one event if events come at intervals.
     pub best: usize,
-    /// Its mean share of the ceiling.
+    /// Mean share of the ceiling.
     pub mean_share: f64,
-    /// Its least.
+    /// Least share of the ceiling.
     pub least_share: f64,
-    /// Segments sent again, in all cells.
+    /// Number of retransmitted segments, in all cells.
     pub retransmissions: u64,
-    /// Retransmission timeouts, in all cells.
+    /// Number of retransmission timeouts, in all cells.
     pub timeouts: u64,
-    /// The slowest event of all cells, in µs.
+    /// Time of the slowest event of all cells, in µs.
     pub worst_us: Option<f64>,
 }
 
 /// A cell in which another control is better than `credit`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Loss {
-    /// Which, in words.
+    /// Description of the cell.
     pub cell: String,
-    /// The share of the ceiling that `credit` has.
+    /// Share of the ceiling that `credit` has.
     pub credit: f64,
-    /// The best control.
+    /// Name of the best control.
     pub best: String,
-    /// Its share.
+    /// Share of the ceiling that the best control has.
     pub share: f64,
 }
 
 impl Results {
-    /// How many cells have a result.
+    /// Returns the number of cells that have a result.
     pub fn done(&self) -> usize {
         self.outcomes.iter().flatten().count()
     }
 
-    /// The outcome of a cell.
+    /// Returns the outcome of a cell, or `None` if it was not reached.
     pub(crate) fn outcome(&self, at: &[usize]) -> Option<&Outcome> {
         let number = self.sweep.axes.iter().zip(at).fold(0, |number, (axis, at)| number * axis.values.len() + at);
         self.outcomes.get(number)?.as_ref()
     }
 
-    /// The report of a cell.
+    /// Returns the report of a cell, or `None` if it has none.
     pub(crate) fn report(&self, at: &[usize]) -> Option<&Report> {
         self.outcome(at)?.as_ref().ok().map(Box::as_ref)
     }
 
-    /// The checks of a report.
+    /// Returns the results of all checks of a report.
     pub fn checked(&self, report: &Report) -> Vec<Checked> {
         self.sweep.checks.iter().map(|check| check.of(report)).collect()
     }
 
-    /// Cells that have no report, or of which a check does not hold, in words: which, and why.
+    /// Returns the cells that have no report, or that fail a check: a description of each, and the reason.
     pub fn failures(&self) -> Vec<(String, String)> {
         let failure = |(cell, outcome): (&Cell, &Option<Outcome>)| {
             let why = match outcome.as_ref()? {
@@ -95,12 +95,12 @@ impl Results {
         self.sweep.cells.iter().zip(&self.outcomes).filter_map(failure).collect()
     }
 
-    /// Whether every cell has a report of which every check holds.
+    /// True if every cell has a report that passes every check.
     pub fn passed(&self) -> bool {
         self.done() == self.outcomes.len() && self.failures().is_empty()
     }
 
-    /// The congestion controls against each other, where there are several.
+    /// Returns the comparison of the congestion controls, or `None` if there are not several.
     pub fn contest(&self) -> Option<Contest> {
         let axis = self.sweep.axis(CONTROL)?;
         let controls = &self.sweep.axes[axis].values;
@@ -128,7 +128,7 @@ impl Results {
         (contest.cells > 0).then_some(contest)
     }
 
-    /// The reports that all controls have where this cell is.
+    /// Returns the reports of all controls for the other values of this cell.
     pub(super) fn reports(&self, cell: &Cell, axis: usize) -> Vec<(usize, &Report)> {
         let mut at = cell.at.clone();
         let report = |control: usize| {
@@ -143,8 +143,8 @@ pub(super) fn by_goodput(one: &Report, other: &Report) -> Ordering {
     one.goodput_bits_per_second.total_cmp(&other.goodput_bits_per_second)
 }
 
-/// Whether nothing can be said about which has more goodput: they differ by less than 0.5 %, or, where less is offered
-/// than could be carried, by one event (or burst of them), which may have come before or after the end.
+/// True if it cannot be said which has more goodput: they differ by less than 0.5 %, or, if less is offered than could
+/// be carried, by one event (or burst of them), which may have come before or after the end.
 pub(crate) fn equal(one: &Report, other: &Report) -> bool {
     let Report { scenario, ceiling_bits_per_second: ceiling, measured_seconds: seconds, .. } = one;
     let offered_less =
@@ -183,7 +183,7 @@ impl Sweep {
     }
 }
 
-/// One object for all of it: `axes`, `cells` (each with its values, its report or its error, and its checks), and
+/// Serializes one object: `axes`, `cells` (each with its values, its report or its error, and its checks), and
 /// `contest`.
 impl Serialize for Results {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

@@ -38,7 +38,7 @@ fn sweep() -> Sweep {
     Sweep::parse("made-up", SWEEP, false).unwrap()
 }
 
-/// As a laboratory would say it, of a cell that went so well.
+/// Returns the report of a cell with this share of the ceiling, as a laboratory would.
 pub(crate) fn report(scenario: &Scenario, share: f64) -> Report {
     let ceiling = scenario.ceiling();
     Report {
@@ -68,7 +68,7 @@ pub(crate) fn report(scenario: &Scenario, share: f64) -> Report {
     }
 }
 
-/// Results that a function of the scenario says.
+/// Returns results that are a function of the scenario.
 pub(crate) fn results(sweep: Sweep, of: impl Fn(&Scenario) -> Outcome) -> Results {
     let outcomes = sweep.cells.iter().map(|cell| Some(of(&cell.scenario))).collect();
     Results { sweep, laboratory: "ns3".into(), outcomes }
@@ -159,7 +159,7 @@ fn the_sweeps_that_come_with_thalweg_can_be_run() {
     }
 }
 
-/// Runs the sweep with a function in a laboratory's place; says which cells were run.
+/// Runs the sweep with a function in a laboratory's place; returns which cells were run.
 fn run_with(
     directory: &Path,
     stop: &AtomicBool,
@@ -320,7 +320,7 @@ fn the_page_needs_nothing_else_and_shows_every_cell() {
     assert_eq!(json["contest"]["lost"][0]["best"], "bic");
 }
 
-/// The whole way, where an ns-3 is installed.
+/// Test of the whole way, if an ns-3 is installed.
 #[test]
 fn a_small_sweep_in_ns3() {
     let text = r#"

@@ -5,15 +5,16 @@ use crate::Report;
 use std::fmt::Write;
 use thalweg_text::{Align, Table, wrapped};
 
-/// So many congestion controls have a table each; more have one for the best of each cell, and one of how often.
+/// Largest number of congestion controls that have a table each. More of them have one table of the best of each cell,
+/// and one of how often each was best.
 const FEW_CONTROLS: usize = 4;
 
-/// What is shown of a report.
+/// A figure of a report that is shown.
 pub(crate) struct Shown {
     pub(crate) title: &'static str,
     pub(crate) value: fn(&Report) -> Option<f64>,
     pub(crate) text: fn(f64) -> String,
-    /// Whether more is better.
+    /// True if more is better.
     pub(crate) more: bool,
 }
 
@@ -47,7 +48,7 @@ pub(crate) const SHOWN: [Shown; 4] = [
     WORST,
 ];
 
-/// How the axes are laid out: rows, columns, controls, and everything else.
+/// Layout of the axes: rows, columns, controls, and everything else.
 pub(crate) struct Layout {
     rows: usize,
     columns: Option<usize>,
@@ -55,7 +56,7 @@ pub(crate) struct Layout {
     pub(crate) others: Vec<usize>,
 }
 
-/// One table: its rows and columns, and which axes have which value in all of it.
+/// One table: its rows and columns, and a description of the values that all of it shares.
 pub(crate) struct Panel<'a> {
     pub(crate) rows: &'a Axis,
     pub(crate) columns: Option<&'a Axis>,
@@ -64,8 +65,8 @@ pub(crate) struct Panel<'a> {
 }
 
 impl Layout {
-    /// The two axes with the most values are rows and columns, in the file's order; controls are neither, unless there
-    /// is nothing else.
+    /// Lays out the axes: the two with the most values are rows and columns, in the file's order; controls are neither,
+    /// unless there is no other axis.
     pub(crate) fn of(results: &Results) -> Self {
         let axes = &results.sweep.axes;
         let mut control = results.sweep.axis("traffic.control");
@@ -80,7 +81,7 @@ impl Layout {
         Self { rows: shown[0], columns: shown.get(1).copied(), control, others }
     }
 
-    /// A table for each combination of the values of `over`.
+    /// Returns a table for each combination of the values of `over`.
     pub(crate) fn panels<'a>(&self, results: &'a Results, over: &[usize]) -> Vec<Panel<'a>> {
         let axes = &results.sweep.axes;
         let zeroed = |at: &[usize]| (0..axes.len()).all(|axis| over.contains(&axis) || at[axis] == 0);
@@ -107,7 +108,7 @@ impl Layout {
         first.map(panel).collect()
     }
 
-    /// The axes that panels of single reports differ in.
+    /// Returns the axes in which panels of single reports differ.
     pub(crate) fn all_others(&self) -> Vec<usize> {
         self.others.iter().copied().chain(self.control).collect()
     }
@@ -121,7 +122,7 @@ impl Panel<'_> {
         }
     }
 
-    /// With what a function says of each cell.
+    /// Returns the table as text, with the result of a function in each cell.
     pub(crate) fn text(&self, title: &str, of: impl Fn(&[usize]) -> String) -> String {
         let title = if self.of.is_empty() { title.to_owned() } else { format!("{title} ({})", self.of) };
         let headings = self.columns.map_or(vec![String::new()], |columns| columns.values.clone());
@@ -131,7 +132,7 @@ impl Panel<'_> {
 }
 
 impl Results {
-    /// Everything a person wants to know at once.
+    /// Returns the whole summary for a terminal.
     pub fn text(&self) -> String {
         let mut out = wrapped("", &self.sweep.title);
         let (done, of) = (self.done(), self.outcomes.len());
@@ -159,7 +160,7 @@ impl Results {
         out
     }
 
-    /// A figure of a cell, with a mark where a check does not hold.
+    /// Returns a figure of a cell, with a mark if a check fails.
     fn cell(&self, at: &[usize], shown: &Shown) -> String {
         match self.outcome(at) {
             None => "-".into(),
@@ -172,7 +173,7 @@ impl Results {
         }
     }
 
-    /// The best control where a cell is, and its share.
+    /// Returns the best control for the other values of a cell, and its share of the ceiling.
     pub(crate) fn best(&self, at: &[usize], control: usize) -> Option<(&str, f64)> {
         let cell = self.sweep.cells.iter().find(|cell| cell.at == at)?;
         let best = self.reports(cell, control).into_iter().max_by(|a, b| super::summary::by_goodput(a.1, b.1))?;
@@ -235,7 +236,7 @@ impl std::fmt::Display for super::Loss {
     }
 }
 
-/// Rows and columns with their names; where they are wider than a terminal the columns go on below.
+/// Returns rows and columns with their names as text; columns beyond a terminal's width continue below.
 pub(crate) fn grid(corner: &str, rows: &[String], columns: &[String], cells: Vec<Vec<String>>) -> String {
     let columns = columns.iter().map(|column| (column.as_str(), Align::Right));
     let mut table = Table::new([(corner, Align::Left)].into_iter().chain(columns));

@@ -1,5 +1,7 @@
-//! What is fetched before it is asked for: as much again as was read in order so far, so that a program that jumps
-//! about costs little more than what it reads, and one that does not keeps several connections busy.
+//! Read-ahead for sequential reads.
+//!
+//! As many bytes are fetched ahead as were read in order so far, so that a program that jumps about costs little more
+//! than what it reads, and a sequential one keeps several connections busy.
 //!
 //! The kernel asks for 128 KiB at a time (its own read-ahead), from several threads, so not quite in order.
 
@@ -9,28 +11,28 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// How one open file is read.
+/// State of reading one open file.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// One behind the other: those that somebody reads or will read.
+    /// Consecutive pieces that are being read or will be.
     pieces: VecDeque<Arc<Piece>>,
-    /// Where reading in order began, and where the next piece will.
+    /// Offset at which sequential reading began, and offset of the next piece.
     began: u64,
     next: u64,
-    /// Where the last read ended that was not in order.
+    /// End of the last read that was not sequential.
     last: Option<u64>,
 }
 
-/// What a read takes.
+/// Pieces that serve a read.
 #[derive(Debug)]
 pub(super) enum Plan {
-    /// Just what it asks for: it may be the only one.
+    /// Only the requested range: the read may be the only one.
     Alone,
-    /// The first are those it has to wait for, the others are to be fetched.
+    /// Pieces that the read has to wait for, and new pieces that have to be fetched.
     InOrder(Vec<Arc<Piece>>, Vec<Arc<Piece>>),
 }
 
-/// A range of a file on its way.
+/// A range of a file that is being fetched.
 #[derive(Debug)]
 pub(super) struct Piece {
     range: Range<u64>,
@@ -39,11 +41,11 @@ pub(super) struct Piece {
     _room: Room,
 }
 
-/// How much memory all pieces of all files may take.
+/// Memory taken by all pieces of all files, in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Memory(Arc<AtomicU64>);
 
-/// Some of it, as long as this lives.
+/// Reservation of memory, released when dropped.
 #[derive(Debug)]
 struct Room(Arc<AtomicU64>, u64);
 
@@ -52,13 +54,14 @@ impl Ahead {
         Self { pieces: VecDeque::new(), began: 0, next: 0, last: None }
     }
 
-    /// How to read `range`, which is not empty, of a file of so many bytes, with so many pieces under way at once.
+    /// Plans the read of `range`, which is not empty, of a file of `length` bytes, with `streams` pieces in flight at
+    /// once.
     pub(super) fn plan(&mut self, range: &Range<u64>, length: u64, streams: u64, memory: &Memory) -> Plan {
         if !self.goes_on_at(range.start) {
             if self.last.replace(range.end) != Some(range.start) {
                 return Plan::Alone;
             }
-            // Two reads one behind the other: whatever was read before was read.
+            // Two consecutive reads begin a new sequence; earlier pieces are not needed.
             self.stop();
             (self.began, self.next) = (range.start, range.start);
         }
@@ -76,7 +79,7 @@ impl Ahead {
             self.next = end;
         }
         if self.next < range.end {
-            // Other files have all the memory. What is under way is for whoever still comes.
+            // Other files have all the memory. Pieces in flight stay valid for reads that wait for them.
             self.stop();
             self.last = Some(range.end);
             return Plan::Alone;
@@ -85,13 +88,13 @@ impl Ahead {
         Plan::InOrder(self.pieces.iter().filter(touched).cloned().collect(), new)
     }
 
-    /// Gives up what was fetched ahead, and the memory.
+    /// Drops the pieces fetched ahead, and their memory.
     pub(super) fn stop(&mut self) {
         self.pieces.clear();
         (self.began, self.next) = (0, 0);
     }
 
-    /// Whether a read that begins here belongs to those in order.
+    /// Returns whether a read that begins here continues the sequence.
     fn goes_on_at(&self, start: u64) -> bool {
         let first = self.pieces.front().map(|piece| piece.range.start);
         first.is_some_and(|first| (first..=self.next + SLACK).contains(&start))
@@ -103,7 +106,7 @@ impl Piece {
         Self { range, bytes: Mutex::default(), arrived: Condvar::new(), _room: room }
     }
 
-    /// Has it be what `fetch` gives for its range; unless nobody is left who would want it.
+    /// Fills the piece with the result of `fetch`, unless no reader is left.
     pub(super) fn arrive(self: Arc<Self>, fetch: impl FnOnce(Range<u64>) -> Result<Vec<u8>, Errno>) {
         if Arc::strong_count(&self) > 1 {
             let bytes = fetch(self.range.clone()).map(Arc::new);
@@ -112,13 +115,13 @@ impl Piece {
         }
     }
 
-    /// Where in its bytes those of `range` are that it has.
+    /// Returns the positions in the piece's bytes of those that belong to `range`.
     pub(super) fn part(&self, range: &Range<u64>) -> Range<usize> {
         let place = |at: u64| usize::try_from(at.clamp(self.range.start, self.range.end) - self.range.start);
         place(range.start).unwrap_or(0)..place(range.end).unwrap_or(0)
     }
 
-    /// Its bytes, once they are there.
+    /// Waits for the piece's bytes.
     pub(super) fn wait(&self) -> Result<Arc<Vec<u8>>, Errno> {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = self.arrived.wait_while(bytes, |bytes| bytes.is_none()).unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +136,7 @@ impl Memory {
         Some(Room(Arc::clone(&self.0), bytes))
     }
 
-    /// Whether so much is taken that files that are not read any more should give back what they have.
+    /// Returns whether memory is so short that files that are no longer read should drop their pieces.
     pub(super) fn is_short(&self) -> bool {
         self.0.load(Relaxed) > MEMORY - MEMORY / 4
     }
@@ -145,13 +148,13 @@ impl Drop for Room {
     }
 }
 
-/// Bytes in a piece: the shortest, two of the kernel's reads; and the longest, which a fast link takes milliseconds
-/// for.
+/// Smallest and largest size of a piece in bytes: two of the kernel's reads, and as much as a fast link transfers in
+/// some milliseconds.
 const SHORTEST: u64 = 256 << 10;
 const LONGEST: u64 = 4 << 20;
-/// How far reads may be out of order that are in order.
+/// Distance in bytes by which sequential reads may be out of order.
 const SLACK: u64 = 512 << 10;
-/// Bytes in all pieces.
+/// Maximum number of bytes in all pieces.
 const MEMORY: u64 = 256 << 20;
 
 #[cfg(test)]
@@ -161,7 +164,7 @@ mod tests {
     const READ: u64 = 128 << 10;
     const STREAMS: u64 = 4;
 
-    /// Plans reads of this length at these places, and returns how many bytes each has fetched ahead.
+    /// Plans reads of this length at these offsets, and returns how many bytes each fetches ahead.
     fn fetched(ahead: &mut Ahead, memory: &Memory, length: u64, places: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let read = |start: u64| match ahead.plan(&(start..length.min(start + READ)), length, STREAMS, memory) {
             Plan::Alone => 0,

@@ -1,4 +1,4 @@
-//! What the kernel asks, answered: the shell between [`fuser`] and the [tree](super::tree).
+//! Answers the kernel's requests: the shell between [`fuser`] and the [tree](super::tree).
 
 use super::ahead::{Ahead, Memory, Piece, Plan};
 use super::tree::{Is, Listed, Node, TTL, Tree, lock};
@@ -18,14 +18,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// A server's files, as the kernel has them.
+/// A server's files, as the kernel sees them.
 #[derive(Debug)]
 pub(super) struct Files {
     tree: Arc<Tree>,
     counters: Arc<Counters>,
     memory: Memory,
     streams: u64,
-    /// What is to be fetched ahead.
+    /// Queue of pieces to fetch ahead.
     wanted: Sender<Wanted>,
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     last_handle: AtomicU64,
@@ -33,7 +33,7 @@ pub(super) struct Files {
     owner: (u32, u32),
 }
 
-/// Something that a program has open.
+/// A file or directory that a program has open.
 #[derive(Debug)]
 enum Handle {
     /// A directory, as it was when it was opened.
@@ -41,16 +41,16 @@ enum Handle {
     File(Arc<Node>, Mutex<Reading>),
 }
 
-/// How a file is being read.
+/// State of reading an open file.
 #[derive(Debug)]
 struct Reading {
     ahead: Ahead,
     last: Instant,
 }
 
-/// A piece, and what it is of.
+/// A piece to fetch, with its file.
 type Wanted = (Arc<Node>, Arc<Piece>);
-/// Bytes, and those of them that are meant.
+/// A buffer, and the range of it to return.
 type Part = (Arc<Vec<u8>>, Range<usize>);
 
 impl Files {
@@ -90,7 +90,7 @@ impl Files {
         Ok(self.shown(&node))
     }
 
-    /// What `stat` shows.
+    /// Returns the attributes that `stat` shows.
     fn shown(&self, node: &Node) -> FileAttr {
         let (kind, perm, (size, modified)) = match &node.is {
             Is::Directory { modified, .. } => (FileType::Directory, 0o555, (0, *modified)),
@@ -139,7 +139,7 @@ impl Files {
         lock(&self.handles).get(&handle.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// The bytes of a file from `offset` on, in parts; fewer than asked for only at its end.
+    /// Reads the bytes of a file from `offset` on, in parts; fewer than asked for only at its end.
     fn read_at(&self, handle: FileHandle, offset: u64, size: u32) -> Result<Vec<Part>, Errno> {
         let handle = self.handle(handle)?;
         let Handle::File(node, reading) = &*handle else { return Err(Errno::EISDIR) };
@@ -165,14 +165,14 @@ impl Files {
             Plan::InOrder(pieces, new) => (pieces, new),
         };
         for piece in new {
-            // They live as long as this does.
+            // The receiving threads live as long as `self`.
             let _ = self.wanted.send((Arc::clone(node), piece));
         }
         let part = |piece: &Arc<Piece>| Ok((piece.wait()?, piece.part(&range)));
         pieces.iter().map(part).collect::<Result<_, _>>().inspect_err(|_| lock(reading).ahead.stop())
     }
 
-    /// Has files that nobody reads at the moment give back what was fetched ahead of them.
+    /// Makes files that are not being read at the moment drop the pieces fetched ahead.
     fn take_back(&self) {
         for handle in lock(&self.handles).values() {
             if let Handle::File(_, reading) = &**handle
@@ -184,7 +184,7 @@ impl Files {
         }
     }
 
-    /// Fills `reply` with what a directory holds, from the `offset`th name on.
+    /// Fills `reply` with the content of a directory, from the `offset`th name on.
     fn names(&self, number: INodeNo, handle: FileHandle, offset: u64, reply: &mut ReplyDirectory) -> Result<(), Errno> {
         let handle = self.handle(handle)?;
         let Handle::Directory(listed) = &*handle else { return Err(Errno::ENOTDIR) };
@@ -203,7 +203,7 @@ impl Files {
         Ok(())
     }
 
-    /// An error that a program gets.
+    /// Counts an error that is returned to a program.
     fn failed(&self, errno: Errno) -> Errno {
         if errno != Errno::ENOENT {
             self.counters.errors.fetch_add(1, Relaxed);
@@ -214,7 +214,7 @@ impl Files {
 
 impl Filesystem for Files {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // Older kernels have less, and do without.
+        // Older kernels lack some of these, and work without.
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         let _ = config.set_max_background(BACKGROUND);
         Ok(())
@@ -244,8 +244,8 @@ impl Filesystem for Files {
 
     fn open(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.open_file(number) {
-            // A node is one content: what the kernel has of it is right. Through its cache, and not directly, since
-            // only so it can be mapped, read ahead, and read twice at the price of once.
+            // A node is one content, so the kernel's pages of it are right. Reading goes through its cache, not
+            // directly: only then a file can be mapped, is read ahead, and costs nothing when it is read again.
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
             Err(errno) => reply.error(self.failed(errno)),
         }
@@ -313,7 +313,7 @@ impl Filesystem for Files {
     }
 }
 
-/// Fetches one piece after the other, as long as there is a file system that wants them.
+/// Fetches queued pieces until the file system is gone.
 fn fetch_ahead(tree: &Tree, queue: &Mutex<Receiver<Wanted>>) {
     loop {
         let Ok((node, piece)) = lock(queue).recv() else { return };
@@ -321,7 +321,7 @@ fn fetch_ahead(tree: &Tree, queue: &Mutex<Receiver<Wanted>>) {
     }
 }
 
-/// The number of what is listed, and was not looked up: libfuse's `FUSE_UNKNOWN_INO`.
+/// Inode number of an entry that is listed and was not looked up: libfuse's `FUSE_UNKNOWN_INO`.
 const UNNUMBERED: INodeNo = INodeNo(0xffff_ffff);
-/// Reads under way that nobody waits for yet: the kernel's own read-ahead, of all files together.
+/// Maximum number of concurrent reads that no program waits for yet: the kernel's own read-ahead, for all files.
 const BACKGROUND: u16 = 64;

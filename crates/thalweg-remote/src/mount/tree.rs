@@ -1,4 +1,4 @@
-//! What a server has, as a file system sees it: nodes with numbers, and what is known of each of them for a moment.
+//! Content of a server as the file system sees it: numbered nodes, with properties cached for a moment.
 
 use super::Counters;
 use crate::listing::{Kind, Listing};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use thalweg_store::RunState;
 
-/// How long what was seen is believed, here and by the kernel. A run that is being recorded is seen to grow so often.
+/// Time for which properties are trusted, here and by the kernel. A run being recorded is seen to grow this often.
 pub(super) const TTL: Duration = Duration::from_secs(1);
 
 /// The nodes that the kernel knows.
@@ -27,7 +27,7 @@ pub(super) struct Tree {
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) number: u64,
-    /// Where it is on the server; the tree itself is the empty path.
+    /// Path on the server; empty for the tree itself.
     path: String,
     parent: Option<Arc<Node>>,
     depth: u32,
@@ -38,30 +38,30 @@ pub(super) struct Node {
 pub(super) enum Is {
     Directory {
         modified: Option<SystemTime>,
-        /// What it held, and when that was seen.
+        /// Content of the directory, and when it was seen.
         listed: Mutex<Option<(Instant, Arc<Listed>)>>,
     },
     File(Mutex<Content>),
 }
 
-/// What a directory holds, in ascending order of names.
+/// Content of a directory, in ascending order of names.
 #[derive(Debug)]
 pub(super) struct Listed {
     pub(super) entries: Vec<Entry>,
-    /// It is a run that is being recorded.
+    /// True for a run that is being recorded.
     is_recorded: bool,
 }
 
-/// What is known of a file.
+/// Known properties of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Content {
     length: u64,
     modified: Option<SystemTime>,
-    /// It is a segment that is being written: it gets longer, and what is there stays. When it was seen.
+    /// Time at which a segment that is being written was last seen: it gets longer, and existing bytes stay the same.
     grows: Option<Instant>,
-    /// What tells it from any other content, if the server has such a thing and was asked.
+    /// Tag that distinguishes this content from any other, if the server has one and was asked.
     etag: Option<String>,
-    /// It is another one on the server by now, or gone.
+    /// True if the server's file is another one by now, or gone.
     stale: bool,
 }
 
@@ -74,14 +74,14 @@ impl Tree {
         Self { link: Link::new(server), counters, table: table.into() }
     }
 
-    /// The node of this number. The kernel names only those that it was told of.
+    /// Returns the node of this number. The kernel uses only numbers that it was given.
     pub(super) fn node(&self, number: u64) -> Result<Arc<Node>, Errno> {
         self.table().known.get(&number).map(|(node, _)| Arc::clone(node)).ok_or(Errno::ESTALE)
     }
 
-    /// What is called `name` in a directory. The kernel knows it until it [forgets](Self::forget) it as many times.
+    /// Looks up `name` in a directory. The kernel knows the node until it [forgets](Self::forget) it as many times.
     pub(super) fn lookup(&self, parent: &Arc<Node>, name: &str) -> Result<Arc<Node>, Errno> {
-        // Nobody lists these: they are not asked for either.
+        // Such names are never listed, so the server is not asked.
         if !crate::listing::is_plain(name) {
             return Err(Errno::ENOENT);
         }
@@ -125,13 +125,13 @@ impl Tree {
         }
     }
 
-    /// What a directory holds.
+    /// Returns the content of a directory.
     pub(super) fn listed(&self, node: &Node) -> Result<Arc<Listed>, Errno> {
         let Is::Directory { listed, .. } = &node.is else { return Err(Errno::ENOTDIR) };
         if node.depth > DEEPEST {
             return Err(Errno::ELOOP);
         }
-        // Whoever else wants it waits for the same answer.
+        // Other threads that need it wait for the same answer.
         let mut kept = lock(listed);
         if let Some((seen, listed)) = kept.as_ref()
             && seen.elapsed() < TTL
@@ -144,7 +144,7 @@ impl Tree {
         Ok(listed)
     }
 
-    /// Brings what is known of a file up to date, as far as [`TTL`] says.
+    /// Updates the properties of a file if they are older than [`TTL`].
     pub(super) fn refresh(&self, node: &Node) -> Result<(), Errno> {
         let Some(parent) = &node.parent else { return Ok(()) };
         let listed = self.listed(parent)?;
@@ -156,7 +156,8 @@ impl Tree {
         }
     }
 
-    /// Makes sure that a file is still what the kernel takes it for, to the byte. At an `ESTALE` it looks again, once.
+    /// Checks that a file is still the content that the kernel knows. After `ESTALE`, the kernel looks it up again,
+    /// once.
     pub(super) fn open(&self, node: &Node) -> Result<(), Errno> {
         let Is::File(content) = &node.is else { return Err(Errno::EISDIR) };
         if !lock(content).is_growing() {
@@ -173,7 +174,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Bytes of a file, all of which are there.
+    /// Reads a range of a file, all of which exists.
     pub(super) fn fetch(&self, node: &Node, range: Range<u64>) -> Result<Vec<u8>, Errno> {
         let Is::File(content) = &node.is else { return Err(Errno::EISDIR) };
         let content = lock(content).clone();
@@ -190,7 +191,8 @@ impl Tree {
         }
     }
 
-    /// What a file that is listed is. Of one that grows the listing says too much.
+    /// Returns the content of a listed file. A growing file is asked for separately, since the listing's length is too
+    /// large.
     fn seen(&self, listed: &Listed, entry: &Entry, path: &str, node: Option<&Node>) -> Result<Content, Errno> {
         if !listed.is_recorded || !entry.name.ends_with(".seg") {
             return Ok(Content::new(entry.bytes, modified(entry)));
@@ -202,12 +204,12 @@ impl Tree {
             }
         }
         let head = self.link.ask(|server| server.head(path)).map_err(Errno::from)?;
-        // Servers do not date what may change within the second.
+        // Servers send no date for a file that may change within the same second.
         let modified = head.modified.or_else(|| modified(entry));
         Ok(Content { grows: Some(Instant::now()), ..Content::new(head.length, modified) })
     }
 
-    /// The node is of the past: who looks for it finds another.
+    /// Marks the node as outdated: the next lookup finds another one.
     fn is_stale(&self, node: &Node) -> Errno {
         if let Is::File(content) = &node.is {
             lock(content).stale = true;
@@ -228,7 +230,7 @@ impl Node {
         self.path.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Whether it is what was seen in its place; of a file that grows, takes what was seen over.
+    /// Returns whether the node is the content seen in its place; a growing file takes over the new properties.
     fn agrees_with(&self, seen: Option<&Content>) -> bool {
         match (&self.is, seen) {
             (Is::Directory { .. }, None) => true,
@@ -237,12 +239,12 @@ impl Node {
         }
     }
 
-    /// The number of the directory that it is in.
+    /// Returns the number of the directory that contains the node.
     pub(super) fn parent_number(&self) -> u64 {
         self.parent.as_ref().map_or(ROOT, |parent| parent.number)
     }
 
-    /// Its length in bytes, as far as is known.
+    /// Returns the length in bytes, as far as known.
     pub(super) fn length(&self) -> u64 {
         match &self.is {
             Is::Directory { .. } => 0,
@@ -271,7 +273,7 @@ impl Content {
         Self { length, modified, grows: None, etag: None, stale: false }
     }
 
-    /// Its length in bytes, and when it was changed last.
+    /// Returns the length in bytes and the time of the last change.
     pub(super) fn shown(&self) -> (u64, Option<SystemTime>) {
         (self.length, self.modified)
     }
@@ -284,7 +286,7 @@ impl Content {
         Head { length: self.length, etag: self.etag.clone(), modified: self.modified, crc32c: None }
     }
 
-    /// Takes over what was seen, where that is the same content.
+    /// Takes over the properties `seen` if they describe the same content.
     fn becomes(&mut self, seen: &Self) -> bool {
         let same = if self.is_growing() {
             seen.length >= self.length
@@ -329,9 +331,9 @@ impl Content {
 /// The nodes, by their numbers and paths.
 #[derive(Debug)]
 struct Table {
-    /// Each with how many times the kernel was told of it.
+    /// Nodes by number, each with the number of lookups by the kernel.
     known: HashMap<u64, (Arc<Node>, u64)>,
-    /// The newest of each path.
+    /// Number of the newest node of each path.
     by_path: HashMap<String, u64>,
     last: u64,
 }
@@ -342,18 +344,19 @@ impl Table {
     }
 }
 
-/// The server, asked patiently as long as it is there. When it was gone for too long, everybody who asks next is told
-/// so after one try, until it answers again: a program that reads a thousand files does not wait a thousand times.
+/// Connection to the server, with patience while it is reachable. After the server was unreachable for too long, every
+/// request fails after one attempt until it answers again: a program that reads a thousand files does not wait a
+/// thousand times.
 #[derive(Debug)]
 struct Link {
     patient: Server,
     hasty: Server,
     is_down: AtomicBool,
-    /// What standard error was told last, so that it is not told the same again and again.
+    /// Last message on standard error, so that it is not repeated.
     said: Mutex<String>,
 }
 
-/// What a program is told of an error.
+/// Error as reported to a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failure {
     Gone,
@@ -420,9 +423,9 @@ fn modified(entry: &Entry) -> Option<SystemTime> {
     humantime::parse_rfc3339(&entry.modified).ok()
 }
 
-/// The number of the tree itself.
+/// Number of the root node.
 const ROOT: u64 = fuser::INodeNo::ROOT.0;
-/// Directories in one another.
+/// Maximum depth of nested directories.
 const DEEPEST: u32 = 64;
-/// How long a range may take that keeps coming: hours of drops of water are no answer.
+/// Time limit for a range whose bytes keep arriving, so that a trickle does not block a program for hours.
 const SLOWEST: Duration = Duration::from_secs(120);

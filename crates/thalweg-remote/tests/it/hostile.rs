@@ -1,4 +1,4 @@
-//! A server that answers nonsense, or means harm: an error, and nothing on the disk that should not be there.
+//! A server that sends nonsense or acts maliciously: clients report an error, and no wrong file appears on disk.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -11,11 +11,11 @@ use tempfile::TempDir;
 use thalweg_remote::{Head, MountError, Mounted, Options, Progress, RemoteError, Server, mount, open_run, pull, push};
 use thalweg_skip::skipped;
 
-/// A server that answers each request as it is told: by method, path and `Range`, or `Content-Range`.
+/// A server that answers each request by a function of method, path and `Range`, or `Content-Range`.
 struct Liar {
     server: Server,
     asked: Arc<Mutex<Vec<String>>>,
-    /// `If-Match` and the like, in small letters.
+    /// Conditional fields, such as `If-Match`, in lower case.
     conditions: Arc<Mutex<Vec<String>>>,
 }
 
@@ -51,7 +51,7 @@ impl Liar {
         Self { server: Server::new(&url, &options).unwrap(), asked, conditions }
     }
 
-    /// Answers everything with this.
+    /// Sends the same answer to every request.
     fn always(answer: &str) -> Self {
         let answer = answer.to_owned();
         Self::new("/a", move |_, _, _| answer.clone())
@@ -174,7 +174,7 @@ fn noise_and_silence_are_errors() {
         assert!(liar.server.head("").is_err() && liar.server.list("").is_err(), "{noise:?}");
         assert!(liar.server.read("", 0..4, None).is_err(), "{noise:?}");
     }
-    // It breaks off again and again without sending anything: that ends too.
+    // Repeated breaks without any progress end, too.
     let liar = Liar::always("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n");
     assert!(matches!(liar.server.read("", .., None), Err(RemoteError::BrokeOff { .. })));
 }
@@ -259,7 +259,7 @@ fn a_run_that_is_none_or_contradicts_itself_is_not_opened() {
     }
 }
 
-/// A `run.json` of a run that has ended, of which so many events and blocks were written.
+/// Returns the `run.json` of a run that has ended, with these numbers of events and blocks.
 fn book(began: u64, events: u64, blocks: u64) -> String {
     let totals = format!(r#"{{"events": {events}, "blocks": {blocks}}}"#);
     format!(
@@ -272,7 +272,7 @@ fn none() -> String {
     answer("404 Not Found", "", "")
 }
 
-/// A file that is `there`, to `HEAD` and `GET`.
+/// Answers `HEAD` and `GET` with a file of this content.
 fn there(method: &str, content: &str) -> String {
     match method {
         "HEAD" => format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", content.len()),
@@ -400,14 +400,14 @@ fn a_run_whose_book_cannot_be_read_is_no_directory() {
     assert!(is_empty(here.path()));
 }
 
-/// What a server says it has, as files.
+/// A server mounted as files.
 struct Shown {
     _mounted: Mounted,
     at: TempDir,
 }
 
 impl Shown {
-    /// Nothing where this machine has no FUSE, which it says.
+    /// Mounts the server. Returns `None`, and reports it as skipped, if this machine has no FUSE.
     fn of(liar: &Liar) -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
             skipped(format_args!("mount: /dev/fuse: {error}"));

@@ -1,3 +1,3 @@
-//! The data server's clients, from outside.
+//! Tests of the data server's clients, through their public interface.
 
 mod hostile;

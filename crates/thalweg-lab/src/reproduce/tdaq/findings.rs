@@ -1,4 +1,4 @@
-//! What the results say about the paper's findings, and about ours.
+//! Conclusions from the results about the paper's findings, and about ours.
 
 use super::super::{NOTHING, find, values};
 use super::paper::{DELAYS, INTERVALS, SENDERS, SIGN, VEGAS_MINUS_BIC};
@@ -13,12 +13,12 @@ const INTERVAL: &str = "traffic.interval";
 const DELAY: &str = "network.delay";
 const COUNT: &str = "network.senders";
 
-/// "Almost the same" in a figure of the paper is about the width of its lines.
+/// Largest difference that is "almost the same": the width of a line in the paper's figures.
 const ALIKE: f64 = 0.02;
-/// From here on a delay or an interval is long: what the paper's conclusions say is true of its table from here on.
+/// Delays and intervals that are long: those from which on the paper's conclusions are true of its table.
 const LONG: [&str; 3] = ["5ms", "10ms", "50ms"];
 const NO_SLOW_SERVER: &str = "in the virtual laboratory and in ns-3 processors take no time, and on this host there is only one kind of processor: there is no slow receiver";
-/// The retransmission timer's least, in µs.
+/// Least value of the retransmission timer, in µs.
 const TIMER_US: f64 = 200e3;
 
 pub(super) fn findings(measured: [&Results; 4]) -> Vec<Finding> {
@@ -49,7 +49,7 @@ fn megabits(report: &Report) -> f64 {
     report.goodput_bits_per_second * 1e-6
 }
 
-/// Each control's goodput over BIC's at each size: control, size, ratio.
+/// Returns each control's goodput over BIC's at each size: control, size, ratio.
 fn over_bic(sizes: &Results) -> Vec<(&str, &str, f64)> {
     let mut all = Vec::new();
     for control in values(sizes, CONTROL).iter().filter(|control| !["bic", "credit"].contains(&control.as_str())) {
@@ -97,18 +97,18 @@ fn vegas_differs(sizes: &Results) -> Finding {
     )
 }
 
-/// Vegas's report, and BIC's.
+/// Returns Vegas's report, and BIC's.
 fn both<'a>(grid: &'a Results, senders: &str, interval: &str, delay: &str) -> Option<[&'a Report; 2]> {
     let of = |control: &str| find(grid, &[(CONTROL, control), (COUNT, senders), (INTERVAL, interval), (DELAY, delay)]);
     Some([of("vegas")?, of("bic")?])
 }
 
-/// Vegas minus BIC in Mbit/s.
+/// Returns Vegas minus BIC in Mbit/s.
 fn difference(grid: &Results, senders: &str, interval: &str, delay: &str) -> Option<f64> {
     both(grid, senders, interval, delay).map(|[vegas, bic]| megabits(vegas) - megabits(bic))
 }
 
-/// How often BIC, Vegas and neither is ahead in some cells.
+/// Returns the numbers of cells in which BIC, Vegas and neither is ahead.
 fn ahead<'a>(
     grid: &Results,
     senders: &[&str],
@@ -203,7 +203,7 @@ fn credit_best(sizes: &Results, grid: &Results) -> Finding {
     )
 }
 
-/// Every cell of classic incast with this control: its name, and its report.
+/// Returns every cell of classic incast with this control: its name, and its report.
 fn incasts<'a>(results: [&'a Results; 2], control: &'a str) -> impl Iterator<Item = (String, &'a Report)> + 'a {
     results.into_iter().flat_map(move |results| {
         values(results, COUNT).iter().filter_map(move |senders| {
@@ -278,7 +278,7 @@ fn by_size(sizes: &Results) -> Table {
     }
 }
 
-/// The paper's table 1 and ours.
+/// Returns the paper's table 1 beside ours.
 fn differences(grid: &Results) -> Table {
     let paper = INTERVALS.iter().zip(VEGAS_MINUS_BIC).map(|(interval, row)| Row {
         name: (*interval).to_owned(),
@@ -350,12 +350,12 @@ fn incast(results: &Results) -> Table {
     }
 }
 
-/// Intervals and delays of this run: rows and columns of [`surface`].
+/// Returns intervals and delays of this run: rows and columns of [`surface`].
 pub(super) fn sides(grid: &Results) -> [&[String]; 2] {
     [values(grid, INTERVAL), values(grid, DELAY)]
 }
 
-/// Vegas minus BIC for one number of senders.
+/// Returns Vegas minus BIC for one number of senders.
 pub(super) fn surface(grid: &Results, senders: &str) -> Vec<Vec<Option<f64>>> {
     let [intervals, delays] = sides(grid);
     let row = |interval| delays.iter().map(|delay| difference(grid, senders, interval, delay)).collect();

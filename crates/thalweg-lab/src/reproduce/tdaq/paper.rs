@@ -1,6 +1,6 @@
-//! What the paper says.
+//! Results of the paper.
 
-/// Of the paper's table, in its order.
+/// Delays of the paper's table, in its order.
 pub(super) const DELAYS: [&str; 6] = ["0.1ms", "0.5ms", "1ms", "5ms", "10ms", "50ms"];
 pub(super) const INTERVALS: [&str; 6] = DELAYS;
 pub(super) const SENDERS: [&str; 5] = ["1", "2", "3", "5", "10"];

@@ -7,7 +7,7 @@ use crate::sweep::{Results, Sweep};
 use std::time::Duration;
 use thalweg_page::paper::{Row, Verdict};
 
-/// What the controls would have to do for the paper's table, in Mbit/s.
+/// Returns the goodput that a control would need for the paper's table, in Mbit/s.
 fn as_the_paper(scenario: &Scenario) -> f64 {
     let place = |names: [&str; 6], time: Duration| {
         names.iter().position(|name| crate::scenario::time::parse(name) == Ok(time)).unwrap_or(0)
