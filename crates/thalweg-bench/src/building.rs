@@ -1,4 +1,4 @@
-//! Events built from N sources: the whole path, by the very processes that `thalweg run` starts.
+//! Events built from N sources: the whole path, by the same processes that `thalweg run` starts.
 
 use crate::drive::{Instrument, Stop, TIMEOUT};
 use crate::options::Timing;
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use thalweg_device::{DeviceConfig, ModelAdcConfig};
+use thalweg_device::ModelAdcConfig;
 use thalweg_link::{Address, LinkKind};
 use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, Policy, RunConfig, SourceNodeConfig, Topology, WINDOW, Wait,
@@ -18,7 +18,7 @@ use thalweg_node::{
 use thalweg_text::ByteSize;
 use thalweg_wire::{SourceId, record_len};
 
-/// The options.
+/// Options of `thalweg bench build`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
     #[command(flatten)]
@@ -65,7 +65,7 @@ impl Options {
             None => std::env::current_exe().map_err(BenchError::os("finding this program's file"))?,
         };
         let record = match &self.record {
-            // The nodes' working directory is their own business.
+            // The nodes may run in another working directory.
             Some(directory) => Some(std::path::absolute(directory).map_err(file_error(directory))?),
             None => None,
         };
@@ -77,7 +77,7 @@ impl Options {
 struct Building {
     options: Options,
     program: PathBuf,
-    /// How the last run was written.
+    /// Write method of the last run.
     recorder: Option<String>,
 }
 
@@ -116,7 +116,7 @@ impl Instrument for Building {
         let mut command = Command::new(&self.program);
         command.args(["--json", "run", "/dev/stdin"]).stdin(file_of(&text)?);
         let mut program = Program::start("thalweg run", &mut command)?;
-        // It is itself patient with its nodes, at the beginning and at the end.
+        // The program itself has timeouts for its nodes, at the beginning and at the end.
         let ended = program.wait(timing.min_time + 3 * TIMEOUT, stop)?;
         let used = before.used();
 
@@ -156,7 +156,7 @@ impl Instrument for Building {
     }
 }
 
-/// What is used of the last line that `thalweg --json run` prints ([`thalweg_node::RunReport`]).
+/// Fields used of the last line that `thalweg --json run` prints ([`thalweg_node::RunReport`]).
 #[derive(Debug, Deserialize)]
 struct Ran {
     state: String,
@@ -176,7 +176,7 @@ struct Ends {
     builder: f64,
 }
 
-/// The run's own words. One that is not complete, or built nothing, is no measurement.
+/// Parses the report of a run. A run that is incomplete, or built nothing, is no measurement.
 fn ran(ended: &Ended) -> Result<Ran, BenchError> {
     let wrong = |why: String| BenchError::Program { program: "thalweg run".to_owned(), why };
     let line = ended.out.trim_end().lines().last().unwrap_or_default();
@@ -190,18 +190,18 @@ fn ran(ended: &Ended) -> Result<Ran, BenchError> {
     Ok(run)
 }
 
-/// N model sources and M builders with the defaults of `thalweg demo`.
+/// Returns a topology of N model sources and M builders with the defaults of `thalweg demo`.
 fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, BenchError> {
     let payload = usize::try_from(size).unwrap_or(usize::MAX);
-    // Enough to keep the link busy, few enough to stay in the cache, and as many for each builder.
+    // Enough to keep the link busy, few enough to stay in the cache, and the same number for each builder.
     let slots = if record_len(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(options.builders.into());
-    // One waveform: whichever slot is free, its content is there already when it has been used once, as with the ring
-    // of buffers that a digitizer writes by DMA, and the model costs nothing.
+    // One waveform: each slot holds its content from its first use on, whichever slot is free, as in the ring of
+    // buffers that a digitizer writes by DMA, and the model costs nothing.
     let model = ModelAdcConfig { size: ByteSize(size), size_from: None, seed: 1, source: None, period: 1 };
     let source = |index: u16| SourceNodeConfig {
         name: format!("source-{index}"),
         id: SourceId::new(1, index).to_string(),
-        device: Some(DeviceConfig::ModelAdc(model.clone())),
+        device: Some(model.clone().into()),
         beat: None,
         link,
         adapter: None,
@@ -223,7 +223,7 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
         builder.check = options.check;
         builder.wait = options.wait;
         builder.block = ByteSize(builder.block.0.max((slot + (1 << 17)).next_multiple_of(1 << 20)));
-        // Several fetches under way, however large they are.
+        // Several fetches in flight, however large they are.
         builder.window = Some(ByteSize(WINDOW.max(4 * slot)));
         Ok(builder)
     };
@@ -233,7 +233,7 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
     Ok(topology)
 }
 
-/// A directory of our own, deleted with what is in it.
+/// Temporary directory, deleted with its content on drop.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -251,7 +251,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A file without a name that holds `text`.
+/// Makes a file without a name that holds `text`.
 fn file_of(text: &str) -> Result<File, BenchError> {
     let file = memfd_create("topology", MemfdFlags::CLOEXEC).map_err(BenchError::os("memfd_create"))?;
     let mut file = File::from(file);
@@ -279,7 +279,7 @@ mod tests {
         }
     }
 
-    /// The program, where it was built into the folder that this test was built into.
+    /// Returns the program, if it was built into the same folder as this test.
     fn thalweg() -> Option<PathBuf> {
         let test = std::env::current_exe().unwrap();
         test.ancestors().nth(2).map(|folder| folder.join("thalweg")).filter(|program| program.exists())

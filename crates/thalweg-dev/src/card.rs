@@ -10,6 +10,7 @@
 //! Slots are not registered with the ring (`IORING_REGISTER_BUFFERS`): these drivers pin pages themselves, by the address
 //! that the reader gives, and are not made for pages that are pinned already.
 
+use crate::DmaConfig;
 use crate::transfers::Transfers;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
@@ -18,7 +19,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DmaConfig, Filled, Frame, Layout};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, Layout};
 use thalweg_uring::{Done, File, Memory, Operation, Ring};
 use thalweg_wire::{Status, TaiNanos};
 
@@ -79,12 +80,12 @@ impl Card {
     /// # Errors
     /// It cannot be opened, or an option makes no sense.
     pub fn open(config: &DmaConfig) -> Result<Self, DeviceError> {
-        config.check()?;
+        config.layout()?;
         Self::new(config, opened(config).map_err(|error| told("opening", config, error))?)
     }
 
     fn new(config: &DmaConfig, file: OwnedFd) -> Result<Self, DeviceError> {
-        let layout = config.check()?;
+        let layout = config.layout()?;
         let ring = Ring::new(config.reads()).map_err(|error| told("making an io_uring for", config, error))?;
         let description = Description {
             kind: "dma".into(),
@@ -402,9 +403,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused = |more: &str| config(more).check().unwrap_err().to_string();
+        let refused = |more: &str| config(more).layout().unwrap_err().to_string();
         assert!(refused("reads = 2").contains("say where the card has its `counter`"));
-        let nothing = DmaConfig { size: thalweg_text::ByteSize(0), ..config("") }.check().unwrap_err().to_string();
+        let nothing = DmaConfig { size: thalweg_text::ByteSize(0), ..config("") }.layout().unwrap_err().to_string();
         assert!(nothing.contains("size"), "{nothing}");
         assert!(refused("reads = 0").contains("1 to 16"));
         assert!(refused("counter = { at = 60, bytes = 5 }").contains("of the fragment"));

@@ -152,8 +152,8 @@ fn begun(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LengthPrefix;
     use proptest::prelude::*;
-    use thalweg_device::LengthPrefix;
 
     /// The records of what comes in pieces, and how many bytes are of none.
     fn records(framing: &Framing, pieces: &[&[u8]]) -> (Vec<Vec<u8>>, usize) {

@@ -6,6 +6,7 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
+//! | `options` | Options of devices that are files: their `device = { kind = "stream", … }`, `"v4l2"`, `"comedi"` and `"dma"` tables |
 //! | `found` | What there is below /dev that this crate takes data from |
 //! | `stream` | Records out of a pipe, a serial port or standard input: read into slots as they come |
 //! | `records` | Where records begin and end in a stream of bytes: all of one length, or each with its length in front |
@@ -28,6 +29,7 @@ mod found;
 mod framing;
 mod images;
 mod ioctl;
+mod options;
 mod port;
 mod records;
 mod sampler;
@@ -41,6 +43,15 @@ mod windows;
 
 pub use card::Card;
 pub use found::{Found, found};
+pub use options::{ComediConfig, DmaConfig, LengthPrefix, Mark, StreamConfig, V4l2Config};
 pub use sampler::Sampler;
 pub use stream::Stream;
 pub use video::Video;
+
+/// Registers the kinds `stream`, `v4l2`, `comedi` and `dma` in this process.
+pub fn register() {
+    thalweg_device::register::<StreamConfig>();
+    thalweg_device::register::<V4l2Config>();
+    thalweg_device::register::<ComediConfig>();
+    thalweg_device::register::<DmaConfig>();
+}

@@ -1,6 +1,6 @@
 //! Where records begin and end in a stream of bytes: all of one length, or each with its length in front.
 
-use thalweg_device::LengthPrefix;
+use crate::LengthPrefix;
 
 /// How records are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 //! The kernel writes samples into a ring of its own, and from there into the slot. Where the ring is full, the driver
 //! ends its work and says so. It is begun anew then, and how long it stood still says what was lost.
 
+use crate::ComediConfig;
 use crate::comedi::{Board, Pace};
 use crate::port::Watch;
 use crate::windows::Windows;
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, ComediConfig, Description, DeviceError, Filled, Frame, TaiClock};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame, TaiClock};
 use thalweg_wire::{Element, Meaning, PayloadType, Status, TaiNanos};
 
 /// Fragments that may be posted.

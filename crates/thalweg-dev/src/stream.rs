@@ -3,6 +3,7 @@
 //! The kernel writes each record into its slot. Where nobody takes them the pipe fills up, and who writes into it
 //! waits: nothing is lost. A serial port waits for nobody; its driver counts what it loses.
 
+use crate::StreamConfig;
 use crate::framing::{Framer, Framing, Next};
 use crate::port::{Port, Read, Watch};
 use crate::records::{Records, Rule};
@@ -12,7 +13,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, Layout, StreamConfig};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, Layout};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Records that one call reads, at most.
@@ -92,8 +93,8 @@ impl Stream {
     }
 
     fn new(config: &StreamConfig, port: Port) -> Result<Self, DeviceError> {
-        let layout = config.check()?;
-        let longest = usize::try_from(config.longest().unwrap_or(0)).unwrap_or(usize::MAX);
+        let layout = config.layout()?;
+        let longest = usize::try_from(config.longest_record().unwrap_or(0)).unwrap_or(usize::MAX);
         let rule = match config.length {
             Some(prefix) => Rule::Prefixed { prefix, longest },
             None => Rule::Fixed(longest),

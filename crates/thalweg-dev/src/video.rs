@@ -4,6 +4,7 @@
 //! pages are its buffers (`V4L2_MEMORY_USERPTR`). Otherwise it has buffers of its own, and images are copied once
 //! (`V4L2_MEMORY_MMAP`). Which it is, is in the log.
 
+use crate::V4l2Config;
 use crate::images::Images;
 use crate::ioctl::ask;
 use crate::port::Watch;
@@ -20,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 use thalweg_arena::DmaBuf;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock, V4l2Config};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Images that may be under way.

@@ -50,7 +50,15 @@ pub enum DeviceError {
     },
     /// A device that works by itself was opened as one that is asked for its data.
     #[error("a device of kind {0} works by itself: a node opens it (thalweg run, thalweg node)")]
-    WorksByItself(&'static str),
+    WorksByItself(String),
+    /// The kind of the device is not registered in this process.
+    #[error("unknown kind `{kind}`, expected one of {known}")]
+    UnknownKind {
+        /// Name of the kind.
+        kind: String,
+        /// Names of the registered kinds, as a list.
+        known: String,
+    },
     /// An option of the device has a value that makes no sense.
     #[error("device option {option} = {value}: it must be {expected}")]
     Setting {

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 /// # Errors
 /// One of `inputs` cannot be read, or has no format that is known here.
 pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>, DeviceError> {
-    let mut devices: Vec<DeviceConfig> = Vec::new();
+    let mut devices: Vec<Guess> = Vec::new();
     for input in inputs {
         match format_of(input)? {
             Format::Sigmf => {
                 let device = |file, recording| {
-                    DeviceConfig::Sigmf(SigmfConfig { file, recording, samples_per_fragment: None, looped })
+                    Guess::Whole(SigmfConfig { file, recording, samples_per_fragment: None, looped }.into())
                 };
                 let made = match Container::of(input) {
                     None => vec![device(file_names(input).0, None)],
@@ -40,45 +40,49 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
             }
             Format::Vdif => {
                 let threads = vdif::threads(input)?.into_iter();
-                devices.extend(threads.map(|thread| {
-                    DeviceConfig::Vdif(VdifConfig {
-                        file: input.clone(),
-                        thread: Some(thread),
-                        sample_rate: None,
-                        rate: None,
-                        looped,
-                    })
-                }));
+                let device = |thread| {
+                    let (file, thread) = (input.clone(), Some(thread));
+                    Guess::Whole(VdifConfig { file, thread, sample_rate: None, rate: None, looped }.into())
+                };
+                devices.extend(threads.map(device));
             }
-            Format::Pgm => {
-                let sequence = devices.iter_mut().find_map(|device| match device {
-                    DeviceConfig::Pgm(sequence) => Some(sequence),
-                    _ => None,
-                });
-                match sequence {
-                    Some(sequence) => sequence.files.push(input.clone()),
-                    None => {
-                        devices.push(DeviceConfig::Pgm(PgmConfig { files: vec![input.clone()], rate: None, looped }))
-                    }
-                }
+            Format::Pgm => match devices.iter_mut().find_map(Guess::images) {
+                Some(images) => images.files.push(input.clone()),
+                None => devices.push(Guess::Images(PgmConfig { files: vec![input.clone()], rate: None, looped })),
+            },
+            Format::Tiff => match devices.iter_mut().find_map(Guess::stacks) {
+                Some(stacks) => stacks.files.push(input.clone()),
+                None => devices.push(Guess::Stacks(TiffConfig { files: vec![input.clone()], rate: None, looped })),
+            },
+            Format::Npy => {
+                devices.push(Guess::Whole(NpyConfig { file: input.clone(), rate: None, looped }.into()));
             }
-            Format::Tiff => {
-                let sequence = devices.iter_mut().find_map(|device| match device {
-                    DeviceConfig::Tiff(sequence) => Some(sequence),
-                    _ => None,
-                });
-                match sequence {
-                    Some(sequence) => sequence.files.push(input.clone()),
-                    None => {
-                        let files = vec![input.clone()];
-                        devices.push(DeviceConfig::Tiff(TiffConfig { files, rate: None, looped }));
-                    }
-                }
-            }
-            Format::Npy => devices.push(DeviceConfig::Npy(NpyConfig { file: input.clone(), rate: None, looped })),
         }
     }
-    Ok(devices)
+    let device = |guess| match guess {
+        Guess::Whole(device) => device,
+        Guess::Images(images) => images.into(),
+        Guess::Stacks(stacks) => stacks.into(),
+    };
+    Ok(devices.into_iter().map(device).collect())
+}
+
+/// A device, or a sequence of files that others are added to.
+#[derive(PartialEq)]
+enum Guess {
+    Whole(DeviceConfig),
+    Images(PgmConfig),
+    Stacks(TiffConfig),
+}
+
+impl Guess {
+    fn images(&mut self) -> Option<&mut PgmConfig> {
+        if let Self::Images(images) = self { Some(images) } else { None }
+    }
+
+    fn stacks(&mut self) -> Option<&mut TiffConfig> {
+        if let Self::Stacks(stacks) = self { Some(stacks) } else { None }
+    }
 }
 
 enum Format {
@@ -137,6 +141,10 @@ mod tests {
         dir
     }
 
+    fn options<T: crate::DeviceKind>(device: &DeviceConfig) -> &T {
+        device.options().unwrap_or_else(|| panic!("{device:?}"))
+    }
+
     #[test]
     fn a_vdif_file_makes_a_device_for_each_thread() {
         let (dir, file) = recording(&[Written::at(4, 1, 0), Written::at(0, 1, 0), Written::at(4, 1, 1)]);
@@ -144,7 +152,7 @@ mod tests {
         std::fs::copy(&file, &unnamed).unwrap();
         for file in [file, unnamed] {
             let device = |thread| {
-                DeviceConfig::Vdif(VdifConfig {
+                DeviceConfig::from(VdifConfig {
                     file: file.clone(),
                     thread: Some(thread),
                     sample_rate: None,
@@ -162,13 +170,14 @@ mod tests {
         let dir = directory(&[("a.pgm", image), ("b.img", image), ("c.sigmf-meta", b"{}"), ("c.sigmf-data", b"")]);
         let names = ["a.pgm", "c.sigmf-data", "b.img", "c.sigmf-meta", "c"].map(|name| dir.path().join(name));
         let devices = devices_for(&names, false).unwrap();
-        let [DeviceConfig::Pgm(images), DeviceConfig::Sigmf(samples)] = &devices[..] else { panic!("{devices:?}") };
+        let (images, samples) = (options::<PgmConfig>(&devices[0]), options::<SigmfConfig>(&devices[1]));
+        assert_eq!(devices.len(), 2);
         assert_eq!(images.files, [names[0].clone(), names[2].clone()]);
         assert_eq!(samples.file, names[3]);
         let whole = devices_for(&[dir.path().to_owned()], false).unwrap();
         assert_eq!(
             whole,
-            [DeviceConfig::Pgm(PgmConfig { files: vec![dir.path().to_owned()], rate: None, looped: false })]
+            [DeviceConfig::from(PgmConfig { files: vec![dir.path().to_owned()], rate: None, looped: false })]
         );
     }
 
@@ -183,9 +192,9 @@ mod tests {
         ]);
         let names = ["a.npy", "array", "b.TIFF", "little", "big"].map(|name| dir.path().join(name));
         let devices = devices_for(&names, true).unwrap();
-        let [DeviceConfig::Npy(named), DeviceConfig::Npy(unnamed), DeviceConfig::Tiff(images)] = &devices[..] else {
-            panic!("{devices:?}")
-        };
+        let (named, unnamed) = (options::<NpyConfig>(&devices[0]), options::<NpyConfig>(&devices[1]));
+        let images = options::<TiffConfig>(&devices[2]);
+        assert_eq!(devices.len(), 3);
         assert_eq!((&named.file, &unnamed.file), (&names[0], &names[1]));
         assert_eq!(images.files, names[2..]);
     }
@@ -197,9 +206,10 @@ mod tests {
             directory(&[("all.sigmf-collection", collection), ("none.sigmf-collection", b"{}"), ("a.sigmf", b"")]);
         let path = dir.path().join("all.sigmf-collection");
         let devices = devices_for(std::slice::from_ref(&path), true).unwrap();
-        let recordings = devices.iter().map(|device| match device {
-            DeviceConfig::Sigmf(SigmfConfig { file, recording, .. }) if *file == path => recording.as_deref(),
-            other => panic!("{other:?}"),
+        let recordings = devices.iter().map(|device| {
+            let SigmfConfig { file, recording, .. } = options(device);
+            assert_eq!(*file, path);
+            recording.as_deref()
         });
         assert_eq!(recordings.collect::<Vec<_>>(), [Some("x"), Some("y")]);
         for empty in ["none.sigmf-collection", "a.sigmf"] {

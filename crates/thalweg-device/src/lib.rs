@@ -32,6 +32,10 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `config` | Configuration of a device: the `device = { kind = "…", … }` table of the topology file |
+//! | `kind` | Kinds of devices: the options, checks and constructor of each, registered under a name |
+//! | `recordings` | Options of models and recordings, the kinds of devices that are built in |
+//! | `conformance` | Tests that every kind of device passes, for crates that add one: [`device_conformance!`](crate::device_conformance) |
+//! | `counter` | Place of a number in a frame: a device's count, or its time |
 //! | `acquisition` | Devices that work by themselves: buffers are posted and come back filled, in the device's order and time |
 //! | `absence` | Number of frames that an absent device would have sent meanwhile, by its rate |
 //! | `frame_counter` | Numbers of a device's frames, from the device's counter |
@@ -66,6 +70,8 @@ mod adc;
 mod by_time;
 mod clock;
 mod config;
+pub mod conformance;
+mod counter;
 mod device_clock;
 pub mod duration;
 mod error;
@@ -73,12 +79,14 @@ mod file;
 mod frame_counter;
 mod gaps;
 mod guess;
+mod kind;
 mod layout;
 mod npy;
 mod on_time;
 mod pgm;
 mod rate;
 mod raw;
+mod recordings;
 mod replay;
 mod sigmf;
 mod sigmf_files;
@@ -93,26 +101,25 @@ pub use acquisition::{Acquired, Acquisition, AsAcquisition, Buffer, Frame, Frame
 pub use adc::{model_adc, payload_len};
 pub use by_time::{Beat, BeatCounts, Beats, Numbered};
 pub use clock::TaiClock;
-pub use config::{
-    ComediConfig, Counter, DatagramFormat, DeviceConfig, DmaConfig, EduConfig, EnvelopeConfig, Epoch, FeatureValue,
-    Features, FitConfig, FitKind, GigeConfig, InterferometerConfig, LengthPrefix, Mark, ModelAdcConfig, NpyConfig,
-    NvmeConfig, Partial, PgmConfig, RawConfig, SigmfConfig, StreamConfig, TiffConfig, TimeField, UdpConfig, V4l2Config,
-    VdifConfig,
-};
+pub use config::DeviceConfig;
+pub use counter::Counter;
 pub use device_clock::DeviceClock;
 pub use error::DeviceError;
 pub use frame_counter::{CounterRules, FrameCounter, FrameNumber, Trust};
 pub use gaps::gaps_text;
 pub use guess::devices_for;
+pub use kind::{AnyOptions, DeviceKind, DeviceOptions, Observed, OpenDevice, kinds, register};
 pub use layout::Layout;
 pub use on_time::OnTime;
 pub use rate::Rate;
+pub use recordings::{ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig, VdifConfig};
 pub use stored::StoredType;
 pub use tap::{Copied, Copies, Next, tap_acquisition, tap_device};
 pub use vdif::{VdifFrame, vdif_rate};
 
 use serde::{Deserialize, Serialize};
 use std::fmt::Debug;
+pub use thalweg_frames::Adapter;
 use thalweg_wire::{EventId, PayloadType, Status, TaiNanos};
 
 /// Maximum length of any device's payload, in bytes. A fragment's length is a 32-bit number on the wire, and a header
@@ -301,20 +308,19 @@ pub struct Description {
     pub metadata: Option<serde_json::Value>,
 }
 
-/// Opens the device that `config` describes, and checks what can be checked before the run.
+/// Opens the device that `config` describes, which is asked for its fragments, and checks what can be checked before
+/// the run.
 ///
 /// # Errors
-/// The device works by itself, an option makes no sense, or the recording cannot be read, is empty, or does not have
-/// the expected format.
+/// The device has a pace of its own, an option makes no sense, or the recording cannot be read, is empty, or does not
+/// have the expected format.
 pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
-    Ok(match config {
-        DeviceConfig::ModelAdc(config) => Box::new(adc::ModelAdc::new(config)?),
-        DeviceConfig::Sigmf(config) => Box::new(sigmf::open(config)?),
-        DeviceConfig::Vdif(config) => Box::new(vdif::open(config)?),
-        DeviceConfig::Pgm(config) => Box::new(pgm::open(config)?),
-        DeviceConfig::Tiff(config) => Box::new(tiff::open(config)?),
-        DeviceConfig::Npy(config) => Box::new(npy::open(config)?),
-        DeviceConfig::Raw(config) => Box::new(raw::open(config)?),
-        by_itself => return Err(DeviceError::WorksByItself(by_itself.kind())),
-    })
+    let self_driven = || DeviceError::WorksByItself(config.kind().to_owned());
+    if config.is_acquisition() {
+        return Err(self_driven());
+    }
+    match config.open(None)? {
+        OpenDevice::Device(device) => Ok(device),
+        OpenDevice::Acquisition(_) => Err(self_driven()),
+    }
 }

@@ -1,10 +1,24 @@
-//! Models and recordings.
+//! Options of models and recordings, the kinds of devices that are built in.
 
-use crate::{Rate, StoredType};
+use crate::kind::Entry;
+use crate::{DeviceError, DeviceKind, DeviceOptions, OpenDevice, Rate, StoredType};
+use crate::{adc, npy, pgm, raw, sigmf, tiff, vdif};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::path::PathBuf;
+use thalweg_frames::Adapter;
 use thalweg_text::ByteSize;
 use thalweg_wire::SourceId;
+
+/// The kinds that need no registration.
+pub(crate) static KINDS: &[Entry] = &[
+    Entry::of::<ModelAdcConfig>(),
+    Entry::of::<SigmfConfig>(),
+    Entry::of::<VdifConfig>(),
+    Entry::of::<PgmConfig>(),
+    Entry::of::<TiffConfig>(),
+    Entry::of::<NpyConfig>(),
+    Entry::of::<RawConfig>(),
+];
 
 /// The model ADC: see [`model_adc`](crate::model_adc).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,4 +180,142 @@ impl RawConfig {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
 fn is_zero(size: &ByteSize) -> bool {
     size.0 == 0
+}
+
+impl DeviceOptions for ModelAdcConfig {
+    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(adc::ModelAdc::new(self)?)))
+    }
+
+    fn longest(&self) -> Option<u64> {
+        Some(self.size.0)
+    }
+
+    fn is_steady(&self) -> bool {
+        self.size_from.is_none()
+    }
+
+    fn set_source(&mut self, source: SourceId) {
+        self.source.get_or_insert(source);
+    }
+}
+
+impl DeviceKind for ModelAdcConfig {
+    const NAME: &'static str = "model-adc";
+}
+
+impl DeviceOptions for SigmfConfig {
+    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(sigmf::open(self)?)))
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        std::slice::from_ref(&self.file)
+    }
+
+    fn paths_mut(&mut self) -> &mut [PathBuf] {
+        std::slice::from_mut(&mut self.file)
+    }
+}
+
+impl DeviceKind for SigmfConfig {
+    const NAME: &'static str = "sigmf";
+}
+
+impl DeviceOptions for VdifConfig {
+    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(vdif::open(self)?)))
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        std::slice::from_ref(&self.file)
+    }
+
+    fn paths_mut(&mut self) -> &mut [PathBuf] {
+        std::slice::from_mut(&mut self.file)
+    }
+}
+
+impl DeviceKind for VdifConfig {
+    const NAME: &'static str = "vdif";
+}
+
+impl DeviceOptions for PgmConfig {
+    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(pgm::open(self)?)))
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    fn paths_mut(&mut self) -> &mut [PathBuf] {
+        &mut self.files
+    }
+}
+
+impl DeviceKind for PgmConfig {
+    const NAME: &'static str = "pgm";
+}
+
+impl DeviceOptions for TiffConfig {
+    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(tiff::open(self)?)))
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        &self.files
+    }
+
+    fn paths_mut(&mut self) -> &mut [PathBuf] {
+        &mut self.files
+    }
+}
+
+impl DeviceKind for TiffConfig {
+    const NAME: &'static str = "tiff";
+}
+
+impl DeviceOptions for NpyConfig {
+    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(npy::open(self)?)))
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        std::slice::from_ref(&self.file)
+    }
+
+    fn paths_mut(&mut self) -> &mut [PathBuf] {
+        std::slice::from_mut(&mut self.file)
+    }
+}
+
+impl DeviceKind for NpyConfig {
+    const NAME: &'static str = "npy";
+}
+
+impl DeviceOptions for RawConfig {
+    fn open(&self, _adapter: Option<&Adapter>) -> Result<OpenDevice, DeviceError> {
+        Ok(OpenDevice::Device(Box::new(raw::open(self)?)))
+    }
+
+    fn longest(&self) -> Option<u64> {
+        self.record_bytes()
+    }
+
+    fn is_steady(&self) -> bool {
+        self.looped
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        std::slice::from_ref(&self.file)
+    }
+
+    fn paths_mut(&mut self) -> &mut [PathBuf] {
+        std::slice::from_mut(&mut self.file)
+    }
+}
+
+impl DeviceKind for RawConfig {
+    const NAME: &'static str = "raw";
 }

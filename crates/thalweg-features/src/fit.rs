@@ -1,42 +1,41 @@
 //! A device that fits copies of another's images.
 
+use crate::FitConfig;
 use crate::row::{FAILURES, Row};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
-use thalweg_device::{
-    Acquired, Acquisition, Buffer, Copied, Copies, Description, DeviceError, Filled, FitConfig, Frame, Next,
-};
+use thalweg_device::{Acquired, Acquisition, Buffer, Copied, Copies, Description, DeviceError, Filled, Frame, Next};
 use thalweg_image::{Calibration, Image, Pixels, Region};
 use thalweg_wire::{Element, Meaning, PayloadType, Status};
 
-/// Slots for rows. They are small, and a row is there when an image was fitted.
+/// Number of slots for rows, which are small and appear only when an image was fitted.
 const DEPTH: u32 = 8;
 
-/// A fit of each image, as a device that works by itself.
+/// A device that fits each image and runs by itself ([`Acquisition`]).
 #[derive(Debug)]
 pub struct Fit {
     config: FitConfig,
     description: Description,
     copies: Copies,
-    /// Columns, rows, and what a pixel is.
+    /// Number of columns and rows, and the type of a pixel.
     width: usize,
     height: usize,
     pixel: Element,
     size: usize,
     reorders: u32,
     waiting: VecDeque<Buffer>,
-    /// A copy that came when no buffer waited.
+    /// A copy that arrived when no buffer was free.
     held: Option<Copied>,
-    /// The number behind the highest of which the camera has told.
+    /// Number after the highest one that the camera reported as copied, missed or lost.
     next: u64,
     fitted: u64,
     failed: u64,
-    /// Kept to be used again.
+    /// Memory for decoded pixels, kept for reuse.
     numbers: Numbers,
 }
 
-/// Pixels longer than a byte, as the processor has them.
+/// Pixels longer than a byte, in the processor's byte order.
 #[derive(Debug, Default)]
 struct Numbers {
     u16: Vec<u16>,
@@ -45,7 +44,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// A payload's pixels: they are little-endian.
+    /// Returns the pixels of a payload, which is little-endian.
     fn pixels<'a>(&'a mut self, pixel: Element, bytes: &'a [u8]) -> Pixels<'a> {
         fn read<const N: usize, T>(bytes: &[u8], out: &mut Vec<T>, of: impl Fn([u8; N]) -> T) {
             out.clear();
@@ -70,10 +69,11 @@ impl Numbers {
 }
 
 impl Fit {
-    /// Of copies of what a device takes that says this of itself, and whose frames may come in disorder by so many.
+    /// Creates a fit for copies from a device of this description, whose frames may be out of order by up to
+    /// `reorders`.
     ///
     /// # Errors
-    /// It takes no images, or those have not the region that is to be fitted.
+    /// Fails if the device does not take images, or they do not contain the region that is to be fitted.
     pub fn new(config: &FitConfig, device: &Description, reorders: u32, copies: Copies) -> Result<Self, DeviceError> {
         let wrong = |problem: String| DeviceError::Hardware { device: format!("fit of '{}'", config.of), problem };
         let known = [Element::U8, Element::U16, Element::F32, Element::F64];
@@ -169,7 +169,7 @@ impl Acquisition for Fit {
     }
 
     fn poll(&mut self, _now: Duration) -> Result<Acquired, DeviceError> {
-        // What the camera lost is told whether a buffer waits or not.
+        // Losses of the camera are reported whether a buffer is free or not.
         let copied = match self.held.take().map_or_else(|| self.copies.take(), Next::Copied) {
             Next::Copied(copied) => copied,
             Next::Missed { first, count } => {

@@ -1,21 +1,29 @@
-//! Features of images as they come: fits, as fragments of a source of their own.
+//! Features of images during acquisition: fits, as fragments of a source of their own.
 //!
-//! A camera's source gives a [copy](thalweg_device::Copies) of each image to a fit, which is a source beside it, in the
+//! A camera's source passes a [copy](thalweg_device::Copies) of each image to a fit, which is a source beside it in the
 //! same process: its fragments are rows of numbers (`f64`), a few hundred bytes, with the event numbers of the images.
-//! So a feature goes the way of all data: it is accounted for, it is in the run, and level 2 can ask for it before the
-//! image is moved at all. Where a fit takes longer than a camera from image to image, images are left out: their events
-//! have none (`lost_in_device`), and the camera does not wait.
+//! A feature is therefore treated as all data: it is accounted for, it is recorded in the run, and level 2 can fetch it
+//! before the image is moved at all. If a fit takes longer than the time between two images, images are skipped: their
+//! events have no fit (`lost_in_device`), and the camera does not wait.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
+//! | `options` | Options of a fit: its `device = { kind = "fit", … }` table |
 //! | `fit` | A device that fits copies of another's images |
-//! | `row` | What a fit says, in a row of numbers: their names, and the numbers |
+//! | `row` | The result of a fit as a row of numbers with names |
 #![forbid(unsafe_code)]
 
 mod fit;
+mod options;
 mod row;
 
 pub use fit::Fit;
+pub use options::{EnvelopeConfig, FitConfig, FitKind, InterferometerConfig};
 pub use row::{FAILURES, Row};
+
+/// Registers the kind `fit` in this process.
+pub fn register() {
+    thalweg_device::register::<FitConfig>();
+}

@@ -1,12 +1,13 @@
-//! What a fit says, in a row of numbers: their names, and the numbers.
+//! The result of a fit as a row of numbers with names.
 
-use thalweg_device::{FitConfig, FitKind, InterferometerConfig};
+use crate::{EnvelopeConfig, FitConfig, FitKind, InterferometerConfig};
 use thalweg_image::{
     Axis, Beam, Envelope, Estimate, Failure, Fringes2dOptions, Image, Interferometer, MomentOptions, Profile, Quality,
     Slits, Wave, fit_fringes, fit_fringes_2d, fit_gaussian, fit_gaussian_2d, moments,
 };
 
-/// Why a row has no numbers: the first one of it, `failure`, is the place of the reason in this list. 0: it has.
+/// Reasons why a row has no numbers. Its first number, `failure`, is the index of the reason in this list; 0 is
+/// success.
 pub const FAILURES: [&str; 12] = [
     "",
     "damaged",
@@ -22,22 +23,22 @@ pub const FAILURES: [&str; 12] = [
     "undetermined",
 ];
 
-/// A row of numbers, each with its name. What is not known is NaN.
+/// A row of numbers, each with its name. Unknown numbers are NaN.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
-    /// What the numbers are. The names of one kind of fit are always the same.
+    /// Names of the numbers. They are the same for all rows of one kind of fit.
     pub names: Vec<String>,
-    /// As many numbers.
+    /// Values of the numbers, as many as names.
     pub values: Vec<f64>,
 }
 
 impl Row {
-    /// What an image says; a row without numbers, and why, where it says nothing.
+    /// Fits an image and returns the result; a row without numbers, with the reason, if there is no image or no fit.
     pub fn of(config: &FitConfig, image: Result<&Image<'_>, &'static str>) -> Self {
         let calibrated = config.pixel_mm.is_some();
         let envelope = match config.envelope {
-            thalweg_device::EnvelopeConfig::Sinc2 => Envelope::Sinc2,
-            thalweg_device::EnvelopeConfig::Gaussian => Envelope::Gaussian,
+            EnvelopeConfig::Sinc2 => Envelope::Sinc2,
+            EnvelopeConfig::Gaussian => Envelope::Gaussian,
         };
         match config.fit {
             FitKind::Moments => {
@@ -148,7 +149,7 @@ impl Row {
         }
     }
 
-    /// Its bytes in a fragment's payload.
+    /// Writes the row into a fragment's payload, as little-endian numbers.
     pub fn encode(&self, out: &mut [u8]) {
         for (place, value) in out.chunks_exact_mut(8).zip(&self.values) {
             place.copy_from_slice(&value.to_le_bytes());
@@ -170,7 +171,7 @@ impl Row {
         self.values.push(value.unwrap_or(f64::NAN));
     }
 
-    /// A fitted value, and behind it its standard deviation.
+    /// Adds a fitted value, followed by its standard deviation.
     fn estimate(&mut self, name: &str, estimate: Option<Estimate>) {
         self.put(name, estimate.map(|estimate| estimate.value));
         self.put(&format!("{name}_std"), estimate.map(|estimate| estimate.std));
@@ -201,7 +202,7 @@ impl Row {
     }
 }
 
-/// A fit, or the name of the reason why there is none.
+/// Returns a fit, or the name of the reason why there is none.
 fn named<T>(fit: Result<T, Failure>) -> Result<T, &'static str> {
     fit.map_err(|failure| failure.name())
 }

@@ -1,11 +1,11 @@
-//! A network adapter that one end drives itself, bypassing the kernel. The kernel therefore knows neither the adapter's
+//! A network adapter that a node drives itself, bypassing the kernel: its settings. The kernel knows neither the adapter's
 //! address nor its network.
 
+use crate::Subnet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
-use thalweg_frames::Subnet;
 
 /// An adapter, and its settings in its network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,8 +26,10 @@
 //! | `af_xdp/ring` | The rings that a program and the kernel share |
 //! | `capture` | All packets of an interface, as the kernel sees them |
 //! | `control` | Control messages of sendmsg(2) and recvmsg(2) |
+//! | `adapter` | A network adapter that a node drives itself, bypassing the kernel: its settings |
 //! | `error` | The error that ends a port |
 
+mod adapter;
 #[cfg(feature = "af-xdp")]
 mod af_xdp;
 mod capture;
@@ -42,6 +44,7 @@ mod neighbours;
 mod raw;
 mod udp;
 
+pub use adapter::{Adapter, OwnAddress};
 #[cfg(feature = "af-xdp")]
 pub use af_xdp::{AfXdp, AfXdpPort, Mode, Options};
 pub use capture::{Packet, PacketRing};

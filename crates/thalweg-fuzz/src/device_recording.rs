@@ -1,6 +1,6 @@
 //! Any file is a recording or is refused, and what is played has the length that was said.
 
-use thalweg_device::{DeviceConfig, devices_for, open};
+use thalweg_device::{ModelAdcConfig, devices_for, open};
 use thalweg_wire::EventId;
 
 /// The endings by which a recording's kind is told; the first byte of the input chooses one.
@@ -14,7 +14,7 @@ pub fn run(bytes: &[u8]) {
     std::fs::write(&path, content).expect("a file in TMPDIR");
     let Ok(devices) = devices_for(&[path], true) else { return };
     for device in devices.iter().take(4) {
-        assert!(!matches!(device, DeviceConfig::ModelAdc(_)));
+        assert!(device.options::<ModelAdcConfig>().is_none());
         let Ok(mut device) = open(device) else { continue };
         let longest = device.max_payload();
         for event in 0..4 {

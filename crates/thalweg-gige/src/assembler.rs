@@ -1,8 +1,8 @@
-//! From packets to frames in order, and what is lost. Without IO.
+//! Assembly of packets into frames in order, and of gaps into losses. Without IO.
 //!
-//! It says beforehand where the packets that should come next belong ([`Plan`]), so that they can be received there.
-//! Those that come otherwise are moved. A block of which something is missing is asked for again, and waited for; then
-//! it is given as it is, with zeros where nothing came. Blocks of which nothing came are lost.
+//! The assembler determines beforehand where the next expected packets belong ([`Plan`]), so that they can be received
+//! there. Packets that come otherwise are moved. Missing packets of a block are requested again, and waited for; then
+//! the frame is handed on as it is, with zeros in its gaps. Blocks without any packet are lost.
 
 use crate::block::Block;
 use crate::gvcp::Status as Said;
@@ -15,74 +15,74 @@ use thalweg_device::{
 };
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
-/// Blocks that may be missing altogether and are still asked for.
+/// Number of consecutive blocks that may be missing altogether and are still requested.
 const GHOSTS: u64 = 8;
-/// A frame that is so far behind is late, and otherwise another's.
+/// Number of frames behind the next one within which a packet counts as late; one that is farther away counts as stray.
 const LATE: u64 = 64;
-/// A stream that has just been opened begins with one of these numbers: those before are lost.
+/// Highest number with which a stream that has just been opened begins: blocks before it are lost.
 const FIRST: u64 = 8;
-/// No camera whose rate is not known has more frames per second.
+/// Highest rate of a camera whose rate is not known, in frames per second.
 const FASTEST: f64 = 1000.0;
 
-/// How a stream comes.
+/// Properties of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stream {
-    /// Bytes of a packet, with its IP header.
+    /// Length of a packet in bytes, with its IP header.
     pub packet: usize,
-    /// Bytes of a frame, where all have as many.
+    /// Length of a frame in bytes, if all frames have the same.
     pub frame: Option<usize>,
-    /// Whether packets that are asked for come again.
+    /// True if the camera sends packets again on request.
     pub resends: bool,
-    /// Frames per second, where they come by the camera's own clock.
+    /// Frames per second, if the camera's own clock determines them.
     pub rate: Option<f64>,
-    /// What frames are made of.
+    /// Payload type of the frames.
     pub payload: PayloadType,
-    /// How the camera's clock goes.
+    /// Relation of the camera's clock to TAI.
     pub clock: DeviceClock,
-    /// What is to be known of every frame.
+    /// Status flags of every frame.
     pub status: Status,
 }
 
-/// Packets that are wanted again: to be sent to the camera.
+/// A resend request: packets that the camera is asked to send again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// The block, as the camera counts.
+    /// Number of the block, as the camera counts.
     pub block: u64,
-    /// Whether block numbers have 64 bits.
+    /// True if block numbers have 64 bits.
     pub wide: bool,
-    /// The first packet.
+    /// Number of the first packet.
     pub first: u32,
-    /// The last.
+    /// Number of the last packet, inclusive.
     pub last: u32,
 }
 
-/// Where the packets that should come next belong.
+/// Places for the packets that should come next.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) buffers: Vec<Planned>,
-    /// For each packet, in the order in which they should come.
+    /// One place for each packet, in the order in which the packets should come.
     pub(crate) spots: Vec<Spot>,
-    /// Bytes of a payload packet.
+    /// Length of a payload packet's payload, in bytes.
     pub(crate) piece: usize,
 }
 
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(crate) buffer: Buffer,
-    /// The block that it is for; nothing until there is one.
+    /// The block that the buffer is for; `None` until a packet of a new block has come.
     number: Option<u64>,
 }
 
 /// A place for one packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spot {
-    /// Not in a frame: a leader or a trailer should come.
+    /// Outside the frames: a leader or a trailer should come.
     Aside,
-    /// The payload of this packet, in this one of the plan's buffers.
+    /// The payload of this packet, in the plan's buffer with the index `planned`.
     Slot { planned: usize, packet: u32 },
 }
 
-/// A packet that came.
+/// A packet that came and was admitted.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub(crate) header: Header,
@@ -91,56 +91,57 @@ pub(crate) struct Arrived {
     pub(crate) length: usize,
 }
 
-/// Where the bytes behind a packet's header are.
+/// Place of the bytes after a packet's header.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Where they belong.
+    /// Already in the slot.
     InPlace,
-    /// In memory beside.
+    /// In the memory beside the slots, at this range.
     Aside(Range<usize>),
 }
 
-/// Puts frames together.
+/// Assembles frames from packets.
 #[derive(Debug)]
 pub struct Assembler {
     size: usize,
     patience: Duration,
     stream: Stream,
-    /// Bytes of a payload packet, but for the last of a frame.
+    /// Length of a payload packet's payload in bytes; the last of a frame may be shorter.
     piece: usize,
-    /// Whether a packet has said so.
+    /// True once a packet has confirmed `piece`.
     learned: bool,
     wide: bool,
     free: Vec<Buffer>,
     blocks: BTreeMap<u64, Block>,
     counter: FrameCounter,
-    /// The number of the next frame to be handed on.
+    /// Number of the next frame to be handed on.
     next: u64,
-    /// One past the furthest number of a block that was seen.
+    /// One past the highest block number seen.
     front: u64,
-    /// Where the stream's own numbers begin.
+    /// True once the first block has fixed where the stream's own numbers begin.
     begun: bool,
     /// The frame that is whole but for its trailer, which nothing needs.
     trailer_due: Option<u64>,
     requests: VecDeque<Request>,
-    /// When the last packet came that belonged to a frame, before the stream was opened again.
+    /// Time at which the last packet of a frame came before the stream was opened again.
     before: Option<Duration>,
     latest: Option<Duration>,
-    /// While the camera is away.
+    /// The camera's absence, while it is away.
     absent: Option<Absence>,
-    /// When it was looked at first since the stream was opened.
+    /// Time of the first [`look`](Self::look) since the stream was opened.
     opened: Option<Duration>,
-    /// It was away before anything came of it.
+    /// True if the camera was away before its first packet.
     was_unheard: bool,
-    /// Those below that are not here are lost.
+    /// Blocks below this number that are not in `blocks` are lost.
     lost_until: u64,
-    /// What the camera sends that there is no place for.
+    /// Kind of frame that the camera sends and this crate cannot receive.
     refused_kind: Option<u16>,
     counts: Counts,
 }
 
 impl Assembler {
-    /// For frames of at most so many bytes.
+    /// Creates an assembler of frames of at most `size` bytes. `patience`: time after which missing packets are given
+    /// up.
     pub fn new(size: usize, patience: Duration) -> Self {
         let stream = Stream {
             packet: 1500,
@@ -182,7 +183,7 @@ impl Assembler {
         self.free.push(buffer);
     }
 
-    /// The camera begins to send, for the first time or again. What is not whole by now will never be.
+    /// Begins a stream, for the first time or again. Blocks that are not whole by now are given up.
     pub fn begin(&mut self, stream: Stream) {
         for block in self.blocks.values_mut() {
             block.given_up |= !block.is_whole();
@@ -199,33 +200,33 @@ impl Assembler {
         self.before = self.latest;
     }
 
-    /// Its clock is kept otherwise from now on.
+    /// Sets the camera's clock and its status from now on.
     pub fn set_clock(&mut self, clock: DeviceClock, status: Status) {
         (self.stream.clock, self.stream.status) = (clock, status);
     }
 
-    /// The numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
+    /// Confirms the numbers from `first` on: see [`FrameCounter::numbers_agree`].
     pub fn numbers_agree(&mut self, first: u64) {
         self.counter.numbers_agree(first);
     }
 
-    /// Whether what comes finds a place, or something is waited for.
+    /// Returns true if a new packet would find a place, or a packet is waited for.
     pub fn has_room(&self) -> bool {
         let waits = |block: &Block| !block.given_up && !block.is_whole();
         !self.free.is_empty() || self.blocks.values().any(waits)
     }
 
-    /// Whether a packet's header has its long form.
+    /// Returns true if the stream's packets have the long header.
     pub fn is_wide(&self) -> bool {
         self.wide
     }
 
-    /// Bytes of a payload packet.
+    /// Returns the length of a payload packet's payload, in bytes.
     pub fn piece(&self) -> usize {
         self.piece
     }
 
-    /// Says where the next packets belong, at most so many.
+    /// Lays out where the next packets belong, `most` at most.
     pub(crate) fn plan(&mut self, most: usize, plan: &mut Plan) {
         plan.piece = self.piece;
         plan.spots.clear();
@@ -234,7 +235,7 @@ impl Assembler {
         if self.trailer_due.is_some() {
             plan.spots.push(Spot::Aside);
         }
-        // The newest block goes on; then others begin.
+        // The newest block is continued; then new ones begin.
         let newest = self.blocks.last_entry().filter(|entry| {
             let block = entry.get();
             block.buffer.is_some() && !block.ended && !block.given_up && !block.is_whole()
@@ -253,12 +254,12 @@ impl Assembler {
             plan.buffers.push(Planned { buffer, number: None });
             plan.lay(0, last, most, |_| true);
         }
-        // There is no buffer for what comes: it is looked at all the same, since it may be what is waited for.
+        // No buffer is left: further packets are received all the same, since they may be ones that are waited for.
         plan.spots.resize(most, Spot::Aside);
     }
 
-    /// The number of a packet's block, where it belongs to one that is waited for. Else it is counted. Where the block is
-    /// new, it gets the plan's next buffer.
+    /// Returns the number of a packet's block if the packet is waited for; else counts it and returns `None`. A new
+    /// block gets the plan's next buffer.
     pub(crate) fn admit(&mut self, header: &Header, length: usize, plan: &mut Plan, now: Duration) -> Option<u64> {
         let body = length.checked_sub(Header::len(header.wide))?;
         self.counts.packets += 1;
@@ -297,9 +298,9 @@ impl Assembler {
         Some(number)
     }
 
-    /// All packets of a plan have been admitted: its buffers go back.
+    /// Gives back the buffers of a plan whose packets have all been admitted: to their blocks, or to the free ones.
     pub(crate) fn settle(&mut self, plan: &mut Plan) {
-        // What was taken last lies on top again.
+        // In reverse, so that the buffer taken last is on top again.
         for Planned { buffer, number } in plan.buffers.drain(..).rev() {
             let owner = number.and_then(|number| self.blocks.get_mut(&number)).filter(|block| block.buffer.is_none());
             match owner {
@@ -309,7 +310,7 @@ impl Assembler {
         }
     }
 
-    /// Takes what an admitted packet says or has.
+    /// Stores the content of an admitted packet.
     pub(crate) fn take(&mut self, arrived: &Arrived, aside: &[u8], now: Duration, date: TaiNanos) {
         let Arrived { header, number, body, length } = arrived;
         if header.kind == Kind::Trailer || self.trailer_due.is_some_and(|due| *number > due) {
@@ -358,17 +359,17 @@ impl Assembler {
         }
     }
 
-    /// Counts what came from somebody else.
+    /// Counts a packet of another sender.
     pub(crate) fn stranger(&mut self) {
         self.counts.stranger += 1;
     }
 
-    /// Counts what is no packet.
+    /// Counts a datagram that is no packet.
     pub(crate) fn malformed(&mut self) {
         self.counts.malformed += 1;
     }
 
-    /// Where a block's number is among the others, if it is believed.
+    /// Returns the frame number of a packet's block; `None` if the number is not credible.
     fn locate(&mut self, header: &Header, now: Duration) -> Option<u64> {
         let number = self.find(header, now);
         if header.kind == Kind::Trailer {
@@ -378,7 +379,7 @@ impl Assembler {
     }
 
     fn find(&mut self, header: &Header, now: Duration) -> Option<u64> {
-        // What is of no kind that there is says nothing of numbers, neither the first nor that they begin anew.
+        // A packet of unknown kind determines no numbers: neither the first one nor a restart.
         let is_known = !matches!(header.kind, Kind::Other(_));
         if !self.begun && is_known {
             return self.first(header, now);
@@ -409,9 +410,9 @@ impl Assembler {
         }
     }
 
-    /// Whether a stream begins with this block, rather than that all before it were lost: it is one of the first, which are
-    /// counted, or the camera cannot have got there since it was told to begin. What it has sent before it began once more
-    /// nobody knows.
+    /// Returns true if a stream begins with this block, rather than with earlier ones that were lost: it is among the
+    /// first, which are counted, or the camera cannot have reached it since its start. False if the camera was away
+    /// before its first packet: how many blocks it sent before it restarted is unknown.
     fn may_begin_with(&self, block: u64, now: Duration) -> bool {
         let since = self.opened.map_or(Duration::ZERO, |opened| now.saturating_sub(opened));
         let most = self.stream.rate.unwrap_or(FASTEST) * since.as_secs_f64() * 1.1;
@@ -422,7 +423,7 @@ impl Assembler {
         may
     }
 
-    /// The first block of a stream.
+    /// Returns the frame number of the first block of a stream.
     fn first(&mut self, header: &Header, now: Duration) -> Option<u64> {
         if header.kind == Kind::Payload && header.block == 0 && !header.wide {
             // A test packet has no block.
@@ -443,19 +444,20 @@ impl Assembler {
             self.piece = piece(&self.stream, self.wide);
         }
         let number = front.saturating_add(early).max(due).max(self.front);
-        // Blocks of 16 bits are counted from 1 and go from 65535 to 1: 0 is no block (GigE Vision 2.x, section 11.2).
+        // Block numbers of 16 bits begin at 1 and go from 65535 to 1: 0 is no block (GigE Vision 2.x, section 11.2).
         let (bits, lowest) = if header.wide { (64, 0) } else { (16, 1) };
         self.counter.set_width(bits, lowest);
         self.counter.begin(header.block, number, is_certain, now);
         self.begun = true;
         if due > front.saturating_add(early) {
-            // Nobody has them any more.
+            // The frames before it are not available any more.
             self.front = number;
         }
         Some(number)
     }
 
-    /// The camera is away, and nothing comes: what it would have sent by now is lost, by its rate.
+    /// Marks the camera as away with no packets coming: the frames that it would have sent by now, by its rate, are
+    /// lost.
     pub fn away(&mut self, now: Duration) {
         let Some(latest) = self.latest else {
             self.was_unheard = true;
@@ -468,7 +470,7 @@ impl Assembler {
         self.lost_until = self.front;
     }
 
-    /// A block came that is further than all others: those between may still come.
+    /// Extends the range up to a block with the highest number so far: the blocks between may still come.
     fn reach(&mut self, number: u64, id: u64, now: Duration) {
         let (from, guess, piece) = (self.front, self.stream.frame, self.piece);
         self.front = number.saturating_add(1);
@@ -482,7 +484,8 @@ impl Assembler {
         self.blocks.entry(number).or_insert_with(|| Block::new(id, piece, guess, now));
     }
 
-    /// A camera may send fewer bytes in a packet than it was allowed to: always as many.
+    /// Learns the camera's packet length: a camera may send fewer bytes in a packet than it was allowed to, but always
+    /// equally many.
     fn learn(&mut self, header: &Header, body: usize) {
         if self.learned || header.kind != Kind::Payload || header.packet == 0 || body == 0 {
             return;
@@ -501,8 +504,8 @@ impl Assembler {
         }
     }
 
-    /// Gives up what cannot come any more, and asks for what can. `empty`: when it is known that nothing waits to be
-    /// received.
+    /// Gives up packets that cannot come any more, and requests those that can. `empty`: time until which all packets
+    /// that came have been received.
     pub fn look(&mut self, now: Duration, empty: Duration) {
         self.opened.get_or_insert(now);
         let Self { blocks, requests, stream, patience, wide, counts, .. } = self;
@@ -517,17 +520,17 @@ impl Assembler {
         }
     }
 
-    /// What is to be asked of the camera.
+    /// Returns the next resend request for the camera.
     pub fn next_request(&mut self) -> Option<Request> {
         self.requests.pop_front()
     }
 
-    /// What comes next in order, where that is known.
+    /// Returns the next frame or loss in order; `None` if it is not decided yet.
     pub fn next_acquired(&mut self) -> Option<Acquired> {
         let first = self.blocks.first_key_value().map(|(number, block)| (*number, block));
         let number = first.map_or(self.lost_until, |(number, _)| number);
         if number > self.next {
-            // Those between are not waited for.
+            // The frames between are not waited for.
             let (first, count) = (self.next, number - self.next);
             self.next = number;
             self.counts.lost += count;
@@ -542,7 +545,7 @@ impl Assembler {
         Some(self.hand_on(number, block))
     }
 
-    /// A block as a frame, whole or not; or it is lost.
+    /// Returns a block as a frame, whole or with gaps; or as a loss.
     fn hand_on(&mut self, number: u64, block: Block) -> Acquired {
         let whole = block.is_whole();
         let Block { ticks, overrun, id, piece, copied, .. } = block;
@@ -587,7 +590,7 @@ impl Assembler {
         Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied })
     }
 
-    /// When to look although nothing came.
+    /// Returns the time of the next necessary look if no packet comes.
     pub fn next_time(&self, empty: Duration) -> Option<Duration> {
         if let Some((number, first)) = self.blocks.first_key_value()
             && (*number > self.next || first.given_up || first.is_whole())
@@ -597,15 +600,15 @@ impl Assembler {
         self.blocks.values().filter_map(|block| block.next_time(self.patience, empty)).min()
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 }
 
 impl Plan {
-    /// Places for the packets of one block in the last buffer, from this one on: its leader, payload up to `last`, its
-    /// trailer.
+    /// Lays out places in the last buffer for the packets of one block from `first` on: its leader, payload up to
+    /// `last`, its trailer.
     fn lay(&mut self, first: u32, last: u32, most: usize, wanted: impl Fn(u32) -> bool) {
         let planned = self.buffers.len() - 1;
         for packet in first..=last.saturating_add(1) {
@@ -624,7 +627,8 @@ impl Plan {
         self.buffers.iter().any(|planned| planned.number == Some(number))
     }
 
-    /// Whether the payload of a packet was received where it belongs: so many bytes, where a payload packet has `piece`.
+    /// Returns true if the payload of a packet was received in its place: `body` bytes, of `piece` in a full payload
+    /// packet.
     pub(crate) fn is_in_place(&self, spot: Spot, number: u64, header: &Header, body: usize, piece: usize) -> bool {
         let Spot::Slot { planned, packet } = spot else { return false };
         header.kind == Kind::Payload
@@ -635,7 +639,7 @@ impl Plan {
     }
 }
 
-/// Why a packet is not taken.
+/// Reason for not taking a packet.
 enum Bad {
     There,
     Malformed,
@@ -661,7 +665,7 @@ fn take_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Optio
     let length = leader.bytes.map(usize::try_from);
     match length {
         Some(Ok(length)) if length <= size => block.bytes = Some(length),
-        // Its trailer tells.
+        // The trailer determines the length.
         None => {}
         Some(_) => {
             block.refused = true;
@@ -681,7 +685,7 @@ fn take_trailer(block: &mut Block, packet: u32, bytes: &[u8], size: usize) -> Re
     if last as usize > size.div_ceil(block.piece) {
         return Err(Bad::Malformed);
     }
-    // Fewer rows than were announced, where a line camera stopped.
+    // Fewer rows than were announced, if a line camera stopped.
     if let (Some(rows), Some(length), true) = (gvsp::height(bytes), block.bytes, block.row > 0) {
         let fewer = block.row.checked_mul(rows.into()).and_then(|fewer| usize::try_from(fewer).ok());
         block.bytes = Some(fewer.map_or(length, |fewer| if rows > 0 { fewer.min(length) } else { length }));
@@ -707,7 +711,7 @@ fn take_payload(
     if block.has(packet) {
         return Err(Bad::There);
     }
-    // What is behind the frame's end is padding.
+    // Bytes after the frame's end are padding.
     let end = begin.saturating_add(length).min(limit);
     let shorter = length < piece;
     if shorter && block.bytes.is_some_and(|all| end < all) {
@@ -724,64 +728,64 @@ fn take_payload(
     Ok(copied)
 }
 
-/// Bytes of payload that a packet has room for.
+/// Returns the number of payload bytes that a packet has room for.
 fn piece(stream: &Stream, wide: bool) -> usize {
     stream.packet.saturating_sub(gvsp::OUTSIDE + Header::len(wide)).max(1)
 }
 
-/// What became of packets and frames.
+/// Counters of packets and frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets that came from the camera.
     pub packets: u64,
     /// Frames that were whole.
     pub frames: u64,
-    /// Packets that were sent again.
+    /// Packets that were sent again on request.
     pub resent: u64,
-    /// Commands that asked for some.
+    /// Resend requests sent.
     pub requests: u64,
-    /// Packets that were asked for, as often as they were.
+    /// Packets that were requested again, each time counted.
     pub requested: u64,
-    /// Packets that the camera did not have any more.
+    /// Packets that the camera reported as not available.
     pub unavailable: u64,
     /// Frames with zeros where packets did not come.
     pub incomplete: u64,
-    /// Packets that such frames lack.
+    /// Packets missing in incomplete frames.
     pub missing: u64,
-    /// Frames whose leader did not come: all is there but their time.
+    /// Frames whose leader did not come: only their time is missing.
     pub without_leader: u64,
-    /// Frames of which nothing came, or nothing that is of use.
+    /// Frames of which no packet came, or no useful one.
     pub lost: u64,
-    /// Frames that the camera will not have sent while it was away, by its rate.
+    /// Frames that the camera should have sent while it was away, by its rate.
     pub lost_while_away: u64,
-    /// Frames of which the camera said that it had more than it could send.
+    /// Frames for which the camera reported more data than it could send.
     pub overruns: u64,
-    /// Packets that were copied to where they belong.
+    /// Packets that were copied to their place.
     pub copied: u64,
-    /// Packets that were there before.
+    /// Packets that had come before.
     pub duplicate: u64,
-    /// Packets of frames that were handed on, or given up.
+    /// Packets of frames that were already handed on or given up.
     pub late: u64,
     /// Packets with a number far from all others.
     pub stray: u64,
-    /// Packets that were not what they should be.
+    /// Packets that did not have the expected form.
     pub malformed: u64,
     /// Leaders of frames longer than `size`.
     pub oversize: u64,
-    /// Packets of a kind that there is no place for.
+    /// Packets of a kind that cannot be received.
     pub unknown: u64,
     /// Packets for which there was no buffer.
     pub unbuffered: u64,
-    /// Packets from somebody else.
+    /// Packets of another sender.
     pub stranger: u64,
-    /// How often the camera began to count anew.
+    /// Number of times that the camera restarted its count.
     pub restarts: u64,
-    /// How often its stream was opened.
+    /// Number of times that the stream was opened.
     pub streams: u64,
 }
 
 impl Counts {
-    /// By name.
+    /// Returns the counters with their names.
     pub fn list(&self) -> [(&'static str, u64); 23] {
         [
             ("packets", self.packets),

@@ -1,57 +1,57 @@
-//! A block that is not whole yet: what of it is there, and what is missing.
+//! A block that is not whole yet: which packets are there, and when the others are requested or given up.
 
 use std::time::Duration;
 use thalweg_device::Buffer;
 
-/// A gap is asked for after this time: packets may overtake each other.
+/// Time after which a gap is requested: packets may overtake each other.
 const REORDER: Duration = Duration::from_millis(1);
-/// From asking to asking again; twice as long each time.
+/// Time between the first two requests for a gap; doubled each time.
 const AGAIN: Duration = Duration::from_millis(10);
-/// The longest time between.
+/// Longest time between two requests.
 const SELDOM: Duration = Duration::from_secs(1);
-/// Where nothing came for so long, what should be behind the last that came is missing.
+/// Time without packets after which those following the last one are considered missing.
 const TAIL: Duration = Duration::from_millis(20);
-/// Gaps that are asked for at a time.
+/// Number of gaps requested at a time.
 const MOST_GAPS: usize = 32;
 
-/// One block. Packet 0 is its leader, packets 1 to `last` are payload, the one behind is its trailer.
+/// One block. Packet 0 is its leader, packets 1 to `last` are payload, the one after is its trailer.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Its own number, as the camera counts.
+    /// Number of the block, as the camera counts.
     pub(crate) id: u64,
     pub(crate) buffer: Option<Buffer>,
-    /// Bytes of a payload packet, but for the last.
+    /// Length of a payload packet's payload in bytes; the last may be shorter.
     pub(crate) piece: usize,
-    /// When the frame began, in the camera's ticks; nothing until the leader is there.
+    /// Time at which the frame began, in the camera's ticks; `None` until the leader is there.
     pub(crate) ticks: Option<u64>,
-    /// Bytes of the frame, as its leader or trailer says.
+    /// Length of the frame in bytes, from its leader or trailer.
     pub(crate) bytes: Option<usize>,
-    /// Bytes of the frame where nothing better is known.
+    /// Presumed length of the frame in bytes, until it is known.
     pub(crate) guess: Option<usize>,
-    /// Bytes of a row of pixels; 0 where it is no image.
+    /// Length of a row of pixels in bytes; 0 if the block is no image.
     pub(crate) row: u64,
-    /// Whether its trailer is there.
+    /// True if the trailer is there.
     pub(crate) ended: bool,
-    /// Whether the camera said that it had more than it could send.
+    /// True if the camera reported more data than it could send.
     pub(crate) overrun: bool,
-    /// Whether it is of no use: too long, or nothing that there is a place for.
+    /// True if the block is useless: too long, or of a kind that cannot be received.
     pub(crate) refused: bool,
-    /// Bytes that were copied to where they belong.
+    /// Number of bytes that were copied to their place.
     pub(crate) copied: usize,
-    /// Nothing of it is waited for any more.
+    /// True if no packet of the block is waited for any more.
     pub(crate) given_up: bool,
-    /// When a packet of it last came.
+    /// Time at which a packet of the block last came.
     pub(crate) latest: Duration,
-    /// The last payload packet, as its trailer says.
+    /// Number of the last payload packet, from the trailer.
     last: Option<u32>,
-    /// Which payload packets are there, a bit for each.
+    /// Set of the payload packets that are there, one bit for each.
     have: Vec<u64>,
     count: u32,
-    /// The furthest packet that was seen.
+    /// Highest packet number seen.
     reach: u32,
-    /// Where the one packet ends that is shorter than others.
+    /// End in bytes of the one packet that is shorter than the others.
     end: Option<usize>,
-    /// Packets that the camera does not have any more.
+    /// Number of packets that the camera does not have any more.
     gone: u32,
     asked_to: u32,
     fresh_at: Option<Duration>,
@@ -88,29 +88,29 @@ impl Block {
         }
     }
 
-    /// The number of its last payload packet, where that is known or can be guessed.
+    /// Returns the number of the last payload packet, if it is known or can be guessed.
     fn last(&self) -> Option<u32> {
         let by_bytes = |bytes: usize| u32::try_from(bytes.div_ceil(self.piece)).ok();
         self.bytes.and_then(by_bytes).or(self.last).or_else(|| self.guess.and_then(by_bytes))
     }
 
-    /// The first payload packet that is not there, of those behind the furthest.
+    /// Returns the number of the packet after the highest one seen.
     pub(crate) fn next_packet(&self) -> u32 {
         self.reach + 1
     }
 
-    /// Whether a payload packet is there.
+    /// Returns true if a payload packet is there.
     pub(crate) fn has(&self, packet: u32) -> bool {
         let (word, bit) = place(packet);
         self.have.get(word).is_some_and(|bits| bits & bit != 0)
     }
 
-    /// How many of its payload packets are there.
+    /// Returns the number of payload packets that are there.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// A payload packet is there now, which ends here.
+    /// Records a payload packet, which ends at this byte.
     pub(crate) fn add(&mut self, packet: u32, end: usize, shorter: bool) {
         let (word, bit) = place(packet);
         if self.have.len() <= word {
@@ -124,19 +124,19 @@ impl Block {
         }
     }
 
-    /// Its trailer says which the last payload packet was.
+    /// Records the trailer, which gives the number of the last payload packet.
     pub(crate) fn end(&mut self, last: u32) {
         self.ended = true;
         self.last = Some(last);
         self.reach = self.reach.max(last);
     }
 
-    /// The camera does not have a packet any more.
+    /// Records that the camera does not have a packet any more.
     pub(crate) fn lose(&mut self) {
         self.gone += 1;
     }
 
-    /// Bytes of the frame, where all of what says so is there.
+    /// Returns the length of the frame in bytes, if all packets that determine it are there.
     pub(crate) fn length(&self) -> Option<usize> {
         let ended = || {
             let last = self.last?;
@@ -148,22 +148,22 @@ impl Block {
         self.bytes.or_else(ended)
     }
 
-    /// Whether all of its payload is there, and it is known how much that is.
+    /// Returns true if all of the payload is there, and its length is known.
     pub(crate) fn is_full(&self) -> bool {
         let all = |bytes: usize| self.count as usize == bytes.div_ceil(self.piece);
         self.length().is_some_and(all)
     }
 
-    /// Whether nothing is missing.
+    /// Returns true if nothing is missing.
     pub(crate) fn is_whole(&self) -> bool {
         self.ticks.is_some() && self.is_full() && !self.refused
     }
 
-    /// What is missing up to a packet, inclusive, from another on: first and last of each gap.
+    /// Returns the gaps from packet `from` to packet `to`, inclusive, `most` at most: first and last packet of each.
     fn gaps(&self, from: u32, to: u32, most: usize) -> Vec<(u32, u32)> {
         let mut gaps: Vec<(u32, u32)> = Vec::new();
         let last = self.last().unwrap_or(self.reach);
-        // The trailer is missed only where it alone says how long the frame is.
+        // The trailer counts as missing only if it alone determines the length of the frame.
         let trailer = self.bytes.is_none() && !self.ended;
         for packet in from..=to.min(last.saturating_add(1)) {
             let missing = match packet {
@@ -184,7 +184,7 @@ impl Block {
         gaps
     }
 
-    /// The gaps in its payload as bytes, first and one past the last.
+    /// Returns the gaps in the payload in bytes, first and one past the last of each.
     pub(crate) fn missing(&self, length: usize) -> Vec<(usize, usize)> {
         let piece = self.piece;
         let last = u32::try_from(length.div_ceil(piece)).unwrap_or(u32::MAX);
@@ -199,7 +199,7 @@ impl Block {
         gaps.into_iter().map(bytes).collect()
     }
 
-    /// Up to where packets should be there by now.
+    /// Returns the highest packet that should be there by now.
     fn due(&self, over: bool, empty: Duration) -> u32 {
         if over || empty >= self.latest + TAIL {
             self.last().map_or(self.reach, |last| last.max(self.reach).saturating_add(1))
@@ -208,8 +208,8 @@ impl Block {
         }
     }
 
-    /// Decides what to do about what is missing: gaps to be asked for go to `ask`. `behind`: a later block has begun.
-    /// `empty`: when it is known that nothing waits to be received.
+    /// Decides about missing packets: gaps to be requested go to `ask`. `behind`: a later block has begun. `empty`:
+    /// time until which all packets that came have been received.
     pub(crate) fn look(
         &mut self,
         behind: bool,
@@ -225,15 +225,15 @@ impl Block {
             self.given_up = true;
             return;
         }
-        // Else the camera may only be slow: nothing that it has not sent yet is missing.
+        // Otherwise the camera may only be slow: packets that it has not sent yet are not missing.
         let over = behind || self.ended;
         if !resends {
-            // Where nothing waits, it does not come by itself any more.
+            // If no packet waits, it will not come by itself any more.
             self.given_up = over && empty >= *self.fresh_at.get_or_insert(now + REORDER);
             return;
         }
         let due = self.due(over, empty);
-        // The usual case: it comes in order and is not over.
+        // The usual case: packets come in order, and the block is not over.
         if self.ticks.is_some() && self.count == due && self.count == self.reach {
             return;
         }
@@ -241,7 +241,7 @@ impl Block {
         if fresh.is_empty() {
             self.fresh_at = None;
         } else if now < *self.fresh_at.get_or_insert(now + REORDER) {
-            // It may still come by itself.
+            // The packets may still come by themselves.
         } else {
             fresh.iter().for_each(|(first, last)| ask(*first, *last));
             self.gone = 0;
@@ -260,7 +260,7 @@ impl Block {
         }
     }
 
-    /// What was asked for did not come in time.
+    /// Repeats the request for packets that did not come in time, or gives the block up.
     fn insist(&mut self, over: bool, now: Duration, mut ask: impl FnMut(u32, u32)) {
         let gaps = self.gaps(0, self.asked_to.saturating_sub(1), MOST_GAPS);
         let packets = gaps.iter().map(|(first, last)| last - first + 1).fold(0, u32::saturating_add);
@@ -276,7 +276,7 @@ impl Block {
         }
     }
 
-    /// When to look again although nothing came.
+    /// Returns the time of the next necessary look if no packet comes.
     pub(crate) fn next_time(&self, patience: Duration, empty: Duration) -> Option<Duration> {
         if self.given_up || self.is_whole() {
             return None;

@@ -1,5 +1,6 @@
 //! The device: a port for the stream, a thread for the camera's control, and frames.
 
+use crate::GigeConfig;
 use crate::assembler::Assembler;
 use crate::channel::Speaker;
 use crate::receiver::Receiver;
@@ -8,27 +9,27 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, GigeConfig, MAX_PAYLOAD, TaiClock};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, MAX_PAYLOAD, TaiClock};
 use thalweg_frames::{Counters, FramesError};
 use thalweg_wire::TaiNanos;
 
-/// How long it may take to find a camera, and to set it up.
+/// Time that finding a camera and setting it up may take.
 const OPEN: Duration = Duration::from_secs(60);
-/// How long it may take to start.
+/// Time that starting may take.
 const START: Duration = Duration::from_secs(20);
-/// How long it may take to leave it to others.
+/// Time that giving up control of the camera may take.
 const LEAVE: Duration = Duration::from_secs(2);
-/// Buffers that it takes: all that there are.
+/// Number of buffers accepted: as many as there are.
 const DEPTH: u32 = 1 << 16;
-/// Bursts received before others have their turn.
+/// Number of bursts received per poll before other work gets its turn.
 const TURNS: usize = 16;
-/// Bursts thrown away when the run begins: packets that came before.
+/// Number of bursts discarded at most when the run begins: packets that came before.
 const STALE: usize = 1 << 14;
-/// From one look for news of the camera to the next.
+/// Interval at which news of the camera is read.
 const LOOK: Duration = Duration::from_millis(100);
-/// The same, while it starts.
+/// Interval at which news of the camera is read while it starts.
 const HEAR: Duration = Duration::from_millis(2);
-/// What the kernel keeps for the port is received within this time, whatever comes behind it.
+/// Time within which all packets queued at the port have been received, even if more keep coming.
 const FLOOD: Duration = Duration::from_secs(1);
 const ENDED: &str = "the thread that controls it has ended";
 
@@ -42,28 +43,28 @@ pub struct Camera {
     assembler: Assembler,
     orders: Option<Sender<Order>>,
     news: mpsc::Receiver<News>,
-    /// The thread is gone when this ends.
+    /// Disconnects when the control thread has ended.
     gone: mpsc::Receiver<()>,
     speaker: Option<Speaker>,
     camera: Option<IpAddr>,
     looked: Duration,
-    /// What came until then has been received; and since when more has come without end.
+    /// Time until which all packets have been received; `busy`: time since which packets came without a pause.
     empty: Duration,
     busy: Option<Duration>,
     more: bool,
     before: Counters,
     away: u64,
-    /// Whether it is, and nothing has come since.
+    /// True if the camera is away, and no packet has come since.
     is_away: bool,
-    /// While it is being started: what becomes of that, and since when.
+    /// While the camera is being started: the channel for the result, and the time at which the start began.
     starting: Option<(mpsc::Receiver<Result<(), DeviceError>>, Instant)>,
 }
 
-/// Looks for what cannot be, without asking any camera.
+/// Checks the options for values that cannot work, without contacting a camera.
 ///
 /// # Errors
 /// An option makes no sense.
-pub fn check(config: &GigeConfig) -> Result<(), DeviceError> {
+pub(crate) fn check(config: &GigeConfig) -> Result<(), DeviceError> {
     let setting = |option, value, expected| Err(DeviceError::Setting { option, value, expected });
     if config.address.trim().is_empty() {
         let problem = "it is empty: write the camera's address, serial number or name".into();
@@ -90,7 +91,8 @@ impl Camera {
     /// Finds a camera, takes control of it, and sets its features.
     ///
     /// # Errors
-    /// An option makes no sense, the camera is not there or somebody else's, or a feature cannot be set.
+    /// An option makes no sense, the camera is not there or is controlled by another application, or a feature cannot
+    /// be set.
     pub fn open(config: &GigeConfig) -> Result<Self, DeviceError> {
         check(config)?;
         let network = |error| DeviceError::Network { doing: format!("opening a port for {}", config.address), error };
@@ -143,12 +145,12 @@ impl Camera {
         })
     }
 
-    /// Hears what has become of the camera.
+    /// Handles news from the control thread.
     fn hear(&mut self) -> Result<(), DeviceError> {
         loop {
             match self.news.try_recv() {
                 Ok(News::Stream { stream, camera, speaker, heard }) => {
-                    // What waits is of the stream before.
+                    // Packets that wait belong to the stream before.
                     self.discard()?;
                     drop(heard);
                     self.assembler.begin(stream);
@@ -170,19 +172,19 @@ impl Camera {
         }
     }
 
-    /// Notes until when all that came to the port has been received.
+    /// Records until when all packets that came to the port have been received.
     fn note_empty(&mut self, nothing_waits: bool, now: Duration) {
         if !self.assembler.has_room() {
             self.busy = None;
         } else if nothing_waits {
             (self.empty, self.busy) = (now, None);
         } else if now >= *self.busy.get_or_insert(now) + FLOOD {
-            // Where packets never end, at a stranger's will, those that waited so long ago have been received by now.
+            // If packets never end, as a stranger could cause, those that waited so long ago have been received by now.
             self.empty = self.busy.replace(now).unwrap_or(now);
         }
     }
 
-    /// Looks whether it has been started.
+    /// Checks whether the camera has been started.
     fn look_at_start(&mut self) -> Result<(), DeviceError> {
         let Some((started, since)) = &self.starting else { return Ok(()) };
         match started.try_recv() {
@@ -200,7 +202,7 @@ impl Camera {
         DeviceError::Hardware { device: self.name.clone(), problem: problem.into() }
     }
 
-    /// Throws away what came.
+    /// Discards the packets that wait at the port.
     fn discard(&mut self) -> Result<(), DeviceError> {
         for _ in 0..STALE {
             if self.receiver.discard().map_err(network)? == 0 {
@@ -210,7 +212,7 @@ impl Camera {
         Ok(())
     }
 
-    /// Sends what is to be asked of the camera.
+    /// Sends the pending resend requests to the camera.
     fn ask(&mut self) {
         while let Some(request) = self.assembler.next_request() {
             if let Some(speaker) = &self.speaker {
@@ -220,7 +222,7 @@ impl Camera {
     }
 }
 
-/// Bytes of the longest frame.
+/// Returns the length of the longest frame in bytes.
 fn size(config: &GigeConfig, setup: &Setup) -> Result<usize, DeviceError> {
     let of = |option, problem| DeviceError::Option { option, problem };
     let wanted = config.size.and_then(|size| usize::try_from(size.0).ok());
@@ -231,7 +233,7 @@ fn size(config: &GigeConfig, setup: &Setup) -> Result<usize, DeviceError> {
         (None, Some(payload)) if payload > MAX_PAYLOAD => {
             Err(of("size", format!("the camera's frames have {payload} bytes: at most 1 GiB is possible")))
         }
-        // The camera says how long its frames are; what was asked for is the limit.
+        // The camera reports the length of its frames; the option `size` is the limit.
         (Some(size), _) | (None, Some(size)) => Ok(size),
         (None, None) => Err(of("size", "the camera does not say how long its frames are: set it".into())),
     }
@@ -283,7 +285,8 @@ impl Acquisition for Camera {
         self.assembler.post(buffer);
     }
 
-    /// Has the camera begin. What came before is no part of the run. It takes a second or so, in which nothing comes.
+    /// Starts the camera. Packets that came before are no part of the run. Takes a second or so, in which nothing
+    /// comes.
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.discard()?;
         self.before = self.receiver.counters();
@@ -329,7 +332,7 @@ impl Acquisition for Camera {
         Some(self.receiver.as_fd())
     }
 
-    /// Nobody is to be woken for what has no buffer.
+    /// No wake-up is wanted for packets that have no buffer.
     fn has_room(&self) -> bool {
         self.assembler.has_room()
     }
@@ -342,7 +345,7 @@ impl Acquisition for Camera {
         if self.more {
             return Some(Duration::ZERO);
         }
-        // What waits at the port may be what is missing: nothing is given up while nobody looks there.
+        // Packets that wait at the port may be the missing ones: nothing is given up while the port is not read.
         let due = self.assembler.next_time(self.empty).filter(|due| due.is_zero() || self.has_room());
         due.into_iter().chain([self.looked + if self.starting.is_some() { HEAR } else { LOOK }]).min()
     }
@@ -358,11 +361,11 @@ impl Acquisition for Camera {
     }
 }
 
-/// The camera stops, and is left to others.
+/// Stops the camera, and gives up control of it.
 impl Drop for Camera {
     fn drop(&mut self) {
         self.orders = None;
-        // It ends by itself, and sends nothing: what comes is that it is gone.
+        // The thread ends by itself, and sends nothing: the wait ends when it disconnects.
         let _ = self.gone.recv_timeout(LEAVE);
     }
 }

@@ -1,4 +1,4 @@
-//! The control channel of one camera: a socket, and one command after the other. It waits, so it is no hot thread's.
+//! The control channel of one camera: a socket, and one command at a time. Its calls block, so no hot thread uses it.
 
 use crate::exchange::{Exchange, Next};
 use crate::gvcp::{self, Command, MOST_BYTES, PORT, Refusal};
@@ -8,12 +8,14 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// What a camera is asked at most before its run: its description, and what is set.
+/// Number of commands sent to a camera at most before its run: for its description and its settings.
 const MOST_COMMANDS: u32 = 200_000;
-/// Nobody listens there: the system says so at once, and will again.
+/// Maximum number of bytes of one read: a formula in a description may ask for any number.
+const MOST_READ_BYTES: usize = 64 << 20;
+/// Pause after a refusal by the network: without a listener the system reports it at once, and will again.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Asks one camera.
+/// Sends commands to one camera.
 #[derive(Debug)]
 pub(crate) struct Channel {
     socket: UdpSocket,
@@ -30,10 +32,10 @@ struct State {
 }
 
 impl Channel {
-    /// To a camera, by the way that leads there; from this address, where one is given.
+    /// Opens a channel to a camera over the route that leads there; from this address, if one is given.
     ///
     /// # Errors
-    /// No way leads there.
+    /// No route leads there.
     pub(crate) fn open(camera: Ipv4Addr, from: Option<Ipv4Addr>) -> io::Result<Self> {
         let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
         socket.connect((camera, PORT))?;
@@ -42,80 +44,83 @@ impl Channel {
         Ok(Self { socket, camera, local, state: RefCell::new(state) })
     }
 
-    /// The camera's address.
+    /// Returns the camera's address.
     pub(crate) fn camera(&self) -> Ipv4Addr {
         self.camera
     }
 
-    /// The address that the camera sees.
+    /// Returns the local address, as the camera sees it.
     pub(crate) fn local(&self) -> Ipv4Addr {
         self.local
     }
 
-    /// The longest IP packet that gets there in one piece.
+    /// Returns the size in bytes of the longest IP packet that reaches the camera unfragmented.
     pub(crate) fn mtu(&self) -> Option<u32> {
         rustix::net::sockopt::ip_mtu(&self.socket).ok()
     }
 
-    /// A socket that says things over the same channel which nobody answers.
+    /// Returns a socket for commands over the same channel that are not acknowledged.
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// No descriptors are left.
     pub(crate) fn speaker(&self) -> io::Result<Speaker> {
         let socket = self.socket.try_clone()?;
         Ok(Speaker { socket })
     }
 
-    /// Who it is.
+    /// Returns the camera's identity.
     ///
     /// # Errors
-    /// It does not say.
+    /// The camera does not answer, or refuses.
     pub(crate) fn identity(&self) -> Result<Found, Refusal> {
         let registers = self.read(0, IDENTITY.into())?;
         let mut found = Found::read(&registers, "").ok_or(Refusal::Malformed)?;
-        // What it is reached at is its address, whatever it says.
+        // The address at which the camera is reached is used, whatever its registers contain.
         found.address = self.camera;
         Ok(found)
     }
 
-    /// Forgets how much was asked: a new session begins.
+    /// Resets the number of commands: a new session begins.
     pub(crate) fn refresh(&self) {
         self.state.borrow_mut().commands = 0;
     }
 
-    /// A register's content.
+    /// Returns a register's value.
     ///
     /// # Errors
-    /// It does not say.
+    /// The camera does not answer, or refuses.
     pub(crate) fn register(&self, address: u32) -> Result<u32, Refusal> {
         let answer = self.ask(&Command::ReadRegister(address))?;
         let bytes = answer.get(..4).and_then(|bytes| bytes.try_into().ok());
         bytes.map(u32::from_be_bytes).ok_or(Refusal::Malformed)
     }
 
-    /// A number of 64 bits in two registers, the upper half first.
+    /// Returns a number of 64 bits in two registers, the upper half first.
     ///
     /// # Errors
-    /// It does not say.
+    /// The camera does not answer, or refuses.
     pub(crate) fn wide_register(&self, address: u32) -> Result<u64, Refusal> {
         Ok(u64::from(self.register(address)?) << 32 | u64::from(self.register(address + 4)?))
     }
 
-    /// Has a register have this content.
+    /// Sets a register to a value.
     ///
     /// # Errors
-    /// It does not do that.
+    /// The camera does not answer, or refuses.
     pub(crate) fn set_register(&self, address: u32, value: u32) -> Result<(), Refusal> {
         self.ask(&Command::WriteRegister(address, value)).map(drop)
     }
 
-    /// So many bytes from an address on.
+    /// Returns `length` bytes of memory from an address on.
     ///
     /// # Errors
-    /// It does not say.
+    /// The camera does not answer, or refuses.
     pub(crate) fn read(&self, address: u32, length: usize) -> Result<Vec<u8>, Refusal> {
+        if length > MOST_READ_BYTES {
+            return Err(Refusal::Malformed);
+        }
         let mut bytes = Vec::with_capacity(length);
-        // Both are multiples of four.
+        // Address and length of a command are multiples of four.
         let (begin, before) = (address & !3, (address & 3) as usize);
         let whole = (before + length).next_multiple_of(4);
         let mut at = 0;
@@ -124,17 +129,17 @@ impl Channel {
             let from = u32::try_from(at).ok().and_then(|at| begin.checked_add(at)).ok_or(Refusal::Malformed)?;
             #[expect(clippy::cast_possible_truncation, reason = "at most MOST_BYTES")]
             let answer = self.ask(&Command::ReadMemory(from, count as u16))?;
-            // The address stands in front.
+            // The address precedes the data.
             bytes.extend_from_slice(answer.get(4..4 + count).ok_or(Refusal::Malformed)?);
             at += count;
         }
         Ok(bytes.get(before..before + length).ok_or(Refusal::Malformed)?.to_vec())
     }
 
-    /// Writes bytes to an address on.
+    /// Writes bytes to memory from an address on.
     ///
     /// # Errors
-    /// It does not do that.
+    /// The camera does not answer, or refuses.
     pub(crate) fn write(&self, address: u32, bytes: &[u8]) -> Result<(), Refusal> {
         if let (true, Ok(word)) = (address.is_multiple_of(4), bytes.try_into()) {
             return self.set_register(address, u32::from_be_bytes(word));
@@ -152,7 +157,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Asks for one thing, and waits for the answer.
+    /// Sends one command, and waits for its answer.
     fn ask(&self, command: &Command<'_>) -> Result<Vec<u8>, Refusal> {
         let mut state = self.state.borrow_mut();
         let State { exchange, commands, begun } = &mut *state;
@@ -168,7 +173,7 @@ impl Channel {
                 Next::Silent => return Err(Refusal::Silent),
                 Next::Send(datagram) => match self.socket.send(datagram) {
                     Ok(_) => {}
-                    // What the system heard of those before.
+                    // An error of an earlier datagram.
                     Err(error) if is_refusal(&error) => {}
                     Err(error) => return Err(Refusal::Network(error.to_string())),
                 },
@@ -192,20 +197,20 @@ impl Channel {
     }
 }
 
-/// Nobody listens there, or no way leads there now: it may be otherwise soon.
+/// Returns true if no one listens there, or no route leads there now: that may change soon.
 fn is_refusal(error: &io::Error) -> bool {
     use ErrorKind::{ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkDown | NetworkUnreachable)
 }
 
-/// Asks for packets again, without waiting.
+/// Requests packets again, without waiting.
 #[derive(Debug)]
 pub(crate) struct Speaker {
     socket: UdpSocket,
 }
 
 impl Speaker {
-    /// Asks for packets of a block. What cannot be sent is not: it is asked for again later.
+    /// Requests packets of a block again. A request that cannot be sent is dropped: it is repeated later.
     pub(crate) fn resend(&self, block: u64, wide: bool, first: u32, last: u32) {
         // The number is not that of any command that waits for its answer: those are counted from 1.
         let datagram = gvcp::resend(u16::MAX, block, wide, first, last);
@@ -214,7 +219,7 @@ impl Speaker {
     }
 }
 
-/// Where a camera's answers come from.
+/// Returns the address that a camera's answer comes from; `None` for IPv6.
 pub(crate) fn camera_address(from: SocketAddr) -> Option<Ipv4Addr> {
     match from.ip() {
         IpAddr::V4(address) => Some(address),

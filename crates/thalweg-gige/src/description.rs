@@ -1,5 +1,5 @@
-//! Where a camera's description of its features is, and its way from there: from a text of the camera's (GigE Vision 2.x,
-//! section 28, *Manifest and XML URLs*) over its memory to checked XML. It is a stranger's.
+//! The camera's XML description of its features: from the URL register (GigE Vision 2.x, section 28, *Manifest and XML
+//! URLs*) over the camera's memory to checked XML. Its content is not trusted.
 
 use crate::gvcp::Refusal;
 use crate::registers::text;
@@ -7,50 +7,50 @@ use std::collections::{HashMap, HashSet};
 use std::io::{Cursor, Read};
 use thiserror::Error;
 
-/// Bytes of a description as the camera has it.
+/// Size limit of a description as stored in the camera, in bytes.
 const MOST_STORED: usize = 8 << 20;
-/// Bytes of a description as it is read.
+/// Size limit of a description after unpacking, in bytes.
 const MOST_XML: usize = 32 << 20;
-/// Elements within elements.
+/// Limit of the nesting of elements, and of the chain of values made of others.
 const MOST_DEPTH: usize = 64;
-/// Features and what they are made of.
+/// Limit of the number of elements: features and their parts.
 const MOST_ELEMENTS: usize = 1 << 20;
-/// Characters of a formula: what reads it goes as deep.
+/// Limit of the length of a formula in bytes: its parser recurses as deeply.
 const MOST_FORMULA: usize = 8 << 10;
 
-/// Why a description cannot be had.
+/// Reason why a description is not available.
 #[derive(Debug, Error)]
 pub enum DescriptionError {
-    /// The camera does not say.
+    /// The camera did not answer, or refused.
     #[error("reading it: {0}")]
     Camera(#[from] Refusal),
-    /// What says where it is makes no sense, or it is not in the camera.
+    /// The URL makes no sense, or the description is not in the camera.
     #[error("it is said to be at '{0}', which is no place in the camera's memory")]
     Place(String),
-    /// It is more than any camera needs.
+    /// The description is larger than any camera needs.
     #[error("{0}")]
     TooMuch(&'static str),
-    /// It is no XML, or no archive.
+    /// The description is no XML, or no archive.
     #[error("it makes no sense: {0}")]
     Malformed(String),
 }
 
-/// Where it is in the camera's memory.
+/// Place of a description in the camera's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The first byte.
+    /// Address of the first byte.
     pub address: u32,
-    /// How many there are.
+    /// Number of bytes.
     pub length: usize,
-    /// Whether they are an archive.
+    /// True if the bytes are a ZIP archive.
     pub packed: bool,
 }
 
-/// Reads the text that says where it is: `Local:name.zip;8000;1A2B`, in hexadecimal. What follows a question mark is its
-/// schema's version.
+/// Reads a URL such as `Local:name.zip;8000;1A2B`, with address and length in hexadecimal. A question mark and the
+/// version of the schema may follow.
 ///
 /// # Errors
-/// It is somewhere else, or too long.
+/// The description is not in the camera's memory, or too long.
 pub fn place(url: &[u8]) -> Result<Place, DescriptionError> {
     let url = text(url);
     let wrong = || DescriptionError::Place(url.clone());
@@ -78,10 +78,10 @@ pub fn place(url: &[u8]) -> Result<Place, DescriptionError> {
     Ok(Place { address, length, packed: name.to_ascii_lowercase().ends_with(".zip") })
 }
 
-/// Bytes of the camera's memory as text, unpacked and looked through.
+/// Returns bytes of the camera's memory as text, unpacked and checked.
 ///
 /// # Errors
-/// They are no description, or one that no camera has.
+/// The bytes are no description, or one that no camera has.
 pub fn unpack(stored: Vec<u8>) -> Result<String, DescriptionError> {
     let bytes = if stored.starts_with(b"PK\x03\x04") { unzip(stored)? } else { stored };
     // Cameras pad with zeros.
@@ -108,13 +108,13 @@ fn unzip(stored: Vec<u8>) -> Result<Vec<u8>, DescriptionError> {
     Ok(bytes)
 }
 
-/// Looks for what no camera has and what would take for ever: entities of its own, elements without end.
+/// Checks for content that no camera has and whose parsing would not end: own entities, endless elements.
 fn check(xml: &str) -> Result<(), DescriptionError> {
     if xml.len() > MOST_XML {
         return Err(DescriptionError::TooMuch("it is longer than 32 MiB"));
     }
     let (mut depth, mut elements, mut rest) = (0usize, 0usize, xml);
-    // Characters since the last tag, whatever comments are between.
+    // Characters since the last tag, not counting comments.
     let mut characters = 0;
     while let Some(begin) = rest.find('<') {
         characters += begin;
@@ -159,13 +159,14 @@ fn check(xml: &str) -> Result<(), DescriptionError> {
     Ok(())
 }
 
-/// Elements that say which features a feature's value is made of.
+/// Elements that name the features of which a feature's value is made.
 const MADE_OF: [&str; 7] = ["pValue", "pVariable", "pAddress", "pIndex", "pValueIndexed", "pValueDefault", "pLength"];
 
-/// Looks for values that are made of each other in a circle, or one of another without end: what reads them goes as deep.
+/// Checks for values that are made of each other in a circle, or in too long a chain: their evaluation recurses as
+/// deeply.
 fn check_values(xml: &str) -> Result<(), DescriptionError> {
     let made_of = value_references(xml);
-    // The longest way down from each, where it is known.
+    // The longest chain from each feature, if it is known.
     let mut depths: HashMap<&str, usize> = HashMap::new();
     let mut on_the_way = HashSet::new();
     for &start in made_of.keys() {
@@ -198,7 +199,7 @@ fn check_values(xml: &str) -> Result<(), DescriptionError> {
     Ok(())
 }
 
-/// Of each feature by its name, those that its value is made of.
+/// Returns, for each feature by name, the features of which its value is made.
 fn value_references(xml: &str) -> HashMap<&str, Vec<&str>> {
     let mut made_of: HashMap<&str, Vec<&str>> = HashMap::new();
     let (mut feature, mut rest) = (None, xml);
@@ -222,7 +223,7 @@ fn value_references(xml: &str) -> HashMap<&str, Vec<&str>> {
     made_of
 }
 
-/// What an attribute of a tag is.
+/// Returns the value of an attribute of a tag.
 fn attribute<'xml>(tag: &'xml str, name: &str) -> Option<&'xml str> {
     let mut rest = tag;
     loop {
@@ -236,7 +237,7 @@ fn attribute<'xml>(tag: &'xml str, name: &str) -> Option<&'xml str> {
     }
 }
 
-/// One past the end of a tag: no `>` in quotes is one.
+/// Returns the position one past the end of a tag; a `>` in quotes does not end it.
 fn tag_end(tag: &str) -> Option<usize> {
     let mut quote = None;
     tag.bytes()
@@ -299,7 +300,7 @@ mod tests {
         let chain: String =
             (0..100).map(|n| format!("<Integer Name=\"A{n}\"><pValue>A{}</pValue></Integer>", n + 1)).collect();
         assert!(refused(&chain).unwrap().contains("more than 64"));
-        // As cameras have it: each is as large as the other leaves room for; and one that many are made of.
+        // As in cameras: width and offset limit each other; and one value that several others use.
         let room = "<Integer Name=\"Width\"><pValue>W</pValue><pMax>WMax</pMax></Integer>\
                     <SwissKnife Name=\"WMax\"><pVariable Name=\"O\">OffsetX</pVariable></SwissKnife>\
                     <Integer Name=\"OffsetX\"><pValue>X</pValue><pMax>XMax</pMax></Integer>\

@@ -1,4 +1,4 @@
-//! Which cameras there are (GigE Vision 2.x, section 5.1): all interfaces are asked at once.
+//! Discovery of cameras (GigE Vision 2.x, section 5.1): all interfaces are asked at once.
 
 use crate::channel::camera_address;
 use crate::gvcp::{Acknowledge, Command, PORT};
@@ -10,14 +10,14 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Cameras that are listed: whoever answers more often is no camera.
+/// Number of cameras listed at most: more answers do not come from cameras.
 const MOST: usize = 4096;
-/// Commands may get lost: it is asked again after this time.
+/// Interval at which the command is repeated: commands may get lost.
 const AGAIN: Duration = Duration::from_millis(250);
-/// No command has it that waits for its answer (section 5.1 wants any but 0).
+/// Number of the discovery command, which no command that waits for its answer has (section 5.1 wants any but 0).
 const NUMBER: u16 = 0xffff;
 
-/// Asks all interfaces which cameras there are, and gives those that answer within this time, by their addresses.
+/// Returns the cameras that answer on any interface within this time, sorted by address.
 ///
 /// # Errors
 /// The interfaces cannot be listed, or none can be used.
@@ -25,8 +25,8 @@ pub fn discover(timeout: Duration) -> io::Result<Vec<Found>> {
     search(None, None, timeout, |_| false)
 }
 
-/// The camera that is called so, as soon as it answers: by its serial number, the name its user gave it, or one of its
-/// addresses. Nothing where none does.
+/// Returns the camera of this name as soon as it answers: by its serial number, user-defined name, or one of its
+/// addresses. `None` if no such camera answers.
 ///
 /// # Errors
 /// As [`discover`]; or there is no such interface.
@@ -36,7 +36,7 @@ pub fn find(name: &str, interface: Option<&str>, timeout: Duration) -> io::Resul
     Ok(found.into_iter().find(|found| found.is_called(name)))
 }
 
-/// The address of an interface that is named by its name or address.
+/// Returns the address of an interface that is given by its name or address.
 ///
 /// # Errors
 /// There is no such interface.
@@ -69,7 +69,8 @@ fn interfaces(only: Option<&str>) -> io::Result<Vec<Interface>> {
     Ok(all.filter(wanted).collect())
 }
 
-/// Asks, and listens until the time is over or somebody answers who is `enough`. `to` is asked alone where it is given.
+/// Broadcasts the command, and collects answers until the time is over or one is `enough`. If `to` is given, only this
+/// address is asked.
 fn search(
     interface: Option<&str>,
     to: Option<Ipv4Addr>,
@@ -132,7 +133,7 @@ fn search(
 fn open(interface: &Interface) -> io::Result<UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking().cloexec(), Some(Protocol::UDP))?;
     socket.set_broadcast(true)?;
-    // Without it, what goes to everybody goes by one interface only. Where it may not, it does.
+    // Without it, broadcasts leave by one interface only. If it is not permitted, that has to do.
     let _ = socket.bind_device(Some(interface.name.as_bytes()));
     socket.bind(&SocketAddr::from((interface.address, 0)).into())?;
     Ok(socket.into())
@@ -146,7 +147,7 @@ fn ask(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr>, command:
         None => everybody.into_iter().flatten().collect(),
     };
     for to in to {
-        // An interface by which nothing leads there says so.
+        // An interface without a route there returns an error, which does not matter.
         let _ = socket.send_to(command, (to, PORT));
     }
 }
@@ -155,7 +156,7 @@ fn read(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Found> {
     let said = Acknowledge::read(datagram)?;
     let ours = said.answer == Command::Discover.answer() && said.number == NUMBER && !said.status.is_error();
     let mut found = Found::read(said.payload, interface).filter(|_| ours)?;
-    // What it is reached at is its address, where it says none.
+    // An unset address is replaced by the one at which the camera is reached.
     if found.address.is_unspecified() {
         found.address = camera_address(from)?;
     }
@@ -192,7 +193,7 @@ mod tests {
         fn any_answer_is_a_camera_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             let from = SocketAddr::from((Ipv4Addr::LOCALHOST, 3956));
             let _ = read(&bytes, from, "lo");
-            // One that claims to be an acknowledge.
+            // A datagram that claims to be an acknowledge.
             let whole = [&[0, 0, 0, 3][..], &(bytes.len() as u16).to_be_bytes(), &[0xff, 0xff], &bytes].concat();
             prop_assert_eq!(read(&whole, from, "lo").is_some(), bytes.len() >= 0xf8);
         }

@@ -1,19 +1,19 @@
-//! One command after the other, each until it is answered. Without IO.
+//! Request and response: one command at a time, repeated until it is answered. Without IO.
 //!
-//! A command that is not answered is sent again with the same number, by which a camera knows that it has done it
-//! already (GigE Vision 2.x, section 8.1.3). Where a camera asks for time it gets it, up to a limit.
+//! A command that is not answered is sent again with the same number, by which a camera recognises one that it has
+//! executed already (GigE Vision 2.x, section 8.1.3). A camera that asks for more time gets it, up to a limit.
 
 use crate::gvcp::{Acknowledge, Command, Refusal};
 use std::time::Duration;
 
-/// How long an answer is waited for (section 8.1.3).
+/// Time that an answer is waited for (section 8.1.3).
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// How often a command is sent.
+/// Number of times that a command is sent.
 const TRIES: u32 = 4;
-/// However often a camera asks for more time.
+/// Longest time for one command, however often the camera asks for more.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Asks a camera, one thing at a time.
+/// Sends commands to a camera, one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     number: u16,
@@ -29,21 +29,21 @@ struct Asked {
     end: Duration,
 }
 
-/// What is to be done.
+/// Next step of an exchange.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<'a> {
-    /// The command is to be sent.
+    /// Send this datagram.
     Send(&'a [u8]),
-    /// Nothing, until then.
+    /// Wait for an answer until this time.
     Wait(Duration),
-    /// It was not answered.
+    /// No answer came.
     Silent,
 }
 
 impl Exchange {
-    /// Asks for something. What was asked for before is given up.
+    /// Begins a command. The command before is given up.
     pub(crate) fn ask(&mut self, command: &Command<'_>, now: Duration) {
-        // 0 is no number.
+        // 0 is not a valid number.
         self.number = self.number.checked_add(1).unwrap_or(1);
         self.asked = Some(Asked {
             datagram: command.datagram(self.number),
@@ -54,7 +54,7 @@ impl Exchange {
         });
     }
 
-    /// What is to be done now.
+    /// Returns the next step.
     pub(crate) fn next(&mut self, now: Duration) -> Next<'_> {
         let over = |asked: &Asked| now >= asked.due && (asked.tries == TRIES || now >= asked.end);
         if self.asked.as_ref().is_some_and(over) {
@@ -71,7 +71,7 @@ impl Exchange {
         }
     }
 
-    /// A datagram came. What it answers, where it is the answer.
+    /// Takes a datagram that came. Returns the answer's payload or its error; `None` if it is not the answer.
     pub(crate) fn came<'a>(&mut self, datagram: &'a [u8], now: Duration) -> Option<Result<&'a [u8], Refusal>> {
         let asked = self.asked.as_mut()?;
         let said = Acknowledge::read(datagram).filter(|said| said.number == self.number)?;

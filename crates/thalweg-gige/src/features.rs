@@ -1,18 +1,18 @@
 //! A camera's features by the names that it gives them (GenICam Standard Features Naming Convention), read and written
-//! through its description. What a feature is made of (registers, formulas, other features) is the library's business
-//! (`viva-genapi`).
+//! through its description. Evaluating a feature (registers, formulas, other features) is left to the library
+//! `viva-genapi`.
 
 use crate::channel::Channel;
 use crate::description::{self, DescriptionError};
 use crate::gvcp::Refusal;
 use crate::registers::{DESCRIPTION_URLS, URL_BYTES};
+use crate::{FeatureValue, Features as Wanted};
 use std::time::{Duration, Instant};
-use thalweg_device::{FeatureValue, Features as Wanted};
 use viva_genapi::{GenApiError, Node, NodeMap, RegisterIo};
 
-/// How long a command may take until the camera says that it is done.
+/// Time that a command may take until the camera reports that it is done.
 const COMMAND: Duration = Duration::from_secs(5);
-/// From asking whether it is to asking again.
+/// Interval at which the camera is asked whether a command is done.
 const ASK: Duration = Duration::from_millis(10);
 
 /// A camera's features.
@@ -21,7 +21,7 @@ pub(crate) struct Features {
     map: NodeMap,
 }
 
-/// The channel as the library has it.
+/// The channel as register access for the library.
 struct Io<'a>(&'a Channel);
 
 impl RegisterIo for Io<'_> {
@@ -40,7 +40,7 @@ fn io_error(refusal: Refusal) -> GenApiError {
     GenApiError::Io(refusal.into())
 }
 
-/// An error with what it was about.
+/// Returns the text of an error with those of its causes.
 fn words(error: &GenApiError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
@@ -55,7 +55,7 @@ fn words(error: &GenApiError) -> String {
 }
 
 impl Features {
-    /// Reads the camera's description.
+    /// Reads the camera's description, from the first place that works.
     pub(crate) fn read(channel: &Channel) -> Result<Self, DescriptionError> {
         let mut problem = None;
         for url in DESCRIPTION_URLS {
@@ -65,14 +65,14 @@ impl Features {
             };
             match read() {
                 Ok(xml) => return Self::of(&xml),
-                // The first says what is wrong.
+                // The first error is the one reported.
                 Err(error) => drop(problem.get_or_insert(error)),
             }
         }
         Err(problem.unwrap_or(DescriptionError::Malformed("there is none".into())))
     }
 
-    /// Makes them of a description that was looked through.
+    /// Parses a description that was checked ([`description::unpack`]).
     pub(crate) fn of(xml: &str) -> Result<Self, DescriptionError> {
         let malformed = |error: &dyn std::fmt::Display| DescriptionError::Malformed(error.to_string());
         let model = viva_genapi_xml::parse(xml).map_err(|error| malformed(&error))?;
@@ -80,12 +80,12 @@ impl Features {
         Ok(Self { map })
     }
 
-    /// Whether there is one of this name.
+    /// Returns true if there is a feature of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.map.node(name).is_some()
     }
 
-    /// Forgets what was read: the camera was away.
+    /// Discards values that were read: they may have changed.
     pub(crate) fn refresh(&self) {
         self.map.invalidate_all();
     }
@@ -102,12 +102,12 @@ impl Features {
         self.has(name).then(|| self.map.get_text(name, &Io(channel)).ok()).flatten()
     }
 
-    /// Has it do something, and waits until it is done.
+    /// Executes a command, and waits until it is done.
     pub(crate) fn execute(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
         self.map.exec_command(name, &Io(channel)).map_err(|error| words(&error))?;
         let begun = Instant::now();
         while begun.elapsed() < COMMAND {
-            // Where it does not say whether it is done, it is.
+            // A camera that does not report whether it is done counts as done.
             if self.map.is_done(name, &Io(channel)).unwrap_or(true) {
                 return Ok(());
             }
@@ -116,12 +116,12 @@ impl Features {
         Err(format!("{name} is not done after {} s", COMMAND.as_secs()))
     }
 
-    /// Has it begin something that goes on.
+    /// Executes a command without waiting for its end.
     pub(crate) fn trigger(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
         self.map.exec_command(name, &Io(channel)).map_err(|error| words(&error))
     }
 
-    /// Gives a feature a value.
+    /// Sets a feature to a value, or executes it if it is a command.
     pub(crate) fn set(&mut self, channel: &Channel, name: &str, value: &FeatureValue) -> Result<(), String> {
         let is_command = match self.map.node(name) {
             None => return Err(self.unknown(name)),
@@ -141,7 +141,7 @@ impl Features {
         }
     }
 
-    /// Sets all. Where no order was asked for, those that cannot be set yet are tried again after the others.
+    /// Sets all features. Unless they are ordered, those that cannot be set yet are tried again after the others.
     pub(crate) fn set_all(&mut self, channel: &Channel, wanted: &Wanted) -> Result<(), String> {
         let mut left: Vec<_> = wanted.values.iter().collect();
         loop {
@@ -177,7 +177,7 @@ impl Features {
     }
 }
 
-/// Names, but not more than a person reads.
+/// Returns a list of names, twelve at most.
 fn some_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let mut names: Vec<&str> = names.collect();
     names.sort_unstable();
@@ -196,7 +196,7 @@ mod tests {
     fn a_description_that_makes_no_sense_has_no_features() {
         assert!(Features::of("<a").is_err());
         assert!(!Features::of("<RegisterDescription/>").unwrap().has("Width"));
-        // A formula as deep as it may be.
+        // A formula as deep as is permitted.
         let formula = format!("{}1{}", "(".repeat(4000), ")".repeat(4000));
         let xml = format!(
             "<RegisterDescription><SwissKnife Name=\"A\"><Formula>{formula}</Formula></SwissKnife></RegisterDescription>"

@@ -1,19 +1,20 @@
-//! What is said over the control channel (GigE Vision 2.x, part 2: GVCP): commands out, acknowledges in.
+//! Messages of the control channel (GigE Vision 2.x, part 2: GVCP): commands out, acknowledges in.
 //!
-//! A command has a header of eight bytes: key, flags, command, length, number. An acknowledge has one too: status, what
-//! it answers, length, number. All numbers are big-endian. The specification is its members' own; its sections are cited
-//! by number where its table of contents is public (version 2.0.03), else by the name of the message.
+//! A command has a header of eight bytes: key, flags, command, length, number. An acknowledge has one too: status,
+//! acknowledge code, length, number. All numbers are big-endian. The specification is available to its members only;
+//! its sections are cited by number where its table of contents is public (version 2.0.03), else by the name of the
+//! message.
 
 use std::fmt;
 use thiserror::Error;
 
-/// Where a camera listens (section 8.1).
+/// UDP port on which a camera listens (section 8.1).
 pub const PORT: u16 = 3956;
 
-/// The longest payload of a command or an acknowledge: a datagram of 576 bytes with its headers (section 8.1.2).
+/// Longest payload of a command or an acknowledge, in bytes: a datagram of 576 bytes with its headers (section 8.1.2).
 pub const LONGEST: usize = 540;
 
-/// Bytes that are read or written at a time: a multiple of four (READMEM).
+/// Number of bytes read or written by one command at most: a multiple of four (READMEM).
 pub const MOST_BYTES: usize = 512;
 
 const HEADER: usize = 8;
@@ -28,23 +29,23 @@ const READMEM: u16 = 0x0084;
 const WRITEMEM: u16 = 0x0086;
 const PENDING: u16 = 0x0089;
 
-/// What a camera is asked for.
+/// A command to a camera.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Who are you? (DISCOVERY, section 5.1)
+    /// Request for the camera's identity (DISCOVERY, section 5.1).
     Discover,
-    /// A register's content (READREG).
+    /// Read of a register at this address (READREG).
     ReadRegister(u32),
-    /// A register is to have this content (WRITEREG).
+    /// Write of a value to a register: address and value (WRITEREG).
     WriteRegister(u32, u32),
-    /// So many bytes from an address on, both multiples of four (READMEM).
+    /// Read of memory: address and number of bytes, both multiples of four (READMEM).
     ReadMemory(u32, u16),
-    /// Bytes to an address on, both multiples of four (WRITEMEM).
+    /// Write of bytes to memory from an address on; address and length are multiples of four (WRITEMEM).
     WriteMemory(u32, &'a [u8]),
 }
 
 impl Command<'_> {
-    /// The command as a datagram with this number, which is not 0.
+    /// Returns the command as a datagram with this number, which is not 0.
     pub fn datagram(&self, number: u16) -> Vec<u8> {
         let (command, payload) = match self {
             Self::Discover => (DISCOVERY, Vec::new()),
@@ -56,7 +57,7 @@ impl Command<'_> {
         framed(ACKNOWLEDGE, command, number, &payload)
     }
 
-    /// The number of what answers it.
+    /// Returns the code of the acknowledge that answers this command.
     pub fn answer(&self) -> u16 {
         1 + match self {
             Self::Discover => DISCOVERY,
@@ -68,7 +69,8 @@ impl Command<'_> {
     }
 }
 
-/// Asks for packets of a block again, the first and the last of them inclusive (PACKETRESEND). Nobody acknowledges it.
+/// Returns a request to send packets of a block again, `first` to `last` inclusive (PACKETRESEND). It is not
+/// acknowledged.
 pub fn resend(number: u16, block: u64, wide: bool, first: u32, last: u32) -> Vec<u8> {
     let (first, last) = if wide { (first, last) } else { (first & 0x00ff_ffff, last & 0x00ff_ffff) };
     let mut payload = vec![0, 0];
@@ -97,57 +99,58 @@ fn framed(flags: u8, command: u16, number: u16, payload: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// An acknowledge.
+/// An acknowledge: a camera's answer to a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acknowledge<'a> {
-    /// How it went.
+    /// Status: success, or the reason for a failure.
     pub status: Status,
-    /// What it answers.
+    /// Acknowledge code: tells which kind of command is answered.
     pub answer: u16,
-    /// The number of the command.
+    /// Number of the command that is answered.
     pub number: u16,
-    /// What was asked for.
+    /// Data that was requested.
     pub payload: &'a [u8],
 }
 
 impl<'a> Acknowledge<'a> {
-    /// Reads a datagram. Nothing where it is no acknowledge, or has another length than it says.
+    /// Reads a datagram. Returns `None` if it is no acknowledge, or shorter than its stated length.
     pub fn read(datagram: &'a [u8]) -> Option<Self> {
         let (header, payload) = datagram.split_at_checked(HEADER)?;
         let field = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let length = usize::from(field(4));
-        // Cameras pad.
+        // Some cameras pad their acknowledges: bytes after the stated length are ignored.
         let payload = payload.get(..length).filter(|_| length <= LONGEST)?;
         Some(Self { status: Status(field(0)), answer: field(2), number: field(6), payload })
     }
 
-    /// How many milliseconds more the camera asks for, where that is what it says (PENDING_ACK, section 10.7).
+    /// Returns the number of additional milliseconds that the camera asks for; `None` if this is no PENDING_ACK
+    /// (section 10.7).
     pub fn pending(&self) -> Option<u16> {
         let time = self.payload.get(2..4)?;
         (self.answer == PENDING).then(|| u16::from_be_bytes([time[0], time[1]]))
     }
 }
 
-/// What a camera says of a command, or of a packet (status codes).
+/// Status code of an acknowledge or of a stream packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status(pub u16);
 
 impl Status {
-    /// It was done.
+    /// The command was executed.
     pub const SUCCESS: Self = Self(0x0000);
-    /// A packet that was asked for again.
+    /// The packet is one that was requested again.
     pub const RESENT: Self = Self(0x0100);
-    /// Somebody else controls the camera.
+    /// Another application controls the camera.
     pub const ACCESS_DENIED: Self = Self(0x8006);
     /// The camera had more data than it could send.
     pub const OVERRUN: Self = Self(0x800d);
 
-    /// Whether it could not be done.
+    /// Returns true if the code is an error.
     pub fn is_error(self) -> bool {
         self.0 & 0x8000 != 0
     }
 
-    /// Whether a packet can never be had any more.
+    /// Returns true if a packet is no longer available and never will be.
     pub fn is_gone(self) -> bool {
         matches!(self.0, 0x800c | 0x8011 | 0x8012)
     }
@@ -183,25 +186,25 @@ impl fmt::Display for Status {
     }
 }
 
-/// Why a camera could not be asked.
+/// Reason why a command to a camera failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// It says why.
+    /// The camera answered with an error status.
     #[error("it answers: {0}")]
     Status(Status),
-    /// It says something else than was asked for.
+    /// The answer does not fit the command.
     #[error("its answer makes no sense")]
     Malformed,
-    /// It says nothing.
+    /// No answer came.
     #[error("it does not answer")]
     Silent,
-    /// The network refused.
+    /// The network refused to send or receive.
     #[error("{0}")]
     Network(String),
-    /// Nobody controls it, though somebody did.
+    /// No application controls the camera any more, though this one did.
     #[error("it has restarted, or given up on us")]
     Lost,
-    /// What it would take is more than it is given.
+    /// The camera's answers would take more than the limits allow.
     #[error("{0}")]
     TooMuch(&'static str),
 }
@@ -211,7 +214,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An acknowledge as a camera sends it.
+    /// Returns an acknowledge as a camera sends it.
     pub(crate) fn acknowledge(status: u16, answer: u16, number: u16, payload: &[u8]) -> Vec<u8> {
         let fields = [status, answer, payload.len() as u16, number];
         fields.iter().flat_map(|field| field.to_be_bytes()).chain(payload.iter().copied()).collect()

@@ -1,59 +1,59 @@
-//! The packets of a stream (GigE Vision 2.x, part 3: GVSP): a leader, payload, a trailer make a block, which is a frame.
+//! Packets of a stream (GigE Vision 2.x, part 3: GVSP): a leader, payload, a trailer make a block, which is a frame.
 //!
-//! A packet has a header of eight bytes, or of twenty where block numbers have 64 bits (*extended ID*): status, block,
+//! A packet has a header of eight bytes, or of twenty if block numbers have 64 bits (*extended ID*): status, block,
 //! format, packet. Packets are counted from 0, the leader, without gaps up to the trailer. All numbers are big-endian.
 
 use crate::gvcp::Status;
 use crate::pixels;
 
-/// Bytes of the header of a stream whose blocks have numbers of 16 bits.
+/// Length in bytes of the packet header in a stream whose block numbers have 16 bits.
 pub const NARROW: usize = 8;
-/// Bytes of the header of a stream whose blocks have numbers of 64 bits.
+/// Length in bytes of the packet header in a stream whose block numbers have 64 bits.
 pub const WIDE: usize = 20;
-/// Bytes of the IP and UDP headers, which a packet's stated length has in it (section 11.6).
+/// Bytes of the IP and UDP headers, which are included in a packet's stated length (section 11.6).
 pub const OUTSIDE: usize = 28;
 
 const EXTENDED_ID: u8 = 0x80;
 const LEADER: u8 = 1;
 const TRAILER: u8 = 2;
 const PAYLOAD: u8 = 3;
-/// Chunks stand behind the image.
+/// Flag of a payload type: chunks follow the image.
 const CHUNKS: u16 = 0x4000;
 const IMAGE: u16 = 0x0001;
 const RAW: u16 = 0x0002;
 const CHUNK: u16 = 0x0004;
 const EXTENDED_CHUNK: u16 = 0x0005;
 
-/// What a packet's header says.
+/// Header of a stream packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Whether it could be sent, and whether again.
+    /// Status: whether the packet could be sent, and whether it was sent again.
     pub status: Status,
-    /// The block that it is of.
+    /// Number of the packet's block.
     pub block: u64,
-    /// Its number in the block.
+    /// Number of the packet in its block.
     pub packet: u32,
-    /// What it has behind the header.
+    /// Kind of content after the header.
     pub kind: Kind,
-    /// Whether block numbers have 64 bits.
+    /// True if block numbers have 64 bits.
     pub wide: bool,
 }
 
-/// What a packet has behind its header.
+/// Kind of content after a packet's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// What is to come.
+    /// Leader: describes the block that begins.
     Leader,
-    /// What was.
+    /// Trailer: describes the block that ends.
     Trailer,
     /// Bytes of the frame.
     Payload,
-    /// Something else: all of a frame in one packet, H.264, zones, parts.
+    /// Another kind: all of a frame in one packet, H.264, zones, parts.
     Other(u8),
 }
 
 impl Header {
-    /// Reads the first bytes of a packet, which has so many in all. Nothing where it has no header.
+    /// Reads a header from the first bytes of a packet of `length` bytes. Returns `None` if the packet is too short.
     pub fn read(front: &[u8], length: usize) -> Option<Self> {
         let front = &front[..front.len().min(length)];
         let short = |at: usize| Some(u16::from_be_bytes([*front.get(at)?, *front.get(at + 1)?]));
@@ -73,29 +73,29 @@ impl Header {
         Some(Self { status: Status(short(0)?), block, packet, kind, wide })
     }
 
-    /// Its own length.
+    /// Returns the length of a header in bytes.
     pub fn len(wide: bool) -> usize {
         if wide { WIDE } else { NARROW }
     }
 }
 
-/// What a leader says of its block.
+/// Content of a leader: the description of its block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader {
-    /// When the frame began, in ticks of the camera's clock.
+    /// Time at which the frame began, in ticks of the camera's clock.
     pub ticks: u64,
-    /// Bytes of the frame, where it says so.
+    /// Length of the frame in bytes, if the leader determines it.
     pub bytes: Option<u64>,
-    /// Bytes of one row of pixels with its padding, where it is an image.
+    /// Length of a row of pixels in bytes, with its padding; 0 if the block is not a plain image.
     pub row: u64,
-    /// What kind of frame it is (*payload type*), without whether chunks are behind it.
+    /// Kind of frame (*payload type*), without the flag for chunks after it.
     pub kind: u16,
-    /// Whether this program has a place for it.
+    /// True if this crate can receive frames of this kind.
     pub known: bool,
 }
 
 impl Leader {
-    /// Reads what is behind a leader's header. Nothing where it is too short.
+    /// Reads the bytes after a leader's header. Returns `None` if they are too few.
     pub fn read(body: &[u8]) -> Option<Self> {
         let short = |at: usize| Some(u16::from_be_bytes([*body.get(at)?, *body.get(at + 1)?]));
         let long = |at: usize| Some(u32::from(short(at)?) << 16 | u32::from(short(at + 2)?));
@@ -107,7 +107,7 @@ impl Leader {
         let (format, width, height) = (long(12)?, long(16)?, long(20)?);
         let (beside, below) = (short(32)?, short(34)?);
         let bits = u64::from(width) * u64::from(pixels::bits(format));
-        // Rows of packed pixels need not end with a byte where nothing is said to be behind them.
+        // Rows of packed pixels need not end at a byte boundary if no padding follows them.
         let whole = bits.checked_mul(height.into()).map(|bits| bits.div_ceil(8));
         let padded = |row: u64| row.checked_mul(height.into());
         let row = bits.div_ceil(8) + u64::from(beside);
@@ -123,7 +123,7 @@ impl Leader {
     }
 }
 
-/// What a kind of frame is called.
+/// Returns the name of a kind of frame.
 pub(crate) fn kind_name(kind: u16) -> String {
     match kind {
         0x0003 => "files".into(),
@@ -137,8 +137,8 @@ pub(crate) fn kind_name(kind: u16) -> String {
     }
 }
 
-/// The height of an image that a trailer states: fewer rows than its leader said may have come. Nothing where the block
-/// is no image.
+/// Returns the height of an image that a trailer states; fewer rows than the leader announced may have come. `None` if
+/// the block is no image.
 pub fn height(trailer: &[u8]) -> Option<u32> {
     let body = trailer.get(..8)?;
     (u16::from_be_bytes([body[2], body[3]]) == IMAGE).then(|| u32::from_be_bytes([body[4], body[5], body[6], body[7]]))

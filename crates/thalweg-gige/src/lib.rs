@@ -1,32 +1,34 @@
 //! GigE Vision cameras, whose packets are received straight into slots.
 //!
 //! [`open`] makes an [`Acquisition`] of a `device = { kind = "gige", … }`. A thread of its own finds the camera, takes
-//! control of it, sets its features by name, and tells it where to send; it keeps the camera alive, and takes it back
-//! where it was away. The hot thread receives: it tells the kernel beforehand where the next packets belong
-//! ([`DirectSocket`]), so that payload is written into the slot itself. What is missing is asked for again.
+//! control of it, sets its features by name, and sets the destination of its stream; it sends the heartbeat, and
+//! reconnects after the camera was away. The hot thread receives: it gives the kernel the destinations of the next
+//! packets beforehand ([`DirectSocket`]), so that payload is written into the slot itself. Missing packets are
+//! requested again.
 //!
-//! Every packet is from a stranger. What is malformed, too long, from somebody else, late or there already is counted
-//! and dropped. Of a frame whose packets never came the gaps are zeros, its status says `corrupt`, and the log names
-//! them; a frame of which nothing came is lost. Descriptions of features that would take for ever are refused.
+//! No packet is trusted. Packets that are malformed, too long, from another sender, late or duplicate are counted and
+//! dropped. In a frame whose packets never came the gaps are zeros, its status is `corrupt`, and the log names them; a
+//! frame without any packet is lost. Feature descriptions whose evaluation would not end are refused.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
+//! | `options` | Options of a camera: its `device = { kind = "gige", … }` table |
 //! | `camera` | The device: a port for the stream, a thread for the camera's control, and frames |
-//! | `receiver` | The port: the kernel writes each packet's payload where it belongs |
-//! | `assembler` | From packets to frames in order, and what is lost. Without IO |
-//! | `block` | A block that is not whole yet: what is missing, and when it is asked for or given up |
+//! | `receiver` | The port that a stream comes to: the kernel writes each packet's payload to its place in the slot |
+//! | `assembler` | Assembly of packets into frames in order, and of gaps into losses. Without IO |
+//! | `block` | A block that is not whole yet: which packets are there, and when the others are requested or given up |
 //! | `gvsp` | The packets of a stream |
 //! | `pixels` | Pixel formats by name |
-//! | `session` | What one camera is told and asked: found, taken, set up, started, lost and found again |
-//! | `features` | Its features by name |
-//! | `description` | Its description of them: where it is, unpacked, looked through |
-//! | `discovery` | Which cameras there are |
+//! | `session` | Control of one camera: discovery, control privilege, setup, start, heartbeat, reconnection |
+//! | `features` | The camera's features by name |
+//! | `description` | The camera's XML description of its features: its place, unpacking, checks |
+//! | `discovery` | Discovery of cameras |
 //! | `channel` | The control channel of one camera |
-//! | `exchange` | One command after the other, each until it is answered. Without IO |
+//! | `exchange` | Request and response: one command at a time, repeated until it is answered. Without IO |
 //! | `gvcp` | Commands and acknowledges |
-//! | `registers` | The registers that every camera has, and who a camera is |
+//! | `registers` | The bootstrap registers that every camera has, and the camera's identity in them |
 #![forbid(unsafe_code)]
 
 mod assembler;
@@ -39,25 +41,25 @@ mod exchange;
 mod features;
 pub mod gvcp;
 pub mod gvsp;
+mod options;
 mod pixels;
 mod receiver;
 mod registers;
 mod session;
 
 pub use assembler::{Assembler, Counts, Request, Stream};
-pub use camera::{Camera, check};
+pub use camera::Camera;
 pub use discovery::{discover, find};
+pub use options::{FeatureValue, Features, GigeConfig};
 pub use receiver::Intake;
 pub use registers::{Found, Mac};
 
-use thalweg_device::{Acquisition, DeviceError, GigeConfig};
+#[cfg(doc)]
+use thalweg_device::Acquisition;
 #[cfg(doc)]
 use thalweg_frames::DirectSocket;
 
-/// Finds the camera that `config` describes, takes control of it, and sets it up.
-///
-/// # Errors
-/// An option makes no sense, the camera is not there or somebody else's, or a feature cannot be set.
-pub fn open(config: &GigeConfig) -> Result<Box<dyn Acquisition>, DeviceError> {
-    Ok(Box::new(Camera::open(config)?))
+/// Registers the kind `gige` in this process.
+pub fn register() {
+    thalweg_device::register::<GigeConfig>();
 }

@@ -1,21 +1,20 @@
-//! What pixels are: formats by the name and by the number that cameras give them (GenICam Pixel Format Naming
-//! Convention, version 2.x).
+//! Pixel formats by the names and numbers that cameras give them (GenICam Pixel Format Naming Convention, version 2.x).
 
 use thalweg_wire::{Element, Meaning, PayloadType};
 
-/// What a frame of a format is made of.
+/// Contents of a frame of a format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pixels {
-    /// What goes into the fragment's header.
+    /// Payload type in the fragment's header.
     pub payload: PayloadType,
-    /// Numbers in a pixel.
+    /// Number of values in a pixel.
     pub colours: u64,
-    /// Bits of a number that mean something, where a number has bytes of its own.
+    /// Number of significant bits of a value, if a value has bytes of its own.
     pub bits: Option<u32>,
 }
 
-/// A format by its name: `Mono8`, `BayerRG12`, `RGB8`. What is packed over the bounds of bytes is bytes without a stated
-/// meaning.
+/// Returns a format by its name: `Mono8`, `BayerRG12`, `RGB8`. Formats packed across byte boundaries are bytes without
+/// a stated meaning.
 pub(crate) fn named(name: &str) -> Pixels {
     const COLOURS: [(&str, u64); 20] = [
         ("Mono", 1),
@@ -55,7 +54,7 @@ pub(crate) fn named(name: &str) -> Pixels {
     raw
 }
 
-/// Bits that a pixel takes, by the format's number: its second byte.
+/// Returns the number of bits of a pixel from the format's number: its second byte.
 pub(crate) fn bits(format: u32) -> u32 {
     format >> 16 & 0xff
 }

@@ -1,4 +1,4 @@
-//! The port that a stream comes to: the kernel writes each packet's payload where it belongs.
+//! The port that a stream comes to: the kernel writes each packet's payload to its place in the slot.
 
 use crate::assembler::{Arrived, Assembler, Body, Plan, Spot};
 use crate::gvsp::{Header, WIDE};
@@ -9,31 +9,31 @@ use std::time::Duration;
 use thalweg_frames::{Counters, DirectSocket, FramesError, Place};
 use thalweg_wire::TaiNanos;
 
-/// Packets received in one call.
+/// Number of packets received in one call.
 const BURST: usize = 64;
 
-/// A port, and what has been received there.
+/// A port, and the packets received there.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     socket: DirectSocket,
     intake: Intake,
 }
 
-/// Lays out places for packets, and brings what was received there to an [`Assembler`].
+/// Lays out places for packets, and hands the packets received there to an [`Assembler`].
 #[derive(Debug, Default)]
 pub struct Intake {
     plan: Plan,
     fronts: Vec<u8>,
-    /// A room for each packet beside the slots: for what is no payload, and for what is behind a frame's end.
+    /// Space for each packet outside the slots: for packets without payload, and for bytes after a frame's end.
     aside: Vec<u8>,
-    /// What has to be moved.
+    /// Bytes of packets that have to be moved.
     moved: Vec<u8>,
     came: Vec<(usize, Option<SocketAddr>)>,
     arrived: Vec<Arrived>,
 }
 
 impl Receiver {
-    /// A port of this host that nobody has.
+    /// Opens a free UDP port of this host.
     pub(crate) fn open() -> io::Result<Self> {
         Ok(Self { socket: DirectSocket::bind((Ipv4Addr::UNSPECIFIED, 0).into())?, intake: Intake::default() })
     }
@@ -42,7 +42,7 @@ impl Receiver {
         self.socket.local().port()
     }
 
-    /// Has the kernel keep so many bytes of packets, and says how many it keeps.
+    /// Sets the size of the kernel's receive buffer in bytes. Returns the size in effect.
     pub(crate) fn hold(&mut self, bytes: u64) -> u64 {
         self.socket.hold(bytes)
     }
@@ -51,14 +51,14 @@ impl Receiver {
         self.socket.counters()
     }
 
-    /// Throws away what waits; whether anything did.
+    /// Discards packets that wait. Returns their number; 0 if there were none.
     pub(crate) fn discard(&mut self) -> Result<usize, FramesError> {
         let mut places: Vec<_> = (0..BURST).map(|_| Place::new(&mut [], &mut [])).collect();
         self.socket.receive(&mut places)
     }
 
-    /// Receives what waits, once, and gives it to the assembler. `camera`: who alone is listened to. Says how many packets
-    /// came.
+    /// Receives waiting packets once, and hands them to the assembler. `camera`: the only sender accepted. Returns the
+    /// number of packets that came.
     pub(crate) fn receive(
         &mut self,
         assembler: &mut Assembler,
@@ -71,11 +71,11 @@ impl Receiver {
 }
 
 impl Intake {
-    /// Has places filled, with one packet each, and gives what came to the assembler. `camera`: who alone is listened to.
-    /// Says how many packets came.
+    /// Has places filled, with one packet each, and hands the packets to the assembler. `camera`: the only sender
+    /// accepted. Returns the number of packets that came.
     ///
     /// # Errors
-    /// What fills them failed.
+    /// `fill` failed.
     pub fn receive<E>(
         &mut self,
         assembler: &mut Assembler,
@@ -111,7 +111,7 @@ impl Intake {
             let own = &fronts[at * front..(at + 1) * front];
             let whole = length <= front + room + spot_len(plan, plan.spots[at]);
             let wide = own.get(4).is_some_and(|byte| length > 4 && byte & 0x80 != 0);
-            // A header of the other form is partly where the payload should be.
+            // A header of the other length lies partly in the place for payload.
             let begun = moved.len();
             let as_expected = Header::len(wide) == front;
             if !as_expected {
@@ -152,7 +152,7 @@ impl AsFd for Receiver {
     }
 }
 
-/// Bytes that a spot has in a slot.
+/// Returns the number of bytes that a spot has in a slot.
 fn spot_len(plan: &Plan, spot: Spot) -> usize {
     match spot {
         Spot::Aside => 0,
@@ -160,11 +160,11 @@ fn spot_len(plan: &Plan, spot: Spot) -> usize {
     }
 }
 
-/// The places of a plan's packets.
+/// Returns the places of a plan's packets.
 fn lay<'a>(plan: &'a mut Plan, fronts: &'a mut [u8], aside: &'a mut [u8], front: usize, room: usize) -> Vec<Place<'a>> {
     let Plan { buffers, spots, piece, .. } = plan;
     let mut slots = buffers.iter_mut().map(|planned| planned.buffer.payload());
-    // The slot that is being cut up: which, what is left of it, and where that begins.
+    // The slot that is being divided: its index, its remaining bytes, and the offset at which they begin.
     let (mut which, mut left, mut at): (Option<usize>, &mut [u8], usize) = (None, &mut [], 0);
     let mut places = Vec::with_capacity(spots.len());
     for ((front, more), spot) in fronts.chunks_exact_mut(front).zip(aside.chunks_exact_mut(room)).zip(spots.iter()) {
@@ -187,7 +187,7 @@ fn lay<'a>(plan: &'a mut Plan, fronts: &'a mut [u8], aside: &'a mut [u8], front:
     places
 }
 
-/// Copies a packet from where it was received, in pieces, to the end of `moved`.
+/// Copies a packet from where it was received, in parts, to the end of `moved`.
 fn gather(plan: &mut Plan, at: usize, front: &[u8], aside: &[u8], room: usize, length: usize, moved: &mut Vec<u8>) {
     let mut left = length;
     let mut add = |bytes: &[u8]| {

@@ -1,65 +1,65 @@
-//! The registers that every camera has (GigE Vision 2.x, section 28: bootstrap registers), and who a camera is by them.
+//! The bootstrap registers that every camera has (GigE Vision 2.x, section 28), and the camera's identity in them.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 
-/// Bytes from address 0 on that say who a camera is: a discovery acknowledge has the same (section 5.1).
+/// Number of bytes from address 0 on that identify a camera: a discovery acknowledge contains the same (section 5.1).
 pub(crate) const IDENTITY: u16 = 0xf8;
-/// Where the description of its features is, as text: the first choice, and the second (section 28).
+/// Registers with the URL of the feature description, as text: first choice and second (section 28).
 pub(crate) const DESCRIPTION_URLS: [u32; 2] = [0x0200, 0x0400];
-/// Bytes of such a text.
+/// Length of such a URL in bytes.
 pub(crate) const URL_BYTES: u16 = 512;
-/// What it can do over the control channel.
+/// Capabilities of the control channel.
 pub(crate) const CAPABILITY: u32 = 0x0934;
-/// It sends packets again.
+/// Capability: packets are sent again on request.
 pub(crate) const CAN_RESEND: u32 = 1 << 2;
-/// After so many milliseconds without a command it takes its application to be gone.
+/// Time in milliseconds without a command after which the camera considers its application gone.
 pub(crate) const HEARTBEAT: u32 = 0x0938;
-/// Ticks of its clock in a second: the upper half, the lower half behind.
+/// Frequency of the camera's clock in ticks per second: the upper half, followed by the lower half.
 pub(crate) const TICKS: u32 = 0x093c;
-/// Has it note the time.
+/// Control of the camera's clock.
 pub(crate) const TIME_CONTROL: u32 = 0x0944;
-/// The bit of it that does.
+/// Bit that latches the time.
 pub(crate) const LATCH: u32 = 1 << 1;
-/// The time that it noted: the upper half, the lower half behind.
+/// Latched time: the upper half, followed by the lower half.
 pub(crate) const TIME: u32 = 0x0948;
-/// Who controls it.
+/// Control privilege: which access an application has.
 pub(crate) const PRIVILEGE: u32 = 0x0a00;
-/// One application controls it, others may read.
+/// Bit for control by one application, while others may read.
 pub(crate) const CONTROL: u32 = 1 << 1;
-/// Somebody controls it, in whatever way.
+/// Bits for control by an application, in any way.
 pub(crate) const TAKEN: u32 = 0b111;
-/// Whose it is: the address of its application.
+/// IP address of the application that has control.
 pub(crate) const APPLICATION: u32 = 0x0a14;
-/// The port that its stream goes to; 0: it does not.
+/// UDP port to which the stream is sent; 0: no stream.
 pub(crate) const STREAM_PORT: u32 = 0x0d00;
-/// How long its packets are, and whether they may be cut on their way.
+/// Size of the stream's packets, and whether they may be fragmented.
 pub(crate) const STREAM_PACKET: u32 = 0x0d04;
-/// Send a packet of this length now, and once.
+/// Bit that sends one test packet of this size now.
 pub(crate) const FIRE_TEST: u32 = 1 << 31;
-/// Packets must not be cut on their way.
+/// Bit that forbids fragmenting packets.
 pub(crate) const DO_NOT_FRAGMENT: u32 = 1 << 30;
-/// The address that its stream goes to.
+/// IP address to which the stream is sent.
 pub(crate) const STREAM_ADDRESS: u32 = 0x0d18;
 
 /// A camera that answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Its IP address.
+    /// IP address of the camera.
     pub address: Ipv4Addr,
-    /// Its hardware's address.
+    /// Hardware address of the camera.
     pub mac: Mac,
-    /// Who made it.
+    /// Name of the manufacturer.
     pub manufacturer: String,
-    /// What it is.
+    /// Name of the model.
     pub model: String,
-    /// Which version of that.
+    /// Version of the model.
     pub version: String,
-    /// Its serial number.
+    /// Serial number.
     pub serial: String,
-    /// The name that its user gave it.
+    /// Name given by the camera's user.
     pub user_name: String,
-    /// The interface by which it answered.
+    /// Name of the interface on which the camera answered.
     pub interface: String,
 }
 
@@ -68,7 +68,7 @@ pub struct Found {
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Reads one as people write it: `00:11:22:aa:bb:cc`, or with dashes.
+    /// Parses the usual notation: `00:11:22:aa:bb:cc`, or with dashes. Returns `None` for any other text.
     pub fn read(text: &str) -> Option<Self> {
         let mut bytes = [0; 6];
         let mut parts = text.split([':', '-']);
@@ -87,7 +87,7 @@ impl fmt::Display for Mac {
 }
 
 impl Found {
-    /// Reads the registers from address 0 on. Nothing where there are too few.
+    /// Reads the registers from address 0 on. Returns `None` if there are too few.
     pub fn read(registers: &[u8], interface: &str) -> Option<Self> {
         let registers = registers.get(..usize::from(IDENTITY))?;
         let text = |at: usize, length: usize| text(&registers[at..at + length]);
@@ -103,7 +103,7 @@ impl Found {
         })
     }
 
-    /// Whether it is the one that is called so: by its serial number, the name its user gave it, or either address.
+    /// Returns true if this camera has the given serial number, user-defined name, or one of the addresses.
     pub fn is_called(&self, name: &str) -> bool {
         let mac = || Mac::read(name) == Some(self.mac);
         let named = |own: &str| !own.is_empty() && own == name;
@@ -118,7 +118,7 @@ impl fmt::Display for Found {
     }
 }
 
-/// Text up to the first zero, without what no terminal should see.
+/// Returns the text up to the first zero, without control characters.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end])

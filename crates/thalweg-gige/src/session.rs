@@ -1,6 +1,7 @@
-//! What one camera is told and asked, in a thread of its own: it is found, taken, set up, started, listened to, lost and
-//! found again. The hot thread hears of it by [`News`].
+//! Control of one camera, in a thread of its own: discovery, control privilege, setup, start, heartbeat, loss and
+//! reconnection. The hot thread is informed by [`News`].
 
+use crate::GigeConfig;
 use crate::assembler::Stream;
 use crate::channel::{Channel, Speaker};
 use crate::discovery;
@@ -12,18 +13,19 @@ use crate::registers::{self, Found};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::time::{Duration, Instant};
-use thalweg_device::{DeviceClock, DeviceError, GigeConfig, TaiClock};
+use thalweg_device::{DeviceClock, DeviceError, TaiClock};
 use thalweg_wire::Status;
 
-/// What reads a stranger's formulas goes deep. Only what is used of it is there.
+/// Stack of the control thread, in bytes: evaluating a stranger's formulas recurses deeply. Only the part used is
+/// allocated.
 pub(crate) const STACK: usize = 256 << 20;
-/// How long a camera is looked for.
+/// Time after which the search for a camera is given up.
 const SEARCH: Duration = Duration::from_secs(2);
-/// From one try to have a camera back to the next.
+/// Time between attempts to reconnect to a camera.
 const RETRY: Duration = Duration::from_millis(200);
-/// How long a camera may take to be taken from somebody who is gone: his heartbeat's end.
+/// Time that taking control from an application that is gone may need: the end of its heartbeat.
 const TAKE: Duration = Duration::from_secs(5);
-/// What a camera's own rate is called: what comes of it first, then what was asked for.
+/// Features that give a camera's own rate: resulting rates first, then requested ones.
 const RATES: [&str; 6] = [
     "AcquisitionResultingFrameRate",
     "ResultingFrameRate",
@@ -32,46 +34,47 @@ const RATES: [&str; 6] = [
     "AcquisitionFrameRate",
     "AcquisitionFrameRateAbs",
 ];
-/// Packets of a test: the shortest that every way carries (section 11.6), and the longest that is tried.
+/// Sizes of test packets in bytes: the shortest, which every network path carries (section 11.6), and the longest that
+/// is tried.
 const SHORTEST: u32 = 576;
 const LONGEST: u32 = 9000;
-/// How long a test packet is waited for.
+/// Time that a test packet is waited for.
 const TEST: Duration = Duration::from_millis(60);
-/// How long the hot thread may take to hear of a stream: it may be paused.
+/// Time that the hot thread may take to accept a stream: it may be paused.
 const HEAR: Duration = Duration::from_secs(1);
-/// The camera's clock is looked at so many times: the quickest answer is the best.
+/// Number of readings of the camera's clock: the one with the quickest answer is used.
 const LOOKS: usize = 5;
 
-/// What the hot thread asks for.
+/// Orders of the hot thread.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// The camera is to begin to send, to this port.
+    /// Start the camera, with its stream to this port.
     Start(u16, SyncSender<Result<(), DeviceError>>),
 }
 
-/// What the hot thread hears.
+/// News for the hot thread.
 #[derive(Debug)]
 pub(crate) enum News {
     /// A stream begins.
     Stream {
-        /// How it comes.
+        /// Properties of the stream.
         stream: Stream,
-        /// Who sends it.
+        /// Address that sends the stream.
         camera: IpAddr,
-        /// By which packets are asked for again.
+        /// Socket for resend requests.
         speaker: Speaker,
-        /// Ends when this was heard: only then does the camera begin.
+        /// Disconnects when this news was handled: only then does the camera begin.
         heard: SyncSender<()>,
     },
-    /// Its clock is kept otherwise from now on.
+    /// The camera's clock, or what keeps it, has changed.
     Clock(DeviceClock, Status),
-    /// The camera does not answer.
+    /// The camera does not answer any more.
     Away,
-    /// It is back.
+    /// The camera has answered again.
     Back,
 }
 
-/// What a camera is, as it was set up.
+/// Properties of a camera after its setup.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Setup {
     pub(crate) found: Found,
@@ -79,25 +82,25 @@ pub(crate) struct Setup {
     pub(crate) height: Option<u32>,
     pub(crate) pixel_format: Option<String>,
     pub(crate) pixels: Pixels,
-    /// Bytes of a frame.
+    /// Length of a frame in bytes.
     pub(crate) payload: Option<usize>,
     /// Frames per second by the camera's own clock.
     pub(crate) rate: Option<f64>,
 }
 
-/// A camera that is ours.
+/// A camera under this application's control.
 struct Camera {
     channel: Channel,
     features: Features,
     setup: Setup,
     resends: bool,
-    /// How long it takes its owner for gone: as it keeps it.
+    /// Time without commands after which the camera considers its application gone, as the camera keeps it.
     heartbeat: Duration,
-    /// The clock status of its frames.
+    /// Clock status of the camera's frames.
     clock: Status,
 }
 
-/// The thread's work: until its orders end.
+/// Runs the control thread until the channel of orders closes.
 pub(crate) fn run(
     config: &GigeConfig,
     orders: &Receiver<Order>,
@@ -114,7 +117,7 @@ pub(crate) fn run(
     if ready.send(Ok(camera.setup.clone())).is_err() {
         return camera.leave();
     }
-    // When it was last asked, and when it last answered.
+    // Times of the last command and of the last answer.
     let (mut port, mut last, mut alive) = (None, Instant::now(), Instant::now());
     loop {
         let beat = (camera.heartbeat / 3).max(Duration::from_millis(50));
@@ -138,7 +141,7 @@ pub(crate) fn run(
                 }
                 continue;
             }
-            // It may still be heard: so long it takes us to be there, too.
+            // The camera may still answer; retry for as long as it waits for us in turn.
             Err(Refusal::Silent | Refusal::Network(_)) if alive.elapsed() < camera.heartbeat => {
                 last = last.checked_sub(beat).unwrap_or(last);
                 continue;
@@ -162,7 +165,7 @@ fn hardware(config: &GigeConfig, problem: String) -> DeviceError {
 }
 
 impl Camera {
-    /// Finds it, takes it, and sets it up. `before`: what it was before.
+    /// Finds the camera, takes control of it, and sets it up. `before`: the camera before it was lost.
     fn open(config: &GigeConfig, before: Option<&Self>) -> Result<Self, String> {
         let from = match &config.interface {
             Some(interface) => Some(discovery::interface_address(interface).map_err(|error| error.to_string())?),
@@ -187,7 +190,7 @@ impl Camera {
         Ok(Self { channel, features, setup, resends, heartbeat, clock: Status::CLOCK_FREE_RUNNING })
     }
 
-    /// Sets its features. Where that fails it is left to others.
+    /// Sets the camera's features. Gives up control of it if that fails.
     fn set_up(config: &GigeConfig, channel: &Channel, found: Found) -> Result<(Features, Setup, bool), String> {
         let done = Self::configure(config, channel, found);
         if done.is_err() {
@@ -200,23 +203,23 @@ impl Camera {
         let capability = channel.register(registers::CAPABILITY).unwrap_or(0);
         let mut features =
             Features::read(channel).map_err(|error| format!("the description of its features: {error}"))?;
-        // It may still do what its last owner wanted.
+        // The camera may still be acquiring for its last application.
         let _ = features.trigger(channel, "AcquisitionStop");
         lock(&mut features, channel, false);
         let own_mode = config.features.values.iter().any(|(name, _)| name == "AcquisitionMode");
         if features.has("AcquisitionMode") && !own_mode {
-            let continuous = thalweg_device::FeatureValue::Text("Continuous".into());
+            let continuous = crate::FeatureValue::Text("Continuous".into());
             let _ = features.set(channel, "AcquisitionMode", &continuous);
         }
         features.set_all(channel, &config.features)?;
-        // What depends on what was set is read anew.
+        // Features that depend on those just set are read anew.
         features.refresh();
         let setup = Setup::read(config, &features, channel, found)?;
         let resends = config.resend && capability & registers::CAN_RESEND != 0;
         Ok((features, setup, resends))
     }
 
-    /// Has it send to a port.
+    /// Starts the stream to a port.
     fn start(&mut self, config: &GigeConfig, port: u16, news: &Sender<News>) -> Result<(), String> {
         let Self { channel, features, setup, resends, clock: status, .. } = self;
         let packet = negotiate(config, channel)?;
@@ -224,7 +227,7 @@ impl Camera {
             channel.set_register(register, value).map_err(|refusal| format!("register {register:#06x}: {refusal}"))
         };
         set(registers::STREAM_PACKET, packet | registers::DO_NOT_FRAGMENT)?;
-        // It may have rounded.
+        // The camera may have rounded the packet size.
         let packet = channel.register(registers::STREAM_PACKET).map_or(packet, |is| is & 0xffff);
         if packet < SHORTEST / 8 {
             return Err(format!("its packets would have {packet} bytes"));
@@ -251,21 +254,21 @@ impl Camera {
             status: *status,
         };
         let speaker = channel.speaker().map_err(|error| error.to_string())?;
-        // What it sends is known before it sends anything.
+        // The hot thread has the properties of the stream before the first packet comes.
         let (camera, (heard, is_heard)) = (IpAddr::V4(channel.camera()), mpsc::sync_channel(0));
         let _ = news.send(News::Stream { stream, camera, speaker, heard });
         let _ = is_heard.recv_timeout(HEAR);
         features.trigger(channel, "AcquisitionStart").map_err(|problem| format!("AcquisitionStart: {problem}"))
     }
 
-    /// Tells it that somebody is there (section 10.5). It may not be ours any more.
+    /// Sends the heartbeat (section 10.5). Returns [`Refusal::Lost`] if this application no longer controls the camera.
     fn beat(&self) -> Result<(), Refusal> {
         let privilege = self.channel.register(registers::PRIVILEGE)?;
         let ours = privilege & registers::TAKEN != 0;
         if ours { Ok(()) } else { Err(Refusal::Lost) }
     }
 
-    /// Looks whether its clock is still kept as it was.
+    /// Checks whether the camera's clock is still kept as before, and sends [`News::Clock`] if not.
     fn watch_clock(&mut self, news: &Sender<News>) {
         let Self { channel, features, setup, clock: status, .. } = self;
         let Some(synchronised) = is_synchronised(features, channel) else { return };
@@ -279,7 +282,8 @@ impl Camera {
         }
     }
 
-    /// Looks for it until it is back, and has it send again. Nothing where nobody wants it any more.
+    /// Searches for the camera until it is back, and starts its stream again. Returns `None` if the device was dropped
+    /// meanwhile.
     fn regain(
         self,
         config: &GigeConfig,
@@ -319,7 +323,7 @@ impl Camera {
         }
     }
 
-    /// Has it stop, and leaves it to others.
+    /// Stops the stream, and gives up control of the camera.
     fn leave(mut self) {
         let _ = self.features.trigger(&self.channel, "AcquisitionStop");
         lock(&mut self.features, &self.channel, false);
@@ -328,16 +332,16 @@ impl Camera {
     }
 }
 
-/// While it sends, nothing may be changed that its stream depends on (SFNC, `TLParamsLocked`).
+/// Sets or clears the lock of all features on which the stream depends while it runs (SFNC, `TLParamsLocked`).
 fn lock(features: &mut Features, channel: &Channel, locked: bool) {
     if features.has("TLParamsLocked") {
-        let _ = features.set(channel, "TLParamsLocked", &thalweg_device::FeatureValue::Integer(locked.into()));
+        let _ = features.set(channel, "TLParamsLocked", &crate::FeatureValue::Integer(locked.into()));
     }
 }
 
-/// Where the camera is.
+/// Returns the camera's address.
 fn locate(config: &GigeConfig) -> Result<Ipv4Addr, String> {
-    // Where its address is known nobody is asked.
+    // A known address needs no discovery.
     if let Ok(address) = config.address.parse() {
         return Ok(address);
     }
@@ -351,7 +355,8 @@ fn locate(config: &GigeConfig) -> Result<Ipv4Addr, String> {
     }
 }
 
-/// Sets how long it takes its owner for gone. Returns how long that is: it may round it, or have its own.
+/// Sets the time after which the camera considers its application gone. Returns the time in effect: the camera may
+/// round it, or have its own.
 fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Duration {
     let wanted = u32::try_from(config.heartbeat.as_millis()).unwrap_or(u32::MAX);
     let _ = channel.set_register(registers::HEARTBEAT, wanted);
@@ -359,11 +364,12 @@ fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Durat
     if kept != wanted {
         tracing::warn!("camera {found}: it keeps a heartbeat of {kept} ms, and not of {wanted} ms");
     }
-    // It is asked for no less often than was wanted.
+    // The interval is no longer than was requested.
     Duration::from_millis(kept.min(wanted).into())
 }
 
-/// Takes control of it (section 10.3). Where somebody else has it who is gone, his heartbeat's end is waited for.
+/// Takes control of the camera (section 10.3). If an application that is gone still has it, waits for the end of that
+/// one's heartbeat.
 fn seize(channel: &Channel) -> Result<(), String> {
     let begun = Instant::now();
     loop {
@@ -375,7 +381,7 @@ fn seize(channel: &Channel) -> Result<(), String> {
             },
             Err(refusal) => refusal,
         };
-        // One that is silent when it is written to, but not when it is read, is somebody else's.
+        // A camera that does not answer writes, but answers reads, belongs to another application.
         let taken = channel.register(registers::PRIVILEGE).is_ok_and(|privilege| privilege & registers::TAKEN != 0);
         if !taken || begun.elapsed() >= TAKE {
             let owner = channel.register(registers::APPLICATION).ok().filter(|owner| *owner != 0);
@@ -415,7 +421,8 @@ impl Setup {
     }
 }
 
-/// The longest packets that come through in one piece (section 11.6): the camera sends some to try.
+/// Returns the size of the longest packets that arrive unfragmented (section 11.6), in bytes: the camera sends test
+/// packets.
 fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
     if let Some(packet) = config.packet {
         return Ok(packet);
@@ -448,12 +455,12 @@ fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
     let _ = channel.set_register(registers::STREAM_PORT, 0);
     Ok(tested.unwrap_or_else(|| {
         tracing::info!("camera {}: it sends no test packets", channel.camera());
-        // What it would send by itself, where that gets through.
+        // The size that the camera has set by itself, if it fits.
         if (SHORTEST..=way).contains(&own) { own } else { way.min(1500) }
     }))
 }
 
-/// Whether a test packet of so many bytes comes.
+/// Sends a test packet of `packet` bytes. Returns true if it arrives.
 fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
     let begun = Instant::now();
     let wanted = packet | registers::FIRE_TEST | registers::DO_NOT_FRAGMENT;
@@ -473,15 +480,15 @@ fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
     false
 }
 
-/// Whether PTP keeps the camera's clock: it follows a master, or is the one that others follow. `None` where PTP is
-/// switched off, or the camera does not state it.
+/// Returns true if PTP keeps the camera's clock: it follows a master, or is the master that others follow. `None` if
+/// PTP is switched off, or the camera does not state it.
 fn is_synchronised(features: &mut Features, channel: &Channel) -> Option<bool> {
     features.refresh();
     let on = |name| features.text(channel, name).is_some_and(|value| matches!(value.as_str(), "true" | "1" | "On"));
     if !on("PtpEnable") && !on("GevIEEE1588") {
         return None;
     }
-    // Those of SFNC 2.3 note it when they are told to.
+    // Cameras with SFNC 2.3 update the PTP state on this command.
     if features.has("PtpDataSetLatch") {
         let _ = features.trigger(channel, "PtpDataSetLatch");
     }
@@ -489,9 +496,9 @@ fn is_synchronised(features: &mut Features, channel: &Channel) -> Option<bool> {
     Some(matches!(state.as_str(), "Slave" | "Master"))
 }
 
-/// How the camera's clock goes beside ours, and its status: locked where the camera says that PTP keeps it and it agrees
-/// with ours to a second. `before`: what it was until now. It notes its time when it is told to; that is half-way between
-/// our asking and its answer, as far as is known.
+/// Returns the relation of the camera's clock to ours, and its status: locked if the camera reports that PTP keeps it
+/// and it agrees with ours to a second. `before`: the status until now. The camera latches its time on a command; the
+/// latch is taken to be half-way between our command and its answer.
 fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (DeviceClock, Status) {
     let hertz = channel.wide_register(registers::TICKS).ok().filter(|hertz| *hertz > 0);
     let named = || ["GevTimestampTickFrequency", "TimestampTickFrequency"].into_iter();
@@ -507,14 +514,14 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
     for _ in 0..LOOKS {
         let begun = TaiClock.now();
         let Some(ticks) = latch() else { break };
-        // The time was noted before it was read.
+        // The time was latched before it was read.
         looks.push((ticks, begun.0, TaiClock.now().0));
     }
-    // A clock that stands still is none.
+    // A clock that does not advance is useless.
     let goes = looks.windows(2).all(|pair| pair[0].0 < pair[1].0) && looks.len() == LOOKS;
     if let (true, Some((ticks, begun, ended))) = (goes, looks.into_iter().min_by_key(|(_, begun, ended)| ended - begun))
     {
-        // Of three exchanges the first was the noting.
+        // The latch was the first of three exchanges.
         clock.set(ticks, thalweg_wire::TaiNanos(begun + ended.saturating_sub(begun) / 6));
     }
     let near = clock.offset.is_some_and(|offset| offset.unsigned_abs() < 1_000_000_000);
@@ -527,7 +534,7 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
             );
             Status::CLOCK_FREE_RUNNING
         }
-        // It goes on where it was.
+        // The clock continues from where PTP left it.
         Some(false) if matches!(before, Status::CLOCK_LOCKED | Status::CLOCK_HOLDOVER) => Status::CLOCK_HOLDOVER,
         _ => Status::CLOCK_FREE_RUNNING,
     };

@@ -6,11 +6,12 @@
 
 use crate::clock::Clock;
 use crate::format::{self, Format, Part, Refusal, Said};
+use crate::{Partial, UdpConfig};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_device::{
-    Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Partial, Trust,
-    UdpConfig, gaps_text,
+    Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Trust,
+    gaps_text,
 };
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 

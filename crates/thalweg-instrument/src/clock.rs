@@ -1,6 +1,7 @@
 //! The instrument's own time, in each of its datagrams or fragments.
 
-use thalweg_device::{DeviceClock, Epoch};
+use crate::Epoch;
+use thalweg_device::DeviceClock;
 use thalweg_wire::TaiNanos;
 
 /// Nanoseconds in a second.

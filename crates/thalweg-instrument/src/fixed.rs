@@ -2,7 +2,8 @@
 
 use crate::clock::{Clock, Ticks};
 use crate::format::{Format, Part, Refusal, Said, filled, layout_of};
-use thalweg_device::{Counter, DeviceError, Layout, TimeField, UdpConfig};
+use crate::{TimeField, UdpConfig};
+use thalweg_device::{Counter, DeviceError, Layout};
 use thalweg_wire::Status;
 
 /// Datagrams of one layout.

@@ -1,10 +1,11 @@
 //! What all formats have in common: from a datagram to its place in a fragment.
 
 use crate::clock::{Clock, Ticks};
+use crate::{DatagramFormat, UdpConfig};
 use crate::{fixed, spead, vdif, vita49};
 use std::fmt::Debug;
 use std::ops::Range;
-use thalweg_device::{DatagramFormat, DeviceError, Filled, Layout, UdpConfig};
+use thalweg_device::{DeviceError, Filled, Layout};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Reads datagrams of one kind.

@@ -1,6 +1,6 @@
 //! Instruments that send UDP datagrams of their own, received straight into slots.
 //!
-//! [`open`] makes an [`Acquisition`] of a `device = { kind = "udp", … }`. It reads each datagram's header, finds the
+//! A [`Listener`] is the [`Acquisition`] of a `device = { kind = "udp", … }`. It reads each datagram's header, finds the
 //! fragment that the datagram is or belongs to, and hands fragments on in the order of the instrument's own count. A
 //! number that does not come is said to be lost.
 //!
@@ -22,6 +22,7 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
+//! | `options` | Options of an instrument: its `device = { kind = "udp", … }` table |
 //! | `listener` | The device: a port, and what comes through it |
 //! | `format` | What all formats have in common: from a datagram to its place in a fragment |
 //! | `vdif` | VDIF data frames, with or without VTP's sequence number |
@@ -37,31 +38,21 @@ mod clock;
 mod fixed;
 mod format;
 mod listener;
+mod options;
 mod spead;
 mod vdif;
 mod vita49;
 
 pub use assembler::{Assembler, Counts, Taken};
 pub use listener::Listener;
+pub use options::{DatagramFormat, Epoch, Partial, TimeField, UdpConfig};
 
-use thalweg_device::{Acquisition, DeviceError, UdpConfig};
+#[cfg(doc)]
+use thalweg_device::Acquisition;
 #[cfg(doc)]
 use thalweg_frames::DirectSocket;
-use thalweg_link::Adapter;
 
-/// Opens the port that `config` describes, by this adapter where it is [driven](drives) by this program, and checks what can be checked before the run.
-///
-/// # Errors
-/// An option makes no sense, or the port cannot be opened.
-pub fn open(config: &UdpConfig, adapter: Option<&Adapter>) -> Result<Box<dyn Acquisition>, DeviceError> {
-    Ok(Box::new(Listener::open(config, adapter)?))
-}
-
-/// Checks what can be checked without opening a port.
-///
-/// # Errors
-/// An option makes no sense.
-pub fn check(config: &UdpConfig) -> Result<(), DeviceError> {
-    Assembler::new(config).map(drop)?;
-    listener::check(config)
+/// Registers the kind `udp` in this process.
+pub fn register() {
+    thalweg_device::register::<UdpConfig>();
 }

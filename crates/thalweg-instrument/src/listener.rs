@@ -1,5 +1,6 @@
 //! The device: a port, and what comes through it.
 
+use crate::UdpConfig;
 use crate::assembler::{Assembler, Taken};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -7,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, TaiClock, UdpConfig};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, TaiClock};
 use thalweg_frames::{Arrival, Counters, DirectSocket, FrameIo, FramesError, Place, UdpPort};
 use thalweg_link::Adapter;
 use thalweg_wire::TaiNanos;

@@ -7,7 +7,8 @@
 
 use crate::clock::{Clock, Ticks};
 use crate::format::{Format, Part, Refusal, Said, filled, layout_of};
-use thalweg_device::{DeviceError, Layout, TimeField, UdpConfig};
+use crate::{TimeField, UdpConfig};
+use thalweg_device::{DeviceError, Layout};
 use thalweg_wire::Status;
 
 /// Items that the protocol itself uses.

@@ -2,8 +2,9 @@
 //! <https://vlbi.org/vlbi-standards/vdif/>), with or without the 8 bytes that VTP puts in front of each (*VDIF
 //! Transport Protocol Specification*, release 1.0.0, 2017: a packet sequence number, little-endian).
 
+use crate::UdpConfig;
 use crate::format::{Format, Part, Refusal, Said};
-use thalweg_device::{DeviceError, Filled, UdpConfig, VdifFrame, vdif_rate};
+use thalweg_device::{DeviceError, Filled, VdifFrame, vdif_rate};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Frames of one thread.

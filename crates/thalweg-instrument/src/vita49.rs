@@ -6,7 +6,7 @@
 //! these do.
 
 use crate::format::{Format, Part, Refusal, Said, filled};
-use thalweg_device::{Epoch, UdpConfig};
+use crate::{Epoch, UdpConfig};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Picoseconds in a second.
@@ -182,7 +182,7 @@ fn number(pico: i128, rate: i128, count: u8) -> (u64, i8) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_device::UdpConfig;
+    use crate::UdpConfig;
 
     fn device(more: &str) -> Vita49 {
         let text = format!("listen = \"udp:0.0.0.0:1\"\nformat = \"vita49\"\nsize = 9000\n{more}");

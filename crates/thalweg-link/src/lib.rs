@@ -51,7 +51,6 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `kind` | The kinds of links, and one table of what each can do, which the whole program consults |
-//! | `adapter` | A network adapter that one end drives itself, bypassing the kernel |
 //! | `address` | The address at which a builder listens: the name of a kind of link, and a place |
 //! | `names` | The addresses that a builder's name stands for: resolved before the run, and again on a separate thread |
 //! | `endpoint` | Endpoints: the ports through which a node communicates with its peers |
@@ -73,7 +72,6 @@
 //! The requirements on every link are tests in `thalweg-link-conformance`.
 #![forbid(unsafe_code)]
 
-mod adapter;
 mod address;
 mod buffer;
 mod copy;
@@ -94,7 +92,6 @@ mod sockets;
 mod tcp;
 mod udp;
 
-pub use adapter::{Adapter, OwnAddress};
 pub use address::Address;
 pub use endpoint::{Arrivals, BuilderEndpoint, Endpoint, Endpoints, SourceEndpoint};
 pub use error::LinkError;
@@ -114,6 +111,7 @@ pub use poller::{Interest, Poller, Watch};
 use std::fmt::Debug;
 use std::sync::Arc;
 use thalweg_arena::{Arena, Span, View};
+pub use thalweg_frames::{Adapter, OwnAddress};
 use thalweg_wire::{Announcement, Hello, Losses, Message, RecordBytes, Refusal};
 
 /// The source's end of a link.

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{ArenaError, SlotPool};
 use thalweg_control::Command;
-use thalweg_device::{Acquisition, Description, Device};
+use thalweg_device::{Acquisition, Description, Device, OpenDevice};
 use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
 use thalweg_wire::{Accounts, Capabilities, Hello, Message, NotTaken, RunNumber, SourceId, TaiNanos, record_len};
 use times::TimesReport;
@@ -74,6 +74,15 @@ pub enum Feed {
         /// What it says of itself, for `run.json`.
         description: serde_json::Value,
     },
+}
+
+impl From<OpenDevice> for Feed {
+    fn from(device: OpenDevice) -> Self {
+        match device {
+            OpenDevice::Device(device) => Self::Device(device),
+            OpenDevice::Acquisition(device) => Self::Acquisition(device),
+        }
+    }
 }
 
 impl Feed {

@@ -482,10 +482,7 @@ impl SourceNodeConfig {
 
     /// The source whose images it fits, of which it is a part.
     pub fn fits(&self) -> Option<&str> {
-        match &self.device {
-            Some(DeviceConfig::Fit(fit)) => Some(&fit.of),
-            _ => None,
-        }
+        Some(self.device.as_ref()?.observed()?.source)
     }
 
     /// Bytes in each slot, for a device whose longest payload is so long.
@@ -493,7 +490,7 @@ impl SourceNodeConfig {
         match self.slot {
             Some(ByteSize(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
             // A device that works by itself lays one fragment in a slot.
-            None if self.device.as_ref().is_some_and(DeviceConfig::works_by_itself) => record_len(max_payload),
+            None if self.device.as_ref().is_some_and(|device| device.is_acquisition()) => record_len(max_payload),
             None => default_slot_bytes(max_payload),
         }
     }
@@ -711,7 +708,7 @@ impl Topology {
         for source in &mut self.sources {
             // One waveform: filling a slot costs nothing once it was filled.
             let model = ModelAdcConfig { size: ByteSize(64 << 10), size_from: None, seed: 1, source: None, period: 1 };
-            source.device = Some(DeviceConfig::ModelAdc(model));
+            source.device = Some(model.into());
             source.policy = Policy::Block;
             source.rate = None;
             source.burst = 1;
@@ -725,11 +722,12 @@ impl Topology {
         self
     }
 
-    /// Reads and checks a file. Paths in it are relative to it.
+    /// Reads and checks a file, for all of its nodes, or for the only one that this program runs: another program may
+    /// have further kinds of devices. Paths in the file are relative to it.
     ///
     /// # Errors
     /// It cannot be read, is no topology, or has a field that cannot be what it is.
-    pub fn load(path: &Path) -> Result<Self, TopologyError> {
+    pub fn load(path: &Path, node: Option<&str>) -> Result<Self, TopologyError> {
         let text = std::fs::read_to_string(path).map_err(|error| TopologyError::read(path, error))?;
         let mut topology: Self = toml::from_str(&text).map_err(|error| TopologyError::parse(path, &text, error))?;
         topology.resolve_paths(path.parent().unwrap_or(Path::new(".")));
@@ -739,7 +737,13 @@ impl Topology {
                 device.set_source(id);
             }
         }
-        topology.check().map_err(|(field, problem)| TopologyError::Value { path: path.to_owned(), field, problem })?;
+        let wrong = |(field, problem)| TopologyError::Value { path: path.to_owned(), field, problem };
+        topology.check().map_err(wrong)?;
+        for source in topology.sources.iter().filter(|source| node.is_none_or(|node| node == source.name)) {
+            if let Some(Err(error)) = source.device.as_ref().filter(|device| !device.is_known()).map(|it| it.check()) {
+                return Err(wrong((format!("source '{}': device", source.name), error.to_string())));
+            }
+        }
         Ok(topology)
     }
 

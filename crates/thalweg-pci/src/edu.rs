@@ -5,6 +5,7 @@
 //! fetch, and that the device then writes into a slot. So what is in the slot was written by the device. Byte `i` of
 //! frame `n` is `7 i + n`, modulo 256.
 
+use crate::EduConfig;
 use crate::container::DeviceMemory;
 use crate::{Function, Location, PciError, ready, told};
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, PAGE, Span};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, EduConfig, Filled, Frame};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Registers: what it is; from where, to where, how many bytes, and the command.

@@ -15,6 +15,7 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
+//! | `options` | Options of the devices that this crate drives: their `device = { kind = "edu", … }` and `"nvme"` tables |
 //! | `found` | Which PCI functions there are, who drives them, and what stands between them and memory |
 //! | `edu` | QEMU's edu device, as a source's device: the simplest there is with DMA |
 //! | `nvme` | An NVMe disk, as a source's device |
@@ -31,6 +32,7 @@ mod found;
 mod function;
 mod held;
 mod nvme;
+mod options;
 mod vfio;
 
 pub use container::{DeviceMemory, share_container};
@@ -40,8 +42,15 @@ pub use found::{Found, found};
 pub use function::{Function, Interrupt, Location, Registers, has_iommu};
 pub use held::Held;
 pub use nvme::{DmaEngine, Nvme, Way};
+pub use options::{EduConfig, NvmeConfig};
 
 use thalweg_device::DeviceError;
+
+/// Registers the kinds `edu` and `nvme` in this process.
+pub fn register() {
+    thalweg_device::register::<EduConfig>();
+    thalweg_device::register::<NvmeConfig>();
+}
 
 /// The device that a topology names, where it is there and bound to `vfio-pci`.
 fn ready(address: &str) -> Result<Location, DeviceError> {

@@ -4,6 +4,7 @@
 //! Frame *n* is the *n*th part of the disk's first namespace. Several reads are under way, each into a slot. A source never
 //! writes to the disk. A [`DmaEngine`], which is there to be measured, does where it is told to.
 
+use crate::NvmeConfig;
 use crate::container::DeviceMemory;
 use crate::{Function, Interrupt, Location, PciError, ready, told};
 use std::collections::VecDeque;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, PAGE, Span};
-use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, NvmeConfig};
+use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Mass storage, non-volatile memory, NVM Express.

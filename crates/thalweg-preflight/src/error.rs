@@ -1,22 +1,22 @@
-//! Why a node does not begin.
+//! Reasons why a node does not begin.
 
 use thalweg_doctor::Finding;
 use thalweg_node::NodeError;
 use thiserror::Error;
 
-/// Why a node does not begin.
+/// Reason why a node does not begin.
 #[derive(Debug, Error)]
 pub enum PreflightError {
-    /// A machine on which the node would lose data, or not get to the end.
+    /// The node would lose data on this machine, or not get to the end.
     #[error("{}", refusal(.0))]
     Machine(Box<Finding>),
-    /// A topology that cannot work here.
+    /// The topology cannot work here.
     #[error(transparent)]
     Topology(#[from] NodeError),
 }
 
 impl PreflightError {
-    /// Returns whether what was asked for cannot be done, as against something going wrong while it was done.
+    /// Returns true if the request cannot be fulfilled at all, as against a failure while it was carried out.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Machine(_) => true,
@@ -25,7 +25,7 @@ impl PreflightError {
     }
 }
 
-/// A finding of the preflight, in one sentence.
+/// Returns a finding of the preflight as one sentence.
 fn refusal(finding: &Finding) -> String {
     let Finding { name, evidence, cost, remedy, .. } = finding;
     let cost = cost.as_ref().map(|cost| format!(": {cost}")).unwrap_or_default();

@@ -1,20 +1,18 @@
-//! Whether this machine has what a topology asks of it.
+//! Comparison of this machine with the requirements of a topology.
 
 use crate::{PreflightError, Recordings, needs};
-use thalweg_device::DeviceConfig;
 use thalweg_doctor::{Finding, Level};
-use thalweg_features::Row;
 use thalweg_filter::Condition;
 use thalweg_node::{BuilderNodeConfig, NodeError, SourceNodeConfig, Topology};
 use thalweg_store::{StoreError, run_directory_name};
 use thalweg_wire::RunNumber;
 
-/// Refuses what would end the run, or lose data, once it has begun: processors, addresses, memory, files or a disk that
-/// are not there, a run number that is taken; for one node, or for all of them on one machine. What costs only speed is
-/// returned, and logged for who asks (`-v`).
+/// Refuses problems that would end the run, or lose data, once it has begun: missing processors, addresses, memory,
+/// files or disk, a run number that is taken; for one node, or for all of them on one machine. Findings that cost only
+/// speed are returned, and logged on request (`-v`).
 ///
 /// # Errors
-/// The first thing that is not there, and what to do about it.
+/// The first problem found, and its remedy.
 pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>, PreflightError> {
     let builders =
         topology.builders.iter().zip(0..).filter(|(builder, _)| node.is_none_or(|node| node == builder.name));
@@ -29,7 +27,7 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
                         return Err(NodeError::from(StoreError::Exists(path)).into());
                     }
                 }
-                // All of them on one machine are given one.
+                // All builders on one machine are given one number.
                 None if node.is_some() => topology.check_number()?,
                 None => {}
             }
@@ -52,7 +50,7 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
     Ok(findings)
 }
 
-/// Whether conditions speak of features that there are, as far as the topology tells.
+/// Checks that conditions use features that exist, as far as the topology determines them.
 fn check_conditions(topology: &Topology, builder: &BuilderNodeConfig) -> Result<(), NodeError> {
     for (level, mut condition) in builder.conditions() {
         let wrong = |problem| NodeError::Config(format!("builder '{}': {level}.accept: {problem}", builder.name));
@@ -60,14 +58,13 @@ fn check_conditions(topology: &Topology, builder: &BuilderNodeConfig) -> Result<
         for variable in condition.variables() {
             let named = |source: &&SourceNodeConfig| Condition::variable(&source.name) == variable;
             match topology.sources.iter().find(named).map(|source| (source, &source.device)) {
-                Some((source, Some(DeviceConfig::Fit(fit)))) => {
-                    let features = Row::of(fit, Err("damaged")).names;
-                    condition.bind(variable, source.source_id(), features);
-                }
-                Some((source, Some(_))) => {
-                    return Err(wrong(format!("source '{}' has no features: it is no fit", source.name)));
-                }
-                // Another program says what it pushes.
+                Some((source, Some(device))) => match device.features() {
+                    Some(features) => condition.bind(variable, source.source_id(), features),
+                    None => {
+                        return Err(wrong(format!("source '{}' has no features: it is no fit", source.name)));
+                    }
+                },
+                // The features of a source that is pushed to are known to the other program only.
                 Some((_, None)) | None => known = false,
             }
         }
@@ -86,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_run_too_large_for_the_disk_is_refused_with_one_sentence() {
-        // Whatever processors there are here.
+        // With any number of processors on this machine.
         let mut lab = topology(&LAB.replace("cpu = 1", ""));
         assert!(preflight(&lab, Some("adc")).is_ok(), "a source has no disk");
         lab.run.duration = Some(Duration::from_secs(1 << 40));

@@ -1,22 +1,21 @@
-//! What a topology asks of this machine.
+//! Requirements of a topology on this machine.
 
 use thalweg_arena::{HEADROOM, PAGE};
 use thalweg_build::Window;
-use thalweg_device::DeviceConfig;
 use thalweg_doctor::{Data, Needs, NodeNeeds};
 use thalweg_link::Address;
 use thalweg_node::{BuilderNodeConfig, Policy, SourceNodeConfig, Topology};
 use thalweg_wire::record_len;
 
-/// What a block keeps of each record in its index, in bytes.
+/// Size of a block's index entry for each record, in bytes.
 const INDEX_ENTRY: u64 = 16;
 
-/// Whether to look how long a recording's fragments are: a long recording takes its time to be opened.
+/// Treatment of recordings, whose fragment lengths need the recording to be opened, which takes time for a long one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recordings {
-    /// Each is opened, as its source does.
+    /// Each recording is opened, as its source does.
     Opened,
-    /// What can be said without is said.
+    /// No recording is opened: lengths that would need it are left out.
     Unopened,
 }
 
@@ -32,7 +31,7 @@ pub fn needs(topology: &Topology, node: Option<&str>, recordings: Recordings) ->
     let building: Vec<_> = topology.builders.iter().filter(|builder| here(&builder.name)).collect();
     let mut nodes: Vec<NodeNeeds> = building.iter().map(|config| builder_needs(topology, config, each)).collect();
     let sources = topology.sources.iter().zip(&flows);
-    // A source without a device is another program's.
+    // A source without a device belongs to another program.
     let sources = sources.filter(|(source, _)| here(&source.name) && source.device.is_some());
     nodes.extend(sources.map(|(source, flow)| source_needs(topology, source, flow)));
 
@@ -76,8 +75,8 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
         (_, payload) => Some(config.slot_bytes(payload.unwrap_or(0))),
     };
     let stride = slot.map(|slot| slot.saturating_add(HEADROOM).div_ceil(PAGE).saturating_mul(PAGE) as u64);
-    // Each slot may be one that a driver is given.
-    let dma_bufs = if matches!(config.device, Some(DeviceConfig::V4l2(_))) { config.slots.into() } else { 0 };
+    // Each slot may be given to a driver, and then has a file.
+    let dma_bufs = config.device.as_ref().map_or(0, |device| device.files_per_slot() * u64::from(config.slots));
     NodeNeeds {
         name: config.name.clone(),
         cpu: config.cpu,
@@ -92,7 +91,7 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
     }
 }
 
-/// What a builder may ask for at a time, in bytes.
+/// Returns the number of bytes that a builder may request at a time.
 fn window_bytes(config: &BuilderNodeConfig) -> u64 {
     match config.credit(1).0 {
         Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
@@ -100,37 +99,32 @@ fn window_bytes(config: &BuilderNodeConfig) -> u64 {
     }
 }
 
-/// What comes out of a source.
+/// Data that a source produces.
 struct Flow {
-    /// Bytes in its longest payload.
+    /// Length of its longest payload in bytes.
     payload: Option<usize>,
-    /// Bytes that a fragment takes on disk.
+    /// Number of bytes that a fragment takes on disk.
     record: Option<u64>,
     bytes_per_second: Option<f64>,
-    /// Every fragment is as long as the longest, none is dropped, and they do not come to an end.
+    /// True if every fragment is as long as the longest, none is dropped, and they do not come to an end.
     exact: bool,
 }
 
 impl Flow {
     fn of(source: &SourceNodeConfig, recordings: Recordings) -> Self {
         let size = |bytes: u64| usize::try_from(bytes).ok();
-        let stated = source.device.as_ref().and_then(DeviceConfig::longest).and_then(size);
+        let stated = source.device.as_ref().and_then(|device| device.longest()).and_then(size);
         let payload = stated.or_else(|| match &source.device {
-            Some(recording) if recordings == Recordings::Opened && !recording.works_by_itself() => {
-                // Why it cannot be opened is its node's to say.
+            Some(recording) if recordings == Recordings::Opened && !recording.is_acquisition() => {
+                // A recording that cannot be opened is reported by its node.
                 thalweg_device::open(recording).ok().map(|device| device.max_payload())
             }
             _ => None,
         });
-        let exact = match &source.device {
-            Some(DeviceConfig::ModelAdc(model)) => model.size_from.is_none(),
-            Some(DeviceConfig::Raw(raw)) => raw.looped,
-            Some(DeviceConfig::Edu(_)) => true,
-            _ => false,
-        };
-        // Where the disk is behind, such a source drops what it has no room for.
+        let exact = source.device.as_ref().is_some_and(|device| device.is_steady());
+        // If the disk is too slow, such a source drops fragments for which it has no room.
         let exact = exact && source.policy == Policy::Block;
-        // No payload is longer than a slot can be; what is, is its device's to refuse.
+        // No payload is longer than a slot can be; a longer one is refused by its device.
         let payload = payload.filter(|payload| *payload <= 1 << 30);
         let record = payload.map(|payload| record_len(payload) as u64 + INDEX_ENTRY);
         #[expect(clippy::cast_precision_loss, reason = "at most 1 GiB")]

@@ -14,7 +14,7 @@ pub(crate) struct Options {
 
 /// Every source sends as much as it is asked for; each builder asks for more and more until something is lost.
 pub(crate) fn calibrate(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
-    let topology = thalweg_preflight::load(&options.file)?.calibrating();
+    let topology = thalweg_node::Topology::load(&options.file, None)?.calibrating();
     match &options.node {
         Some(name) => node::run_alone(&topology, name, node::Kind::Single, json),
         None => demo::run_here(topology, None, json, verbose),

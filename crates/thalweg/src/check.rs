@@ -5,9 +5,9 @@ use crate::{Failure, print};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use thalweg_device::{Contents, Description, DeviceConfig};
-use thalweg_node::{BuilderNodeConfig, Feed, SourceNodeConfig};
-use thalweg_preflight::OpenDevice;
+use thalweg_device::{Contents, Description};
+use thalweg_node::{BuilderNodeConfig, Feed, SourceNodeConfig, Topology};
+use thalweg_preflight::OpenSource;
 use thalweg_text::{count, many, plain, seconds, size, tai, wrapped};
 use thalweg_wire::TaiNanos;
 
@@ -25,7 +25,7 @@ pub(crate) struct CheckOptions {
 
 pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Failure> {
     let (file, node) = (&options.file, options.node.as_deref());
-    let topology = thalweg_preflight::load(file)?;
+    let topology = Topology::load(file, node)?;
     node.map_or(Ok(()), |name| check_name(&topology, name))?;
     let refused = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
     if !options.file_only {
@@ -91,15 +91,15 @@ struct Checked {
 }
 
 impl Checked {
-    fn new(source: &SourceNodeConfig, opened: Option<OpenDevice>) -> Self {
+    fn new(source: &SourceNodeConfig, opened: Option<OpenSource>) -> Self {
         let SourceNodeConfig { name, id, device, slots, .. } = source;
         let (what, notes, json) = match &opened {
             None => (
-                device.as_ref().map_or("pushed by another program", DeviceConfig::kind).to_owned(),
+                device.as_ref().map_or("pushed by another program", |device| device.kind()).to_owned(),
                 Vec::new(),
                 serde_json::json!({ "name": name, "id": id, "device": null }),
             ),
-            Some(OpenDevice { feed, slot_bytes: slot, .. }) => {
+            Some(OpenSource { feed, slot_bytes: slot, .. }) => {
                 let description = feed.description().cloned().unwrap_or_default();
                 let truth = match (description.simulated, description.replayed) {
                     (true, _) => "simulated",
@@ -180,8 +180,8 @@ fn sources_text(sources: &[Checked]) -> String {
 
 /// Whether its device is a named pipe.
 fn is_pipe(source: &SourceNodeConfig) -> bool {
-    let Some(DeviceConfig::Stream(stream)) = &source.device else { return false };
-    stream.file.metadata().is_ok_and(|data| data.file_type().is_fifo())
+    let mut paths = source.device.iter().flat_map(|device| device.paths());
+    paths.any(|path| path.metadata().is_ok_and(|data| data.file_type().is_fifo()))
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use thalweg_device::{DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::{Adapter, Address, LinkKind, OwnAddress};
 use thalweg_netns::Network;
 use thalweg_node::{
-    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Policy, RunConfig, Snapshot, SourceNodeConfig, Topology,
-    WINDOW, Wait,
+    BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Feed, Policy, RunConfig, Snapshot, SourceNodeConfig,
+    Topology, WINDOW, Wait,
 };
 use thalweg_text::{ByteSize, many, size, volume, wrapped};
 use thalweg_wire::{SourceId, record_len};
@@ -93,7 +93,7 @@ fn hosts(link: LinkKind, sources: usize) -> Result<Network, Failure> {
 }
 
 pub(crate) fn run(file: &Path, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
-    run_here(thalweg_preflight::load(file)?, None, json, verbose)
+    run_here(Topology::load(file, None)?, None, json, verbose)
 }
 
 pub(crate) fn run_here(
@@ -124,7 +124,7 @@ pub(crate) fn run_here(
 
 fn introduce(options: &Options, topology: &Topology) {
     let what = if !options.device.is_empty() {
-        options.device.iter().map(DeviceConfig::kind).collect::<Vec<_>>().join(", ")
+        options.device.iter().map(|device| device.kind()).collect::<Vec<_>>().join(", ")
     } else if options.input.is_empty() {
         format!("model ADC, simulated, fragments of {}", size(options.size.0))
     } else {
@@ -189,13 +189,7 @@ fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
         let model = |_| {
             let batch = (DEFAULT_SLOT / record_len(size)).max(1);
             let period = u64::from(slots(size)) * batch as u64;
-            DeviceConfig::ModelAdc(ModelAdcConfig {
-                size: options.size,
-                size_from: None,
-                seed: 1,
-                source: None,
-                period,
-            })
+            DeviceConfig::from(ModelAdcConfig { size: options.size, size_from: None, seed: 1, source: None, period })
         };
         Ok((0..options.sources.unwrap_or(3)).map(model).collect())
     } else {
@@ -226,9 +220,9 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
     for (index, mut device) in devices.into_iter().enumerate() {
         let id = SourceId::new(1, u16::try_from(index).map_err(Failure::usage)?);
         device.set_source(id);
-        let payload = match &device {
-            DeviceConfig::ModelAdc(model) => usize::try_from(model.size.0).unwrap_or(usize::MAX),
-            other => thalweg_preflight::open_feed(other, None).map_err(Failure::usage)?.max_payload(),
+        let payload = match device.options::<ModelAdcConfig>() {
+            Some(model) => usize::try_from(model.size.0).unwrap_or(usize::MAX),
+            None => Feed::from(device.open(None).map_err(Failure::usage)?).max_payload(),
         };
         let source = SourceNodeConfig {
             name: format!("{}-{index}", device.kind()),
@@ -268,7 +262,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
         builders: vec![builder],
         sources,
     };
-    thalweg_preflight::check(&topology).map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
+    topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }
 
@@ -276,7 +270,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
 fn absolute(mut topology: Topology) -> Result<Topology, Failure> {
     let here = std::env::current_dir().map_err(Failure::broken)?;
     topology.resolve_paths(&here);
-    thalweg_preflight::check(&topology).map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
+    topology.check().map_err(|(field, problem)| Failure::Usage(format!("{field}: {problem}")))?;
     Ok(topology)
 }
 

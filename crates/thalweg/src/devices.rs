@@ -46,7 +46,7 @@ pub(crate) fn devices(options: &Options, json: bool) -> Result<ExitCode, Failure
     all.extend(cameras(options.wait));
     all.extend(functions());
     if let Some(file) = &options.file {
-        let topology = thalweg_preflight::load(file)?;
+        let topology = thalweg_node::Topology::load(file, None)?;
         for source in &topology.sources {
             if let Some(device) = &source.device {
                 name_source(&mut all, &source.name, device);
@@ -116,15 +116,11 @@ fn functions() -> impl Iterator<Item = Device> {
 
 /// Says which source takes data from a device; one that was not found is listed, too.
 fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
-    let place = match device {
+    if device.observed().is_some() {
         // It is a part of the source whose images it has.
-        DeviceConfig::Fit(_) => return,
-        DeviceConfig::Gige(gige) => gige.address.clone(),
-        DeviceConfig::Edu(edu) => edu.address.clone(),
-        DeviceConfig::Nvme(nvme) => nvme.address.clone(),
-        DeviceConfig::Udp(udp) => udp.listen.clone(),
-        other => other.paths().iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
-    };
+        return;
+    }
+    let place = device.place();
     let kind = device.kind();
     let address = if place.is_empty() { kind.to_owned() } else { format!("{kind}:{place}") };
     let is_it = |found: &&mut Device| {
@@ -134,9 +130,8 @@ fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
         found.source = Some(found.source.take().map_or(source.to_owned(), |others| format!("{others}, {source}")));
         return;
     }
-    let reached = device.works_by_itself() && !matches!(device, DeviceConfig::Udp(_));
     let missing = match device.paths() {
-        [] => reached,
+        [] => device.is_found_by_search(),
         paths => paths.iter().any(|path| !path.exists()),
     };
     all.push(Device {

@@ -59,7 +59,7 @@ fn asked(options: &Options) -> Result<Needs, Failure> {
     let mut needs = match &options.topology {
         None => Needs::default(),
         Some(file) => {
-            let topology = thalweg_preflight::load(file)?;
+            let topology = thalweg_node::Topology::load(file, options.node.as_deref())?;
             let node = options.node.as_deref();
             node.map_or(Ok(()), |name| check_name(&topology, name))?;
             needs(&topology, node, Recordings::Opened)

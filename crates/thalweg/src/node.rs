@@ -15,7 +15,7 @@ use thalweg_node::{
     BuilderNode, BuilderReport, Feed, Handle, NodeError, Snapshot, SourceNode, SourceNodeConfig, SourceReport,
     SourceSettings, Topology,
 };
-use thalweg_preflight::OpenDevice;
+use thalweg_preflight::OpenSource;
 
 /// How often a node says how far it is.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -70,7 +70,7 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     if options.supervised {
         return Ok(supervised(options));
     }
-    let topology = thalweg_preflight::load(&options.file)?;
+    let topology = Topology::load(&options.file, Some(&options.name))?;
     check_name(&topology, &options.name)?;
     can_be_found(&topology)?;
     match options.stay {
@@ -155,12 +155,12 @@ pub(crate) fn run(
             "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
         )));
     };
-    let OpenDevice { feed, slot_bytes, fits } = device;
+    let OpenSource { feed, slot_bytes, fits } = device;
     for note in feed.description().iter().flat_map(|description| &description.notes) {
         tracing::warn!("{name}: {note}");
     }
     let node = SourceNode::new(settings(topology, config, feed, slot_bytes))?;
-    let fits = fits.into_iter().map(|(index, OpenDevice { feed, slot_bytes, .. })| {
+    let fits = fits.into_iter().map(|(index, OpenSource { feed, slot_bytes, .. })| {
         SourceNode::new(settings(topology, &topology.sources[index], feed, slot_bytes))
     });
     let fits = fits.collect::<Result<Vec<SourceNode>, NodeError>>()?;

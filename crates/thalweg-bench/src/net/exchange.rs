@@ -130,12 +130,13 @@ impl Messages {
     /// Compares bytes that begin at offset `at` of message `number` with those sent. Phase and stamp are not compared.
     pub(crate) fn check(&self, received: &[u8], at: usize, number: u64) -> Result<(), BenchError> {
         let begin = STAMP.end.saturating_sub(at).min(received.len());
-        let (received, expected) = (&received[begin..], &self.bytes[..self.size][at + begin..]);
-        // One comparison of the whole, which is fast, before one of each byte.
-        if received == &expected[..received.len()] {
+        let expected = self.bytes[..self.size].get(at + begin..).unwrap_or_default();
+        let received = &received[begin..];
+        // One comparison of the whole, which is fast, before one of each byte. A stranger's message may be longer.
+        if expected.get(..received.len()) == Some(received) {
             return Ok(());
         }
-        let wrong = received.iter().zip(expected).position(|(one, other)| one != other).unwrap_or(0);
+        let wrong = received.iter().zip(expected).position(|(one, other)| one != other).unwrap_or(expected.len());
         Err(BenchError::Corrupt { message: number, at: at + begin + wrong })
     }
 
@@ -177,5 +178,9 @@ mod tests {
         let mut bytes = messages.get(Phase::Ordinary).to_vec();
         bytes[999] ^= 1;
         assert!(matches!(messages.check(&bytes[500..], 500, 7), Err(BenchError::Corrupt { message: 7, at: 999 })));
+        bytes[999] ^= 1;
+        bytes.push(0);
+        assert!(matches!(messages.check(&bytes, 0, 7), Err(BenchError::Corrupt { message: 7, at: 1000 })), "too long");
+        assert!(matches!(messages.check(&bytes, 2000, 7), Err(BenchError::Corrupt { .. })), "behind the end");
     }
 }

@@ -82,7 +82,6 @@ impl Frames {
             if *peer.get_or_insert(from) != from || datagram.is_empty() {
                 return;
             }
-            tally.received += 1;
             tally.received_bytes += datagram.len() as u64;
             tally.copied += copies * datagram.len() as u64;
             *last = stamped(datagram);
@@ -93,6 +92,7 @@ impl Frames {
                 Phase::Ordinary => {}
                 phase => phases.push_back(phase),
             }
+            tally.received += 1;
         };
         tally.calls += u64::from(!io.sees());
         io.receive(&mut each).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Packets in any order, lost, repeated, forged; cameras that go and come back.
+//! Tests with packets in any order, lost, repeated, forged; cameras that go away and come back.
 
 use super::*;
 use crate::receiver::Intake;
@@ -17,7 +17,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A camera with images of 40 by 25 pixels, that may count blocks with 64 bits.
+/// A camera with images of 40 by 25 pixels, with block numbers of 16 or of 64 bits.
 #[derive(Debug, Clone, Copy)]
 struct Model {
     wide: bool,
@@ -48,18 +48,18 @@ impl Model {
         [&[0, 0][..], &(block as u16).to_be_bytes(), &word.to_be_bytes()].concat()
     }
 
-    /// It names its trigger.
+    /// Returns the content of a frame, which begins with the number of its trigger.
     fn content(trigger: u64) -> Vec<u8> {
         let rest = (8..SIZE as u64).map(|at| (at * 7 + trigger * 13 + at / 256) as u8);
         trigger.to_le_bytes().into_iter().chain(rest).collect()
     }
 
-    /// All packets of a block: its leader, ten of payload, its trailer.
+    /// Returns all packets of a block: its leader, ten of payload, its trailer.
     fn block(self, block: u64) -> Vec<Vec<u8>> {
         self.block_of(block, block)
     }
 
-    /// The same of another trigger than its number says.
+    /// Returns all packets of a block whose number is not that of its trigger.
     fn block_of(self, block: u64, trigger: u64) -> Vec<Vec<u8>> {
         let mut leader = self.header(block, 1, 0);
         leader.extend_from_slice(&[0, 0, 0, 1]);
@@ -78,10 +78,10 @@ impl Model {
     }
 }
 
-/// A frame: its number, its bytes, its status; or how many were lost.
+/// A frame: number, bytes, status; or a number of lost frames.
 type Out = Result<(u64, Vec<u8>, Status), u64>;
 
-/// An assembler, what it is fed by, and what came out.
+/// An assembler with its input and its output.
 struct Rig {
     assembler: Assembler,
     intake: Intake,
@@ -103,7 +103,7 @@ impl Rig {
         Self { assembler, intake: Intake::default(), _pool: pool, out: Vec::new(), asked: Vec::new() }
     }
 
-    /// As a kernel does: each packet goes into the next place, so many at a time.
+    /// Fills places as a kernel does: each packet goes into the next place, `at_a_time` in one call.
     fn give(&mut self, packets: &[Vec<u8>], at_a_time: usize, now: Duration) {
         for burst in packets.chunks(at_a_time.max(1)) {
             let fill = |places: &mut [thalweg_frames::Place<'_>]| {
@@ -140,7 +140,7 @@ impl Rig {
         }
     }
 
-    /// Time goes by until nothing is waited for.
+    /// Lets time go by until nothing is waited for.
     fn wait(&mut self, mut now: Duration) -> Duration {
         let end = now + Duration::from_secs(2);
         self.look(now);
@@ -153,7 +153,7 @@ impl Rig {
         now
     }
 
-    /// Whether a frame came out with all bytes of this block.
+    /// Returns true if a frame came out with all bytes of this block.
     fn whole(&self, number: u64, block: u64) -> bool {
         self.out.iter().any(|out| {
             matches!(out, Ok((n, bytes, status))
@@ -170,7 +170,7 @@ fn packets_in_order_are_received_where_they_belong() {
     for (model, at_a_time) in [(NARROW, 64), (NARROW, 5), (NARROW, 1), (WIDE, 64), (WIDE, 7)] {
         let mut rig = Rig::new(model, 8);
         let packets: Vec<_> = (1..=20).flat_map(|block| model.block(block)).collect();
-        // A wide stream is known by its first packet.
+        // A wide stream is recognised by its first packet.
         let (first, others) = packets.split_at(1);
         rig.give(first, 1, ms(1));
         rig.give(others, at_a_time, ms(1));
@@ -190,7 +190,7 @@ fn what_is_missing_is_asked_for_and_taken() {
             let gone = packets.remove(12 + lost);
             rig.give(&packets, 64, ms(1));
             rig.look(ms(3));
-            // Nothing needs a trailer.
+            // No trailer is needed.
             let wanted =
                 (lost < 11).then_some(Request { block: 2, wide: model.wide, first: lost as u32, last: lost as u32 });
             assert_eq!(rig.asked, Vec::from_iter(wanted), "{model:?} {lost}");
@@ -238,7 +238,7 @@ fn where_nothing_is_sent_again_nothing_is_asked_for() {
     let end = rig.wait(ms(1));
     assert!(end < ms(60) && rig.asked.is_empty(), "{end:?} {:?}", rig.asked);
     let counts = rig.assembler.counts();
-    // The third has no leader: all is there but its time.
+    // The third has no leader: only its time is missing.
     assert_eq!((counts.incomplete, counts.without_leader, counts.frames), (1, 1, 1), "{counts:?}");
     assert!(rig.whole(1, 2) && rig.whole(2, 3));
 }
@@ -269,7 +269,7 @@ fn blocks_that_are_missing_altogether_are_asked_for_and_else_lost() {
     rig.wait(ms(5));
     assert!(rig.whole(0, 1) && rig.whole(1, 2) && rig.whole(3, 4));
     assert_eq!(rig.out[2], Err(1));
-    // More of them than can be asked for.
+    // More gaps than can be requested.
     rig.give(&NARROW.block(40), 64, ms(900));
     assert_eq!(rig.out[4], Err(35));
     assert!(rig.whole(39, 40));
@@ -281,7 +281,7 @@ fn the_first_frames_of_a_stream_are_missed_and_one_that_begins_anywhere_is_doubt
     rig.give(&NARROW.block(3), 64, ms(1));
     rig.wait(ms(1));
     assert!(rig.out[..2] == [Err(1), Err(1)] && rig.whole(2, 3));
-    // In a second it can have lost 39, and not 65,533.
+    // In a second 39 can have been lost, but not 65,533.
     let mut rig = Rig::new(NARROW, 4);
     rig.look(ms(1));
     rig.give(&NARROW.block(40), 64, ms(1001));
@@ -348,7 +348,7 @@ fn a_number_far_from_all_others_is_believed_when_others_follow() {
     rig.look(ms(5));
     rig.give(&packets[..2], 64, ms(6));
     assert!(rig.out[2] == Err(597) && rig.whole(599, 600), "{:?}", rig.asked);
-    // Back to the beginning, without a word.
+    // Back to the beginning, without notice.
     rig.give(&NARROW.block(1), 64, ms(107));
     rig.look(ms(109));
     rig.give(&NARROW.block(1)[..2], 64, ms(110));
@@ -358,7 +358,7 @@ fn a_number_far_from_all_others_is_believed_when_others_follow() {
 
 #[test]
 fn blocks_of_16_bits_that_come_round_in_a_silence_go_by_the_camera_s_rate() {
-    // 70,000 frames later, of which the counter tells 4465.
+    // 70,000 frames later, of which the counter shows 4465.
     let mut rig = Rig::new(NARROW, 4);
     rig.assembler.begin(Stream { rate: Some(50.0), ..NARROW.stream() });
     rig.give(&NARROW.block(1), 64, ms(1000));
@@ -367,7 +367,7 @@ fn blocks_of_16_bits_that_come_round_in_a_silence_go_by_the_camera_s_rate() {
     rig.look(ms(1_401_002));
     rig.give(&packets[..2], 64, ms(1_401_003));
     assert_eq!(rig.out[1..], [Err(69_999), Ok((70_000, Model::content(4466), Status::empty()))]);
-    // What it was seen to have tells as much, and is a guess.
+    // The observed rate leads to the same number, but as a guess.
     let mut rig = Rig::new(NARROW, 4);
     (0..100).for_each(|n| rig.give(&NARROW.block(1 + n), 64, ms(1000 + 20 * n)));
     let (after, packets) = (1000 + 20 * 99 + 1_400_000, NARROW.block(100 + 4465));
@@ -439,8 +439,8 @@ fn without_a_buffer_frames_are_lost_and_later_ones_are_not() {
 }
 
 proptest! {
-    /// Whatever is lost, repeated, reordered and sent again: each number comes out once, in order; what is said to be
-    /// whole is; where all that is asked for comes, all is whole.
+    /// With any loss, repetition, reordering and resending: each number comes out once, in order; frames reported as
+    /// whole are whole; if all requested packets come, all frames are whole.
     #[test]
     fn every_number_comes_out_once(
         wide: bool,
@@ -463,7 +463,7 @@ proptest! {
         sent.sort_by_key(|(at, _)| *at);
         let packets: Vec<_> = sent.into_iter().map(|(_, packet)| packet).collect();
         rig.give(&packets, at_a_time, ms(1));
-        // The last block's end is known by the next one.
+        // The next block marks the end of the last one.
         rig.give(&model.block(11), at_a_time, ms(1));
         let (mut now, mut answered) = (ms(1), 0);
         while let Some(next) = rig.assembler.next_time(now) {
@@ -497,7 +497,7 @@ proptest! {
         }
     }
 
-    /// Any bytes from the camera itself: nothing panics, numbers go up, and buffers come back.
+    /// With any bytes from the camera's address: nothing panics, numbers go up, and buffers come back.
     #[test]
     fn any_packets_end_in_frames_or_losses(packets in proptest::collection::vec(
         (any::<bool>(), 0u64..70_000, 0u8..6, 0u32..20, proptest::collection::vec(any::<u8>(), 0..150)), 0..80)) {
@@ -520,8 +520,8 @@ proptest! {
     }
 }
 
-/// A camera that loses frames, is not heard for a while, and is switched off and on again; at a rate that is known, or not.
-/// Returns how many frames came out whole, and how many of those are uncertain.
+/// Runs a camera that loses frames, is silent for a while, and is switched off and on again; at a rate that is known,
+/// or not. Returns the number of frames that came out whole, and how many of those are uncertain.
 fn trial(seed: u64) -> Result<(u64, u64), TestCaseError> {
     let mut drawn = seed;
     let mut of = |range: Range<u64>| {
@@ -534,7 +534,8 @@ fn trial(seed: u64) -> Result<(u64, u64), TestCaseError> {
     let mut rig = Rig::new(model, 16);
     rig.assembler.begin(stream());
     rig.look(Duration::from_secs(1));
-    // Of which triggers the stream has counted none, and until when the network, or the camera itself, is silent.
+    // `before`: triggers that the stream has not counted; `silent_until`, `off_until`: end of the silence of the
+    // network, and of the camera itself.
     let (mut before, mut silent_until, mut off_until) = (0, of(0..8), 0);
     for trigger in 0..400 {
         let now =
@@ -571,7 +572,7 @@ fn trial(seed: u64) -> Result<(u64, u64), TestCaseError> {
     Ok((whole, uncertain))
 }
 
-/// `THALWEG_TRIALS` says how many fresh ones.
+/// With `THALWEG_TRIALS` set, runs that many new trials.
 #[test]
 fn no_frame_whose_status_is_good_is_another_triggers() {
     let (trials, first) = match std::env::var("THALWEG_TRIALS") {

@@ -1,17 +1,18 @@
-//! Aravis's camera, another program's: `arv-fake-gv-camera-0.8` (Debian's `aravis-tools`). It loses packets where it is
-//! told to, sends none again, and shows a ramp that anyone can compute again.
+//! Tests with the camera of Aravis, another project: `arv-fake-gv-camera-0.8` (Debian's `aravis-tools`). It loses
+//! packets on request, sends none again, and shows a ramp that can be computed again.
 
 use crate::rig::{Rig, TIMEOUT, config};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use thalweg_gige::{discover, find, open};
+use thalweg_device::Acquisition;
+use thalweg_gige::{Camera, discover, find};
 use thalweg_wire::{PayloadType, Status};
 
 const PROGRAM: &str = "arv-fake-gv-camera-0.8";
 
-/// Ends with the test.
+/// The camera's process, which ends with the test.
 struct Fake(Child);
 
 impl Fake {
@@ -35,7 +36,7 @@ impl Drop for Fake {
     }
 }
 
-/// A network of its own, in which port 3956 is free; skipped where there can be none.
+/// Runs a test in a network of its own, in which port 3956 is free; skips it if there can be none.
 fn alone(test: impl FnOnce() + Send + 'static) {
     let run = || match thalweg_netns::separate() {
         Ok(()) => test(),
@@ -46,7 +47,8 @@ fn alone(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// The ramp of a frame (arvfakecamera.c): what is added to all is its number. Nothing where it is no such ramp.
+/// Returns the offset of a frame's ramp (arvfakecamera.c), which is the frame's number; `None` if the pixels are no
+/// such ramp.
 fn ramp(pixels: &[u8], width: usize) -> Option<u64> {
     let first = u64::from(pixels[0]);
     let right = |at: usize, pixel: u8| u64::from(pixel) == ((at % width + at / width) as u64 + first) % 255;
@@ -79,7 +81,7 @@ fn cameras_are_found_by_all_their_names() {
 #[test]
 fn every_byte_of_its_frames_is_where_it_belongs() {
     alone(|| {
-        // The camera may have no time for a while, within a frame: that is no loss.
+        // The camera may pause for a while within a frame: that is no loss.
         let Some(_fake) = Fake::start("GV01", "0") else { return };
         let mut rig = Rig::start(&config(
             "address = \"GV01\"\npatience = \"20s\"\nbuffer = \"256MiB\"\nfeatures = { Width = 640, Height = 480, AcquisitionFrameRate = 100.0 }",
@@ -97,7 +99,7 @@ fn every_byte_of_its_frames_is_where_it_belongs() {
             );
             let shown = ramp(&frame.buffer.payload()[..640 * 480], 640).expect("a ramp");
             let first = *first.get_or_insert(shown);
-            // Its own count of frames is what it adds; it is of 32 bits, the block's of 16.
+            // The offset is the camera's own count of frames, which has 32 bits; that of blocks has 16.
             assert_eq!(shown, (first + count) % 255, "frame {count}");
             let time = frame.filled.timestamp.expect("a time");
             assert!(before.is_none_or(|before| before < time));
@@ -105,7 +107,7 @@ fn every_byte_of_its_frames_is_where_it_belongs() {
             count += 1;
             count == 700
         });
-        // It begins with 65000: the numbers of blocks have wrapped.
+        // The first block is 65000: the numbers of blocks have wrapped.
         assert_eq!((rig.count("frames"), rig.count("restarts"), rig.count("stray")), (700, 0, 0));
         let (copied, packets) = (rig.count("copied"), rig.count("packets"));
         assert!(copied * 100 <= packets, "{copied} of {packets} packets were copied");
@@ -125,7 +127,7 @@ fn frames_with_gaps_say_so_and_the_gaps_are_zeros() {
             next = frame.number + 1;
             let pixels = &frame.buffer.payload()[..frame.len];
             if frame.filled.status.contains(Status::CORRUPT) {
-                // Where nothing came are zeros, and nothing of earlier frames.
+                // Gaps are zeros, without remains of earlier frames.
                 let piece = 1500 - 36;
                 let right = |at: usize, first: u64| ((at % 512 + at / 512) as u64 + first) % 255;
                 let known = pixels.chunks(piece).position(|part| part.iter().any(|pixel| *pixel > 0)).unwrap() * piece;
@@ -141,7 +143,7 @@ fn frames_with_gaps_say_so_and_the_gaps_are_zeros() {
             }
             whole + gaps == 100
         });
-        // Of a thousand packets five are lost, of 180 in a frame most have none or one.
+        // Of a thousand packets five are lost; most frames of 180 packets lack none or one.
         assert!(gaps >= 20 && whole > 0, "{gaps} of 100");
         assert_eq!(rig.count("incomplete") + rig.count("frames") + rig.count("without_leader"), 100);
         assert!(rig.count("missing_packets") >= gaps && rig.count("requests") == 0 && rig.count("lost") == lost);
@@ -164,8 +166,8 @@ fn a_camera_that_is_killed_and_started_again_goes_on() {
             count += u32::from(gap > 0);
             count == 20
         });
-        // It was away for some time: what it did not send in that is lost by its rate. Here nobody may run for so long that
-        // it is missed more than once.
+        // The camera was away for some time: frames not sent meanwhile are lost by its rate. On a busy machine it may
+        // be missed more than once.
         let (away, streams) = (rig.count("away"), rig.count("streams"));
         assert!(gap >= 5 && rig.count("lost_while_away") > 0, "{gap}");
         assert!(away >= 1 && streams == away + 1, "{away} {streams}");
@@ -183,12 +185,13 @@ fn a_feature_that_it_does_not_have_is_named() {
             ("{ Width = 1000000 }", "Width = 1000000"),
             ("{ AcquisitionStart = 1 }", "is a command"),
         ] {
-            let error = open(&config(&format!("address = \"GV04\"\nfeatures = {features}"))).unwrap_err().to_string();
+            let error =
+                Camera::open(&config(&format!("address = \"GV04\"\nfeatures = {features}"))).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
-        // What it is left by is free for the next.
-        let first = open(&config("address = \"GV04\"")).unwrap();
+        // A camera that was released can be opened again.
+        let first = Camera::open(&config("address = \"GV04\"")).unwrap();
         drop(first);
-        drop(open(&config("address = \"GV04\"")).unwrap());
+        drop(Camera::open(&config("address = \"GV04\"")).unwrap());
     });
 }

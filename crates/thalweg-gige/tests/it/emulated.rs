@@ -1,4 +1,4 @@
-//! A camera of our own making, which has the faults that cameras have when a story asks for them.
+//! Tests with the emulated camera, which shows the faults of real cameras on request.
 
 use crate::rig::{Rig, config};
 use std::net::Ipv4Addr;
@@ -10,7 +10,7 @@ use thalweg_wire::{Status, image_and_chunks};
 
 const IMAGE: usize = 64 * 48;
 
-/// An address of this machine that no other test has: tests are processes.
+/// Returns an address of this machine that no other test uses: each test is a process.
 fn address() -> Ipv4Addr {
     let [.., c, d] = std::process::id().to_be_bytes();
     Ipv4Addr::new(127, 77, c, d.clamp(1, 254))
@@ -22,7 +22,7 @@ fn switched_on(settings: impl FnOnce(&mut Settings)) -> EmulatedCamera {
     EmulatedCamera::start(own).unwrap()
 }
 
-/// A camera and what takes its frames, with these lines in the topology.
+/// Starts a camera and its receiver, with these lines in the topology.
 fn taken(settings: impl FnOnce(&mut Settings), lines: &str) -> (EmulatedCamera, Rig) {
     let camera = switched_on(settings);
     let rig = Rig::start(&config(&format!("address = \"{}\"\n{lines}", address())));
@@ -30,8 +30,8 @@ fn taken(settings: impl FnOnce(&mut Settings), lines: &str) -> (EmulatedCamera, 
 }
 
 impl Rig {
-    /// Sees triggers one after the other; returns the status and the payload of each frame that came, and how many were
-    /// lost before it.
+    /// Exposes one trigger after the other. Returns, for each frame that came, the number of frames lost before it, its
+    /// status and its payload.
     fn see(
         &mut self,
         camera: &EmulatedCamera,
@@ -71,7 +71,7 @@ fn numbers_of_16_and_of_64_bits_go_on_over_their_ends() {
     }
 }
 
-/// Its first frames were lost on the way, or it does not begin to count at 1: the log and the ledger say so.
+/// The first frames were lost on the way, or the camera does not begin to count at 1: the log and the ledger show it.
 #[test]
 fn a_camera_that_does_not_begin_with_its_first_frame_has_lost_those_before() {
     for (from, lost) in [(2, 2), (5, 5), (8, 0), (1000, 0)] {
@@ -183,7 +183,7 @@ fn strangers_keep_no_frame_from_being_given_up() {
             }
         });
         scope.spawn(|| {
-            // Their trailers and last packets do not come. Some are lost altogether among the others.
+            // Trailers and last packets do not come. Some frames are lost altogether among the others.
             for trigger in (1..).take_while(|_| !is_over.load(Ordering::Relaxed)) {
                 camera.expose(trigger, TaiClock.now().0, |packet| packet > 2);
                 std::thread::sleep(Duration::from_millis(20));
@@ -194,7 +194,8 @@ fn strangers_keep_no_frame_from_being_given_up() {
     });
 }
 
-/// Descriptions that no camera should have: each is refused, or the camera is opened; nothing hangs or ends the process.
+/// Descriptions that no camera should have: each is refused, or the camera is opened; nothing hangs or ends the
+/// process.
 #[test]
 fn descriptions_from_hell_are_refused() {
     let usual = String::from_utf8(thalweg_emulated_camera::description()).unwrap();
@@ -225,7 +226,7 @@ fn descriptions_from_hell_are_refused() {
         ("zip", b"PK\x03\x04 and nothing behind it"),
     ] {
         let camera = switched_on(|settings| settings.description = Some(xml.to_vec()));
-        let result = thalweg_gige::open(&config(&format!("address = \"{}\"", address())));
+        let result = thalweg_gige::Camera::open(&config(&format!("address = \"{}\"", address())));
         match (name, result) {
             ("cycle", Ok(_)) => panic!("its width is its width is its width"),
             (_, Ok(_)) => panic!("{name} was taken"),

@@ -1,4 +1,4 @@
-//! Cameras that are not ours.
+//! Tests with emulated cameras: this workspace's, and that of Aravis.
 
 mod aravis;
 mod emulated;

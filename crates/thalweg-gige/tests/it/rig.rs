@@ -1,11 +1,11 @@
-//! What a source node does for one camera.
+//! The part of a source node that drives one camera.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 use thalweg_arena::SlotPool;
-use thalweg_device::{Acquired, Acquisition, Buffer, Frame, GigeConfig};
-use thalweg_gige::open;
+use thalweg_device::{Acquired, Acquisition, Buffer, Frame};
+use thalweg_gige::{Camera, GigeConfig};
 
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -13,9 +13,9 @@ pub(crate) fn config(text: &str) -> GigeConfig {
     toml::from_str(text).unwrap()
 }
 
-/// What a source node does, for one camera.
+/// The part of a source node that drives one camera.
 pub(crate) struct Rig {
-    pub(crate) camera: Box<dyn Acquisition>,
+    pub(crate) camera: Camera,
     _pool: SlotPool,
     begun: Instant,
 }
@@ -24,9 +24,9 @@ impl Rig {
     pub(crate) fn start(config: &GigeConfig) -> Self {
         let begun = Instant::now();
         let mut camera = loop {
-            match open(config) {
+            match Camera::open(config) {
                 Ok(camera) => break camera,
-                // It has only just been started.
+                // The camera may have been started only just before.
                 Err(error) => assert!(begun.elapsed() < TIMEOUT, "{error}"),
             }
         };
@@ -38,7 +38,7 @@ impl Rig {
         Self { camera, _pool: pool, begun }
     }
 
-    /// Hands frames to `each`, with how many were lost before, until it has enough.
+    /// Passes each frame to `each`, with the number of frames lost before it, until `each` returns true.
     pub(crate) fn take(&mut self, mut each: impl FnMut(&mut Frame, u64) -> bool) {
         let (begun, mut lost) = (Instant::now(), 0);
         loop {
@@ -70,7 +70,7 @@ impl Rig {
         self.camera.counters().into_iter().find(|(own, _)| *own == name).unwrap().1
     }
 
-    /// Polls until something holds, while no frame comes.
+    /// Polls until `holds` returns true; no frame may come meanwhile.
     pub(crate) fn poll_until(&mut self, holds: impl Fn() -> bool) {
         let begun = Instant::now();
         while !holds() {
@@ -78,7 +78,7 @@ impl Rig {
         }
     }
 
-    /// Polls until a counter is this high, while no frame comes.
+    /// Polls until a counter reaches `count`; no frame may come meanwhile.
     pub(crate) fn poll_until_count(&mut self, name: &str, count: u64) {
         let begun = Instant::now();
         while self.count(name) < count {

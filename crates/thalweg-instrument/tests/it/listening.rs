@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 use thalweg_arena::SlotPool;
-use thalweg_device::{Acquired, Acquisition, Buffer, UdpConfig};
+use thalweg_device::{Acquired, Acquisition, Buffer};
 use thalweg_instrument::Listener;
+use thalweg_instrument::UdpConfig;
 use thalweg_skip::skipped;
 
 const SOON: Duration = Duration::from_secs(300);

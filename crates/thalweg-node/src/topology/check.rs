@@ -8,7 +8,6 @@ use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_device::{DeviceConfig, FitConfig};
 use thalweg_filter::Condition;
 use thalweg_link::{Adapter, Address, OwnAddress};
 use thalweg_wire::{HEADER_LEN, SourceId};
@@ -159,29 +158,27 @@ impl Topology {
             must(possible, "slot", &format!("{slot} bytes; a slot has 64 bytes to 1 GiB"))?;
         }
         check_adapter(source).map_err(|(name, problem)| (field(&name), problem))?;
-        let own = match &source.device {
-            Some(DeviceConfig::Edu(edu)) => Some(edu.check()),
-            Some(DeviceConfig::Nvme(nvme)) => Some(nvme.check()),
-            Some(DeviceConfig::Stream(stream)) => Some(stream.check().map(drop)),
-            Some(DeviceConfig::Comedi(comedi)) => Some(comedi.check()),
-            Some(DeviceConfig::Dma(dma)) => Some(dma.check().map(drop)),
-            Some(DeviceConfig::V4l2(_) | DeviceConfig::Fit(_)) => Some(Ok(())),
-            _ => None,
-        };
-        if let Some(checked) = own {
-            checked.map_err(|error| (field("device"), error.to_string()))?;
+        // The options of other kinds are known to the program that opens the device.
+        let device = source.device.as_ref().filter(|device| device.is_known());
+        if let Some(device) = device {
+            device.check().map_err(|error| (field("device"), error.to_string()))?;
+        }
+        if device.is_some_and(|device| device.is_acquisition()) {
             must(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
             let drops = "this device has a pace of its own, and loses by itself what finds no slot: leave it out";
             must(source.policy == Policy::Block, "policy", drops)?;
             must(source.burst == 1, "burst", "this device has a pace of its own: leave it out")?;
         }
-        if let Some(DeviceConfig::Fit(fit)) = &source.device {
-            self.check_fit(source, fit).map_err(|(name, problem)| (field(name), problem))?;
+        if let Some(observed) = device.and_then(|device| device.observed()) {
+            self.check_observer(source, observed.source).map_err(|(name, problem)| (field(name), problem))?;
         }
         if let Some(beat) = &source.beat {
-            let by_itself = source.device.as_ref().is_some_and(DeviceConfig::works_by_itself);
+            let by_itself = match &source.device {
+                Some(device) => !device.is_known() || device.is_acquisition(),
+                None => false,
+            };
             must(by_itself, "beat", "it numbers the frames of a device that works by itself, and this is none")?;
-            let has_times = source.device.as_ref().is_some_and(DeviceConfig::has_times);
+            let has_times = source.device.as_ref().is_some_and(|device| device.has_times());
             must(has_times, "beat", "it goes by time stamps, and this device gives its frames none")?;
             beat.check().map_err(|(key, problem)| (field(&format!("beat.{key}")), problem))?;
             let others = self.sources.iter().filter(|other| other.name != source.name);
@@ -196,7 +193,7 @@ impl Topology {
                 must(other.phase.is_some() == beat.phase.is_some(), "beat.phase", &problem)?;
             }
         }
-        for path in source.device.iter().flat_map(DeviceConfig::paths) {
+        for path in source.device.iter().flat_map(|device| device.paths()) {
             check_path(path).map_err(|problem| (field("device"), problem))?;
         }
         if source.device.is_none() {
@@ -209,13 +206,6 @@ impl Topology {
                      or add a `device`",
                 )
             });
-        }
-        if matches!(source.device, Some(DeviceConfig::Udp(_) | DeviceConfig::Gige(_))) {
-            must(
-                source.rate.is_none() && source.policy == Policy::Block,
-                if source.rate.is_some() { "rate" } else { "policy" },
-                "an instrument sends at its own rate, and what finds no slot is lost in the device: leave it out",
-            )?;
         }
         must(
             source.rate.is_some() || source.policy == Policy::Block,
@@ -240,16 +230,15 @@ impl Topology {
         })
     }
 
-    /// A fit has the images of a source of this topology, and its beat.
-    fn check_fit(&self, source: &SourceNodeConfig, fit: &FitConfig) -> Result<(), (&'static str, String)> {
-        fit.check().map_err(|(key, problem)| ("device", format!("{key}: {problem}")))?;
+    /// Checks that a device which takes copies of another source's payloads can have them.
+    fn check_observer(&self, source: &SourceNodeConfig, observed: &str) -> Result<(), (&'static str, String)> {
         let wrong = |name, problem: &str| Err((name, problem.to_owned()));
-        let Some(of) = self.sources.iter().find(|other| other.name == fit.of) else {
-            return Err(("device", format!("of: there is no source '{}'", fit.of)));
+        let Some(of) = self.sources.iter().find(|other| other.name == observed) else {
+            return Err(("device", format!("of: there is no source '{observed}'")));
         };
         match &of.device {
             None => wrong("device", "of: another program pushes that source's images; it is to fit them itself"),
-            Some(DeviceConfig::Fit(_)) => wrong("device", "of: that source is a fit itself"),
+            Some(device) if device.observed().is_some() => wrong("device", "of: that source is a fit itself"),
             Some(_) if source.beat.is_some() => wrong("beat", "the images that it fits have one: leave it out"),
             Some(_) if source.adapter.is_some() || of.link.adapter || source.link.adapter => {
                 wrong("link", "a fit and its images do not share an adapter that a node drives by itself: use another")
@@ -341,10 +330,7 @@ fn adapter_problem(
 fn check_adapter(source: &SourceNodeConfig) -> Result<(), (String, String)> {
     // A program that pushes names its own.
     let link = (source.link.adapter && source.device.is_some()).then_some(source.link.name);
-    let listens = match &source.device {
-        Some(DeviceConfig::Udp(udp)) => udp.driven_port(),
-        _ => None,
-    };
+    let listens = source.device.as_ref().and_then(|device| device.driven_port());
     if let (Some(link), Some(_)) = (link, listens) {
         let problem =
             format!("its datagrams would come by the adapter that {link} leads by: another link, or another way");

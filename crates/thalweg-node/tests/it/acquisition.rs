@@ -145,7 +145,7 @@ fn record(folder: &Path, builders: usize, device: Box<dyn Acquisition>) -> (Vec<
     let file = folder.join("topology.toml");
     std::fs::write(&file, text).unwrap();
     std::fs::create_dir_all(&runs).unwrap();
-    let topology = Topology::load(&file).unwrap();
+    let topology = Topology::load(&file, None).unwrap();
     let nodes: Vec<BuilderNode> =
         topology.builders.iter().map(|builder| BuilderNode::new(&topology, &builder.name).unwrap()).collect();
     let settings = SourceSettings {
@@ -245,7 +245,7 @@ fn a_device_that_is_asked_works_as_one_that_works_by_itself() {
         source: Some(SourceId::new(1, 0)),
         period: 0,
     };
-    let device = thalweg_device::open(&thalweg_device::DeviceConfig::ModelAdc(config)).unwrap();
+    let device = thalweg_device::open(&config.into()).unwrap();
     let (reports, _) = record(folder.path(), 1, Box::new(AsAcquisition::new(device)));
     assert_eq!((&*reports[0].state, reports[0].events), ("COMPLETE", EVENTS), "{reports:#?}");
     for (event, payload) in payloads(&reports) {

@@ -26,7 +26,7 @@ fn a_kind_of_link_that_was_registered_is_used_as_the_others_are() {
     }
     let file = folder.path().join("topology.toml");
     std::fs::write(&file, text).unwrap();
-    let topology = Topology::load(&file).unwrap();
+    let topology = Topology::load(&file, None).unwrap();
     assert!(topology.sources.iter().all(|source| source.link == kind));
     let node = BuilderNode::new(&topology, "b").unwrap();
     let report = std::thread::scope(|scope| {

@@ -408,7 +408,7 @@ impl Builder {
             folder.display()
         );
         std::fs::write(&file, text).unwrap();
-        Topology::load(&file).unwrap()
+        Topology::load(&file, None).unwrap()
     }
 
     fn start(folder: &Path, run: &str, listen: &str, builder: &str) -> Self {

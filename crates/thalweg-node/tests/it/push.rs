@@ -96,7 +96,7 @@ fn builder(folder: &Path, run: &str) -> (Address, Handle, Running) {
     let run = format!("[run]\nrecord = false\ntimeout = \"60s\"\n{run}\n");
     let builder = "[[builder]]\nname = \"b\"\nlisten = [\"tcp:127.0.0.1:0\"]\ndeadline = \"60s\"\n";
     std::fs::write(&file, run + builder + &sources).unwrap();
-    let node = BuilderNode::new(&Topology::load(&file).unwrap(), "b").unwrap();
+    let node = BuilderNode::new(&Topology::load(&file, None).unwrap(), "b").unwrap();
     let address = node.addresses().remove(0);
     let handle = Handle::new().unwrap();
     let running = thread::spawn({

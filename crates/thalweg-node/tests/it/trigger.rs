@@ -27,7 +27,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
     }
     let file = folder.path().join("topology.toml");
     std::fs::write(&file, text).unwrap();
-    let topology = Topology::load(&file).unwrap();
+    let topology = Topology::load(&file, None).unwrap();
     let node = BuilderNode::new(&topology, "b").unwrap();
     let builders: Vec<Address> = node.addresses();
     let report = thread::scope(|scope| {

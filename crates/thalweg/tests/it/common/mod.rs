@@ -210,7 +210,7 @@ impl System {
 
     /// A node that tells how far it is, as the nodes of `thalweg run` do.
     pub(crate) fn supervised(&self, name: &str) -> Node {
-        let topology = thalweg_node::Topology::load(&self.path("topology.toml")).unwrap();
+        let topology = thalweg_node::Topology::load(&self.path("topology.toml"), None).unwrap();
         let mut command = thalweg();
         command.args(["-v", "node", name, "-", "--supervised"]);
         let mut node = Node::start(name, command);

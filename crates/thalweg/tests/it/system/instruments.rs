@@ -502,7 +502,7 @@ fn an_instrument_that_makes_no_sense_is_refused_before_the_run() {
         ),
         (
             "rate = 10\ndevice = { kind = \"udp\", listen = \"udp:127.0.0.1:1\", format = \"spead\", size = 10 }",
-            "an instrument sends at its own rate",
+            "this device has a pace of its own",
         ),
         (
             "device = { kind = \"udp\", listen = \"dpdk:10.0.0.1:4000\", format = \"spead\", size = 10 }",

@@ -1,0 +1,191 @@
+//! Tests that every kind of device passes, for crates that add one: [`device_conformance!`](crate::device_conformance).
+
+use crate::{
+    Acquired, Acquisition, Buffer, Description, Device, DeviceConfig, DeviceKind, DeviceOptions, Filled, MAX_PAYLOAD,
+    OpenDevice,
+};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+use thalweg_arena::SlotPool;
+use thalweg_wire::{EventId, TaiNanos};
+
+/// Number of fragments that are taken from a device.
+const FRAGMENTS: u64 = 64;
+/// Time after which an acquisition that gives nothing fails.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Number of slots that an acquisition is given.
+const SLOTS: u32 = 8;
+
+/// Defines a module with the tests that a kind of device passes: the type of its options, some tables of its options
+/// without the `kind`, and, if a device can be opened where the tests run, the table of that one.
+///
+/// ```ignore
+/// thalweg_device::device_conformance!(MyDigitizer, ["channels = 4\nsamples = 1000"], opens: "channels = 2\nsamples = 10");
+/// ```
+#[macro_export]
+macro_rules! device_conformance {
+    ($options:ty, [$($table:expr),+ $(,)?] $(, opens: $opens:expr)?) => {
+        mod device_conformance {
+            use super::*;
+
+            #[test]
+            fn options_that_were_written_are_those_that_were_read() {
+                $($crate::conformance::options_are_written_as_read::<$options>($table);)+
+            }
+
+            #[test]
+            fn an_unknown_option_is_named() {
+                $($crate::conformance::an_unknown_option_is_named::<$options>($table);)+
+            }
+
+            $(#[test]
+            fn a_device_keeps_its_promises() {
+                $crate::conformance::a_device_keeps_its_promises::<$options>($opens);
+            })?
+        }
+    };
+}
+
+fn config<T: DeviceKind>(table: &str) -> Result<DeviceConfig, String> {
+    crate::register::<T>();
+    toml::from_str(&format!("kind = {:?}\n{table}", T::NAME)).map_err(|error| error.to_string())
+}
+
+/// Checks that options that are written as TOML or JSON are read again as the same.
+///
+/// # Panics
+/// They are not, or the table is refused.
+pub fn options_are_written_as_read<T: DeviceKind>(table: &str) {
+    let read = config::<T>(table).unwrap_or_else(|error| panic!("{table}: {error}"));
+    assert!(read.kind() == T::NAME && read.is_known() && read.options::<T>().is_some());
+    let text = toml::to_string(&read).unwrap();
+    assert_eq!(toml::from_str::<DeviceConfig>(&text).unwrap(), read, "{text}");
+    let text = serde_json::to_string(&read).unwrap();
+    assert_eq!(serde_json::from_str::<DeviceConfig>(&text).unwrap(), read, "{text}");
+}
+
+/// Checks that a table with an option that the kind does not have is refused, with the option's name.
+///
+/// # Panics
+/// It is not.
+pub fn an_unknown_option_is_named<T: DeviceKind>(table: &str) {
+    let error = config::<T>(&format!("{table}\nno_such_option = 1")).unwrap_err();
+    assert!(error.contains("no_such_option"), "{error}");
+}
+
+/// Checks a device that is opened: what it gives fits what it and its options promise.
+///
+/// # Panics
+/// It does not.
+pub fn a_device_keeps_its_promises<T: DeviceKind>(table: &str) {
+    let options = config::<T>(table).unwrap_or_else(|error| panic!("{table}: {error}"));
+    options.check().unwrap();
+    let open = || options.open(None).unwrap_or_else(|error| panic!("{table}: {error}"));
+    let most = match open() {
+        OpenDevice::Device(mut device) => {
+            assert!(!options.is_acquisition());
+            let OpenDevice::Device(mut other) = open() else { panic!("two sorts of device") };
+            asked(&mut *device, &mut *other);
+            device.max_payload()
+        }
+        OpenDevice::Acquisition(mut device) => {
+            assert!(options.is_acquisition());
+            driven_by_itself(&mut *device, &*options);
+            device.max_payload()
+        }
+    };
+    if let Some(longest) = options.longest() {
+        assert_eq!(longest, most as u64, "longest");
+    }
+}
+
+fn described(description: &Description) {
+    assert!(!description.kind.is_empty() && !description.payload_type.is_empty(), "{description:?}");
+}
+
+/// One device fills, and the other skips: both are in the same place then.
+fn asked(device: &mut dyn Device, other: &mut dyn Device) {
+    described(device.description());
+    let most = device.max_payload();
+    assert!((1..=MAX_PAYLOAD).contains(&most));
+    let mut payloads: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    for event in (0..FRAGMENTS).map(EventId) {
+        let length = device.next_len();
+        assert_eq!(length, other.next_len(), "{event:?}");
+        let Some(length) = length else {
+            assert_eq!(device.next_len(), None, "the device is over, and stays so");
+            break;
+        };
+        assert!(length <= most, "{event:?}: {length} bytes of {most}");
+        let key = device.content_key(event);
+        let mut payload = vec![0; length];
+        let Filled { payload_type, status, window, .. } = device.fill(event, &mut payload).unwrap();
+        let skipped = other.skip(event);
+        assert_eq!((payload_type, status, window), (skipped.payload_type, skipped.status, skipped.window), "{event:?}");
+        if let Some(before) = key.and_then(|key| payloads.insert(key, payload.clone())) {
+            assert_eq!(before, payload, "{event:?}: equal keys mean equal payloads");
+        }
+    }
+}
+
+/// Buffers come back filled, each number once, and no more of them than were posted.
+fn driven_by_itself(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
+    described(device.description());
+    let most = device.max_payload();
+    assert!((1..=MAX_PAYLOAD).contains(&most));
+    let mut pool = SlotPool::new("conformance", SLOTS, thalweg_wire::record_len(most)).unwrap();
+    let mut posted = 0;
+    let (mut came, mut numbers) = (0, std::collections::BTreeSet::new());
+    let began = Instant::now();
+    device.start(TaiNanos(0)).unwrap();
+    while came < FRAGMENTS {
+        while posted < device.depth().min(SLOTS)
+            && let Some(slot) = pool.take()
+        {
+            device.post(Buffer::new(slot));
+            posted += 1;
+        }
+        match device.poll(began.elapsed()).unwrap() {
+            Acquired::Frame(frame) => {
+                assert!(posted > 0, "a frame in no slot that was posted");
+                posted -= 1;
+                assert!(frame.len <= most, "{} bytes of {most}", frame.len);
+                assert!(numbers.insert(frame.number), "number {} comes twice", frame.number);
+                assert!(!options.has_times() || frame.filled.timestamp.is_some(), "a frame without a time");
+                pool.give_back(frame.buffer.into_slot());
+                came += 1;
+            }
+            Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => assert!(count > 0),
+            Acquired::NotYet => {
+                assert!(began.elapsed() < PATIENCE, "{came} frames in {PATIENCE:?}");
+                std::thread::yield_now();
+            }
+            Acquired::Over => break,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig, VdifConfig};
+
+    crate::device_conformance!(
+        ModelAdcConfig,
+        ["size = 1000", "size = 1000\nsource = \"0.9\"", "size = 1000\nsize_from = 10", "size = 64\nseed = 7\nperiod = 32"],
+        opens: "size = 100\nperiod = 8"
+    );
+
+    #[test]
+    fn options_of_recordings_are_written_as_they_are_read() {
+        use super::{an_unknown_option_is_named as unknown, options_are_written_as_read as same};
+        same::<SigmfConfig>("file = \"x\"\nsamples_per_fragment = 10");
+        same::<SigmfConfig>("file = \"x.sigmf\"\nrecording = \"y\"");
+        same::<VdifConfig>("file = \"x\"\nrate = 1600\nthread = 3\nloop = true");
+        same::<PgmConfig>("files = [\"a\", \"b\"]\nloop = true");
+        same::<TiffConfig>("files = [\"a\"]\nrate = 12.5");
+        same::<NpyConfig>("file = \"x\"");
+        same::<RawConfig>("file = \"x\"\nrecord = \"2KiB\"");
+        same::<RawConfig>("file = \"x\"\nskip = 512\ntype = \"ci16_be\"\nshape = [64, 2]\nrate = 1e-3");
+        unknown::<NpyConfig>("file = \"x\"");
+    }
+}
