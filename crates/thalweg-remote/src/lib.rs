@@ -30,6 +30,7 @@ mod digest;
 mod error;
 mod follow;
 mod listing;
+#[cfg(feature = "mount")]
 mod mount;
 mod moved;
 mod part;
@@ -45,6 +46,7 @@ pub use digest::Digest;
 pub use error::RemoteError;
 pub use follow::pull_following;
 pub use listing::{Entry, Kind, Listing};
+#[cfg(feature = "mount")]
 pub use mount::{MountError, Mounted, Stop, Used, mount};
 pub use moved::Moved;
 pub use progress::Progress;

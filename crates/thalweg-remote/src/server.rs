@@ -105,6 +105,7 @@ impl Server {
         Self { address: self.address.beside(name), shared: Arc::clone(&self.shared) }
     }
 
+    #[cfg(feature = "mount")]
     /// Returns the same server over the same connections, with another time for repetitions. The limit for silence
     /// stays.
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
