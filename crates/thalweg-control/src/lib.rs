@@ -4,8 +4,7 @@
 //! ([`RunControl::command`], [`RunControl::greeted`], [`RunControl::paused`], …), and carries out its orders
 //! ([`RunControl::next_order`]). Run control queries the state of the events through [`Facts`].
 //!
-//! Every phase is bounded in time and in the influence of a source. The reasoning is in `docs/architecture.md`,
-//! "Beginning and end of a run".
+//! Every phase is bounded in time and in the influence of a source. The reasoning is in `docs/run-control.md`.
 //!
 //! # Files, in the order of the data's way
 //!

@@ -782,7 +782,7 @@ fn record_at(records: &[u8], offset: usize) -> Option<(FragmentHeader, &[u8])> {
     Some((header, payload))
 }
 
-/// Names of the buckets for the fragments that a source accepted (`docs/architecture.md`, "The ledger").
+/// Names of the buckets for the fragments that a source accepted (`docs/ledger.md`).
 pub(crate) const BUCKETS: [&str; 10] = [
     "recorded",
     "discarded",

@@ -550,7 +550,7 @@ impl World {
     }
 }
 
-/// Returns whether a run may go from one state to the other, as drawn in `docs/architecture.md`.
+/// Returns whether a run may go from one state to the other, as drawn in `docs/run-control.md`.
 fn follows(from: State, to: State) -> bool {
     use State::{Armed, Closing, Configured, Idle, Paused, Pausing, Running, Starting, Stopping};
     match from {
