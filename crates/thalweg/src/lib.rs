@@ -34,10 +34,10 @@ use std::process::ExitCode;
 use std::sync::{Arc, LazyLock};
 use tracing_subscriber::EnvFilter;
 
-/// Carries detector data from the buffer a device writes into, over shared memory or whatever network there is, N-to-1
-/// into built events on disk, and proves what became of every fragment.
+/// Carries detector data from the buffer a device writes into, N-to-1 into built events on disk, and proves what became
+/// of every fragment.
 #[derive(Debug, Parser)]
-#[command(version = VERSION.as_str(), max_term_width = 80)]
+#[command(version = VERSION.as_str(), max_term_width = 80, help_template = HELP)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -53,6 +53,32 @@ struct Arguments {
     #[command(flatten)]
     color: colorchoice_clap::Color,
 }
+
+/// Help of the program as a whole: all commands in groups, on one screen of 80 × 24. `thalweg help COMMAND` has more.
+const HELP: &str = "\
+{about}
+
+{usage-heading} {usage}
+
+Take data
+  demo       the whole path at work      run        all nodes of a topology
+  node       one of many hosts           source     from a pipe or serial port
+  calibrate  what the links carry        capture    packets into a pcapng file
+Look before
+  check      a topology                  doctor     this machine
+  devices    that are here               cc         congestion controls
+Keep runs
+  ls         in a directory              info       what a run is
+  verify     read everything             cat        events and fragments
+  salvage    what is whole of it         serve      runs on the network
+  pull       from a data server          push       to a data server
+  mount      a data server as files
+Measure and rehearse
+  bench      any leg of the path         lab        a system before it is bought
+  reproduce  a paper's measurements      help       of a command: help COMMAND
+
+Options: --json, -v, -q, --color WHEN, -h, -V: thalweg help run says more
+";
 
 /// The release, the commit it was built from where that is known, and what it was built without.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -274,5 +300,27 @@ impl From<thalweg_preflight::PreflightError> for Failure {
 impl From<thalweg_node::TopologyError> for Failure {
     fn from(error: thalweg_node::TopologyError) -> Self {
         Self::usage(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_help_has_all_commands_and_fits_a_screen() {
+        let mut program = Arguments::command().term_width(80);
+        let help = program.render_help().to_string();
+        assert!(help.lines().count() <= 24 && help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        let column = |line: &str, at: usize| line.get(at..).and_then(|rest| rest.split_whitespace().next().map(str::to_owned));
+        let rows = help.lines().filter(|line| line.starts_with("  "));
+        let mut shown: Vec<String> = rows.flat_map(|row| [column(row, 0), column(row, 41)]).flatten().collect();
+        let commands = program.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut there: Vec<String> = commands.map(|command| command.get_name().to_owned()).collect();
+        there.push("help".into());
+        shown.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(shown, there, "{help}");
     }
 }
