@@ -1,6 +1,6 @@
 //! Events built from N sources: the whole path, by the same processes that `thalweg run` starts.
 
-use crate::drive::{Instrument, Stop, TIMEOUT};
+use crate::drive::{Instrument, PROGRAM_TIMEOUT, Stop};
 use crate::options::Timing;
 use crate::peers::program::{Ended, Program};
 use crate::{BenchError, Cpu, Figures, Key, Sizes, Usage};
@@ -117,7 +117,7 @@ impl Instrument for Building {
         command.args(["--json", "run", "/dev/stdin"]).stdin(file_of(&text)?);
         let mut program = Program::start("thalweg run", &mut command)?;
         // The program itself has timeouts for its nodes, at the beginning and at the end.
-        let ended = program.wait(timing.min_time + 3 * TIMEOUT, stop)?;
+        let ended = program.wait(timing.min_time + 3 * PROGRAM_TIMEOUT, stop)?;
         let used = before.used();
 
         let run = ran(&ended)?;

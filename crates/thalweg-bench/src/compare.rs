@@ -26,7 +26,7 @@ pub enum CompareError {
         error: io::Error,
     },
     /// File that is longer than any report.
-    #[error("{}: more than {MOST} bytes, which is no report of `thalweg bench`", path.display())]
+    #[error("{}: more than {MAX_REPORT_BYTES} bytes, which is no report of `thalweg bench`", path.display())]
     TooLong {
         /// Path of the file.
         path: PathBuf,
@@ -59,7 +59,7 @@ pub enum CompareError {
 }
 
 /// Longest file that is read, in bytes. A thousand points of a thousand repeats each are less.
-const MOST: u64 = 1 << 30;
+const MAX_REPORT_BYTES: u64 = 1 << 30;
 
 /// Reads a report: a file that `--json-file` wrote, or a copy of standard output, of which the report is the last line.
 ///
@@ -69,8 +69,8 @@ pub fn read(path: &Path) -> Result<Report, CompareError> {
     let failed = |error| CompareError::File { path: path.to_owned(), error };
     let file = File::open(path).map_err(failed)?;
     let mut text = Vec::new();
-    file.take(MOST + 1).read_to_end(&mut text).map_err(failed)?;
-    if text.len() as u64 > MOST {
+    file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    if text.len() as u64 > MAX_REPORT_BYTES {
         return Err(CompareError::TooLong { path: path.to_owned() });
     }
     let report: Report = match serde_json::from_slice(&text) {

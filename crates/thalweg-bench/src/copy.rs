@@ -219,7 +219,7 @@ impl Region {
 
     fn notes(&self, memory: &Memory, kind: PageKind) -> Vec<String> {
         let huge = match memory.transparent_fraction() {
-            _ if memory.len() < crate::memory::HUGE => None,
+            _ if memory.len() < crate::memory::HUGE_PAGE_BYTES => None,
             Some(fraction) if kind == PageKind::Transparent && fraction > 0.99 => None,
             Some(fraction) => Some(format!("{:.0} % of the memory was in huge pages", 100.0 * fraction)),
             None => Some("how much of the memory was in huge pages is not known".to_owned()),
@@ -267,10 +267,11 @@ struct Done {
     times: Option<Histogram<u64>>,
 }
 
-/// Shortest duration for which operations are timed one by one; shorter ones are timed in batches of about [`BATCH`].
-const SINGLE: Duration = Duration::from_micros(1);
+/// Shortest duration for which operations are timed one by one; shorter ones are timed in batches of about
+/// [`BATCH_TIME`].
+const MIN_UNBATCHED_TIME: Duration = Duration::from_micros(1);
 /// Duration of a batch, beside which reading the clock, some 20 ns, is negligible.
-const BATCH: Duration = Duration::from_micros(20);
+const BATCH_TIME: Duration = Duration::from_micros(20);
 
 impl Worker {
     fn work(&mut self, timing: &Timing, stop: &Stop, ready: &mpsc::Sender<()>, go: &OnceLock<bool>) -> Done {
@@ -286,7 +287,7 @@ impl Worker {
             warm += 1;
         }
         let each = self.time_of_one();
-        let batch = if each >= SINGLE { 1 } else { BATCH.as_nanos().div_ceil(each.as_nanos().max(1)) };
+        let batch = if each >= MIN_UNBATCHED_TIME { 1 } else { BATCH_TIME.as_nanos().div_ceil(each.as_nanos().max(1)) };
         let mut times = (batch == 1).then(Latency::histogram);
         let (mut operations, mut nanos) = (0, 0);
         let _ = ready.send(());
@@ -302,7 +303,7 @@ impl Worker {
             let passed = self.clock.nanos(before, now);
             before = now;
             nanos += passed;
-            operations += u64::try_from(batch).expect("BATCH nanoseconds at most");
+            operations += u64::try_from(batch).expect("BATCH_TIME at most");
             if let Some(times) = &mut times {
                 times.saturating_record(passed);
             }

@@ -78,10 +78,10 @@ impl Instrument for Dma {
                 last = now;
                 engine.begin(place, way(place)).map_err(device)?;
             }
-            if now > last + SILENCE {
+            if now > last + DISK_TIMEOUT {
                 return Err(BenchError::Silent {
                     doing: format!("{}: a transfer", self.options.device),
-                    timeout: SILENCE,
+                    timeout: DISK_TIMEOUT,
                 });
             }
         }
@@ -107,7 +107,7 @@ impl Instrument for Dma {
 }
 
 /// Longest silence of the disk, after which it is taken to have failed.
-const SILENCE: Duration = Duration::from_secs(20);
+const DISK_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn device(error: DeviceError) -> BenchError {
     BenchError::Unavailable { what: "this device's DMA".to_owned(), why: error.to_string() }

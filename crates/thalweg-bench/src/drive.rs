@@ -130,20 +130,20 @@ pub fn run(
 }
 
 /// Steal above which a warning is given, in percent of one processor.
-const STEAL: f64 = 1.0;
+const MAX_STEAL_PERCENT: f64 = 1.0;
 /// Spread above which a warning is given, in percent.
-const SPREAD: f64 = 10.0;
+const MAX_SPREAD_PERCENT: f64 = 10.0;
 
 fn warnings(points: &[Point], repeat: u32) -> Vec<String> {
     let mut warnings = Vec::new();
     let steal = points.iter().map(|point| point.figures.steal_percent).fold(0.0, f64::max);
-    if steal > STEAL {
+    if steal > MAX_STEAL_PERCENT {
         warnings.push(format!("the hypervisor took up to {steal:.1} % of a processor away (steal)"));
     }
-    let wide: Vec<&Point> = points.iter().filter(|point| point.spread_percent > SPREAD).collect();
+    let wide: Vec<&Point> = points.iter().filter(|point| point.spread_percent > MAX_SPREAD_PERCENT).collect();
     if let Some(widest) = wide.iter().max_by(|a, b| a.spread_percent.total_cmp(&b.spread_percent)) {
         warnings.push(format!(
-            "{} of {} points spread by more than {SPREAD:.0} % over their repeats, the widest by {:.0} % ({} {} {})",
+            "{} of {} points spread by more than {MAX_SPREAD_PERCENT:.0} % over their repeats, the widest by {:.0} % ({} {} {})",
             wide.len(),
             points.len(),
             widest.spread_percent,
@@ -163,4 +163,4 @@ fn warnings(points: &[Point], repeat: u32) -> Vec<String> {
 }
 
 /// Longest silence of the other end, or of a program, beyond the time it was asked to measure for.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const PROGRAM_TIMEOUT: Duration = Duration::from_secs(10);

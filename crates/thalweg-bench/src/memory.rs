@@ -10,7 +10,7 @@ use thalweg_arena::PAGE;
 use thalweg_text::ByteSize;
 
 /// Size of a huge page, in bytes.
-pub(crate) const HUGE: usize = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Kind of page that memory is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,11 +56,11 @@ pub(crate) struct Memory(Room);
 impl Room {
     /// Reserves addresses for `len` bytes, rounded up to whole pages of `kind`.
     pub(crate) fn new(len: u64, kind: PageKind) -> Result<Self, BenchError> {
-        let page = if kind == PageKind::Huge { HUGE } else { PAGE };
+        let page = if kind == PageKind::Huge { HUGE_PAGE_BYTES } else { PAGE };
         let doing = || format!("setting aside addresses for {}", ByteSize(len));
         let lengths = usize::try_from(len).ok().filter(|len| *len > 0).and_then(|len| {
             let len = len.checked_next_multiple_of(page)?;
-            Some((len, len.checked_add(2 * HUGE).filter(|all| isize::try_from(*all).is_ok())?))
+            Some((len, len.checked_add(2 * HUGE_PAGE_BYTES).filter(|all| isize::try_from(*all).is_ok())?))
         });
         let (len, all_len) =
             lengths.ok_or_else(|| BenchError::os(doing())(io::Error::from(io::ErrorKind::InvalidInput)))?;
@@ -68,8 +68,8 @@ impl Room {
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let all = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all_len, ProtFlags::empty(), flags) };
         let all = NonNull::new(all.map_err(BenchError::os(doing()))?.cast::<u8>()).expect("Linux maps nothing at 0");
-        let skip = (all.as_ptr() as usize + PAGE).next_multiple_of(HUGE) - all.as_ptr() as usize;
-        // SAFETY: `skip` is at most HUGE + PAGE, and the range is `len` + 2 HUGE long.
+        let skip = (all.as_ptr() as usize + PAGE).next_multiple_of(HUGE_PAGE_BYTES) - all.as_ptr() as usize;
+        // SAFETY: `skip` is at most HUGE_PAGE_BYTES + PAGE, and the range is `len` + 2 HUGE_PAGE_BYTES long.
         let start = unsafe { all.add(skip) };
         Ok(Self { all, all_len, start, len })
     }
@@ -127,7 +127,7 @@ fn not_mapped(kind: PageKind, len: usize, error: rustix::io::Errno) -> BenchErro
     let bytes = ByteSize(len as u64);
     match (kind, error) {
         (PageKind::Huge, rustix::io::Errno::NOMEM | rustix::io::Errno::INVAL) => {
-            let pages = len / HUGE;
+            let pages = len / HUGE_PAGE_BYTES;
             BenchError::Unavailable {
                 what: format!("{bytes} of reserved huge pages"),
                 why: format!("too few of 2 MiB are free; reserve {pages} with `sysctl vm.nr_hugepages={pages}`"),
@@ -268,7 +268,7 @@ mod tests {
         for len in [1, 4096, 4097, 3 << 20] {
             let mut memory = Memory::untouched(len, PageKind::Small).unwrap();
             assert_eq!(memory.len() as u64, len.next_multiple_of(4096));
-            assert_eq!(memory.as_ptr() as usize % HUGE, 0);
+            assert_eq!(memory.as_ptr() as usize % HUGE_PAGE_BYTES, 0);
             assert!(memory.iter().all(|byte| *byte == 0));
             memory.touch();
             assert_eq!(memory.iter().map(|byte| u64::from(*byte)).sum::<u64>(), len.div_ceil(4096));

@@ -20,7 +20,7 @@ pub struct Timing {
 }
 
 /// Longest time that an option accepts.
-const LONGEST: Duration = Duration::from_secs(24 * 3600);
+const MAX_OPTION_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Parses a duration: `10s`, `500ms`, or seconds as iperf3 takes them: `10`.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
@@ -28,7 +28,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())?,
         Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string())?,
     };
-    if time > LONGEST { Err("more than a day".to_owned()) } else { Ok(time) }
+    if time > MAX_OPTION_TIME { Err("more than a day".to_owned()) } else { Ok(time) }
 }
 
 /// Processors that the two ends are bound to: `n` for this end, `n/m` for both, as iperf3's `-A n,m`.

@@ -19,7 +19,7 @@ use crate::BenchError;
 use crate::clock::Clock;
 use crate::cpu::Usage;
 use crate::drive::{Instrument, Stop};
-use crate::memory::{HUGE, Memory, PageKind, Room, must_fit, transparent_mode};
+use crate::memory::{HUGE_PAGE_BYTES, Memory, PageKind, Room, must_fit, transparent_mode};
 use crate::options::Timing;
 use crate::point::{Figures, Key, Latency, Point};
 use crate::sizes::Sizes;
@@ -225,7 +225,7 @@ impl Pin {
             for &before in &self.options.before {
                 for &method in self.options.method.iter().filter(|method| method.goes_with(before)) {
                     // A part of a huge page is no huge page.
-                    let whole = |size: &&u64| pages == Pages::Small || size.is_multiple_of(HUGE as u64);
+                    let whole = |size: &&u64| pages == Pages::Small || size.is_multiple_of(HUGE_PAGE_BYTES as u64);
                     let sizes = self.options.sizes.0.iter().filter(whole);
                     cases.extend(sizes.map(|&size| Case { method, pages, before, size }));
                 }
@@ -251,7 +251,7 @@ impl Instrument for Pin {
         let usage = Usage::now();
         let began = Instant::now();
         let mut times = Latency::histogram();
-        while times.len() < LEAST || began.elapsed() < timing.min_time {
+        while times.len() < MIN_OPERATION_COUNT || began.elapsed() < timing.min_time {
             if stop.pressed() {
                 return Err(BenchError::Stopped);
             }
@@ -273,7 +273,7 @@ impl Instrument for Pin {
 }
 
 /// Minimum number of operations of a point, however long they take.
-const LEAST: u64 = 3;
+const MIN_OPERATION_COUNT: u64 = 3;
 
 impl Case {
     fn can_be_had(self) -> Result<(), BenchError> {
@@ -389,12 +389,12 @@ fn ring() -> Result<IoUring, BenchError> {
 }
 
 /// Largest registered buffer, in bytes (io_uring_register(2)).
-const REGISTERED: usize = 1 << 30;
+const MAX_REGISTERED_BYTES: usize = 1 << 30;
 
 /// Registers `memory`, and unregisters it after reading the clock; returns the nanoseconds of the registration.
 fn register(ring: &IoUring, memory: &Memory, clock: &Clock) -> Result<u64, BenchError> {
     let vectors: Vec<libc::iovec> = memory
-        .chunks(REGISTERED)
+        .chunks(MAX_REGISTERED_BYTES)
         .map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() })
         .collect();
     let began = clock.raw();
@@ -442,7 +442,9 @@ mod tests {
         assert_eq!(points.len(), 6 * 4);
         for point in points {
             match (point.figures.latency_us, &point.error) {
-                (Some(latency), None) => assert!(latency.count >= LEAST && latency.p50 > 0.0, "{point:?}"),
+                (Some(latency), None) => {
+                    assert!(latency.count >= MIN_OPERATION_COUNT && latency.p50 > 0.0, "{point:?}")
+                }
                 (None, Some(error)) => assert!(error.contains("cannot be had here"), "{error}"),
                 _ => panic!("{point:?}"),
             }

@@ -6,7 +6,7 @@ use thalweg_text::ByteSize;
 use thiserror::Error;
 
 /// Largest number of sizes in one list: a slip of the pen must not ask for a day's work.
-const MOST: usize = 1024;
+const MAX_SIZE_COUNT: usize = 1024;
 
 /// One or more sizes in bytes, in the order in which they were given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub enum SizesError {
     /// Range whose end comes before its beginning, or that begins with 0 and multiplies.
     #[error("'{0}' is an empty range; write FROM..TO with FROM at least 1 and at most TO")]
     Empty(String),
-    /// List of more than `MOST` sizes.
-    #[error("'{0}' has more than {MOST} sizes")]
+    /// List of more than `MAX_SIZE_COUNT` sizes.
+    #[error("'{0}' has more than {MAX_SIZE_COUNT} sizes")]
     TooMany(String),
 }
 
@@ -46,7 +46,7 @@ impl FromStr for Sizes {
                 Some((from, rest)) => range(part, from, rest, &mut sizes)?,
                 None => sizes.push(size(part)?),
             }
-            if sizes.len() > MOST {
+            if sizes.len() > MAX_SIZE_COUNT {
                 return Err(SizesError::TooMany(text.to_owned()));
             }
         }
@@ -73,7 +73,7 @@ fn range(whole: &str, from: &str, rest: &str, sizes: &mut Vec<u64>) -> Result<()
         return Err(SizesError::Empty(whole.to_owned()));
     }
     let all = std::iter::successors(Some(from), |at| next(*at)).take_while(|at| *at <= to);
-    sizes.extend(all.take(MOST + 1));
+    sizes.extend(all.take(MAX_SIZE_COUNT + 1));
     Ok(())
 }
 
@@ -126,7 +126,7 @@ mod tests {
         #[test]
         fn whatever_is_written_is_understood_or_refused(text in "[0-9KMGi.,:x+ -]{0,24}") {
             if let Ok(Sizes(sizes)) = text.parse() {
-                prop_assert!(!sizes.is_empty() && sizes.len() <= MOST);
+                prop_assert!(!sizes.is_empty() && sizes.len() <= MAX_SIZE_COUNT);
                 prop_assert_eq!(Sizes(sizes.clone()).to_string().parse(), Ok(Sizes(sizes)));
             }
         }

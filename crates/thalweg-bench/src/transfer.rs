@@ -236,8 +236,8 @@ fn connection() -> Result<(TcpStream, TcpStream), BenchError> {
     let sending = TcpStream::connect(listener.local_addr().map_err(failed())?).map_err(failed())?;
     let (receiving, _) = listener.accept().map_err(failed())?;
     sending.set_nodelay(true).map_err(failed())?;
-    sending.set_write_timeout(Some(TIMEOUT)).map_err(failed())?;
-    receiving.set_read_timeout(Some(TIMEOUT)).map_err(failed())?;
+    sending.set_write_timeout(Some(STALL_TIMEOUT)).map_err(failed())?;
+    receiving.set_read_timeout(Some(STALL_TIMEOUT)).map_err(failed())?;
     Ok((sending, receiving))
 }
 
@@ -258,7 +258,7 @@ fn sink(socket: &TcpStream) -> Result<(u64, f64), BenchError> {
 }
 
 /// Longest time without progress: a shared disk is slow at times.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Lateness of an ordinary kernel's timers, with a margin.
-const SLACK: Duration = Duration::from_micros(250);
+const TIMER_SLACK: Duration = Duration::from_micros(250);
 
 pub(crate) fn run(scenario: &Scenario, directory: &Path, stop: &AtomicBool) -> Result<Report, LabError> {
     can(scenario)?;
     sweep();
     let prefix = format!("{PREFIX}{}-", std::process::id());
-    let (timing, limit) = (Timing { slack: SLACK }, scenario.measure.wall_limit);
+    let (timing, limit) = (Timing { slack: TIMER_SLACK }, scenario.measure.wall_limit);
     Rig { laboratory: "host", directory, prefix: &prefix, timing, limit, stop }.run(scenario)
 }
 

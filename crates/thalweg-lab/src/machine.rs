@@ -97,13 +97,13 @@ fn inside(directory: &Path) -> Result<Report, LabError> {
     // progress. Calibrating a link takes some thousand round trips.
     let search = if scenario.measure.calibrate { 5000 * scenario.round_trip() } else { Duration::ZERO };
     let limit = 2 * (scenario.warm_up() + scenario.measured()) + Duration::from_secs(60) + search;
-    let timing = Timing { slack: SLACK };
+    let timing = Timing { slack: TIMER_SLACK };
     Rig { laboratory: "virtual", directory, prefix: "", timing, limit, stop: &AtomicBool::new(false) }.run(&scenario)
 }
 
 /// Lateness of timers under time travel: the clock counts in steps of 256 ns, and a timer cannot be nearer than 500 ns
 /// (`TIMER_MULTIPLIER`, `TIMER_MIN_DELTA` in arch/um/include/linux/time-internal.h).
-const SLACK: Duration = Duration::from_nanos(1_000);
+const TIMER_SLACK: Duration = Duration::from_nanos(1_000);
 
 /// Returns the memory that the machine needs: for kernel and programs, for the nodes, and for the data under way that
 /// TCP and the network hold (payload in pages, and about as much again around packets).

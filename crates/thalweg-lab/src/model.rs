@@ -22,7 +22,7 @@ use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordByte
 use wire::{Calendar, Port, Time};
 
 /// Bytes of a message between nodes.
-const MESSAGE: u64 = 64;
+const MESSAGE_BYTES: u64 = 64;
 
 /// Fails if the scenario needs a feature that the model lacks.
 pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
@@ -275,7 +275,7 @@ impl<'a> World<'a> {
         match what {
             Said::Fetch(bytes) => {
                 let asked = &mut self.sources[source];
-                asked.queue.push_back((builder, Out::Data { left: bytes, head: MESSAGE }));
+                asked.queue.push_back((builder, Out::Data { left: bytes, head: MESSAGE_BYTES }));
                 asked.waiting += bytes;
                 asked.most_waiting = asked.most_waiting.max(asked.waiting);
                 self.wake(source);
@@ -295,7 +295,7 @@ impl<'a> World<'a> {
         };
         let builder = *builder;
         let (what, bytes, done) = match out {
-            Out::Offer(offer) => (Cargo::Offer(*offer), MESSAGE, true),
+            Out::Offer(offer) => (Cargo::Offer(*offer), MESSAGE_BYTES, true),
             Out::Data { left, head } => {
                 let head = std::mem::take(head);
                 let bytes = (*left).min(self.segment - head);
@@ -528,7 +528,7 @@ impl World<'_> {
         Bookkeeping {
             messages_per_second: messages / seconds,
             messages_per_event: messages * event / (payload as f64).max(1.0),
-            share_of_bytes: messages * MESSAGE as f64 / (payload as f64).max(1.0),
+            share_of_bytes: messages * MESSAGE_BYTES as f64 / (payload as f64).max(1.0),
             builder_bytes: holds(&mut self.hosts.iter().map(|host| host.most_held)),
             source_bytes: holds(&mut self.sources.iter().map(|source| source.most_held)),
             card_bytes: holds(&mut self.sources.iter().map(|source| source.most_waiting)),

@@ -52,7 +52,7 @@ use std::process::{Command, Stdio};
 use thalweg_text::{BitRate, size};
 
 /// Handle of the `tbf` before a link: `2:`.
-pub(crate) const PORT: u16 = 2;
+pub(crate) const TBF_HANDLE: u16 = 2;
 
 /// A network. Its namespaces are deleted when it is dropped.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ struct Switch {
     up: Option<(&'static str, String)>,
 }
 
-/// The queue before a link: a [`PORT`] on a device of a namespace.
+/// The queue before a link: the one of [`TBF_HANDLE`] on a device of a namespace.
 #[derive(Debug)]
 pub(crate) struct Port {
     pub(crate) link: Link,
@@ -249,9 +249,9 @@ impl Port {
         // All of the way's delay and losses are before the last port.
         let last = *kind == LinkKind::Down && !(network.delay.is_zero() && network.loss == 0.0);
         let mut lines = match last {
-            false => format!("qdisc add dev {name} root handle {PORT}: {bucket}\n"),
+            false => format!("qdisc add dev {name} root handle {TBF_HANDLE}: {bucket}\n"),
             true => format!(
-                "qdisc add dev {name} root handle 1: {}\nqdisc add dev {name} parent 1:1 handle {PORT}: {bucket}\n",
+                "qdisc add dev {name} root handle 1: {}\nqdisc add dev {name} parent 1:1 handle {TBF_HANDLE}: {bucket}\n",
                 netem(scenario, network.loss)
             ),
         };
@@ -263,7 +263,7 @@ impl Port {
             // of the present queue and one half of the past (tc_red_eval_ewma in iproute2).
             let _ = writeln!(
                 lines,
-                "qdisc add dev {name} parent {PORT}:1 handle 3: red limit {buffer} min {mark} max {} avpkt {frame} burst {} probability 1 ecn bandwidth {}bit",
+                "qdisc add dev {name} parent {TBF_HANDLE}:1 handle 3: red limit {buffer} min {mark} max {} avpkt {frame} burst {} probability 1 ecn bandwidth {}bit",
                 mark + 1,
                 mark.div_ceil(frame),
                 rate.0

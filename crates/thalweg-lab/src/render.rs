@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use std::fmt::Write;
 use std::time::Duration;
 use thalweg_page::html::{escaped, figure, list, page, table};
-use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, WIDTH, svg};
+use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, PICTURE_WIDTH, svg};
 use thalweg_text::volume;
 
 /// Returns the whole report as HTML.
@@ -185,7 +185,7 @@ fn completion(times: &Completion) -> Result<String, DrawError> {
         for (top, (name, micros)) in (8..).step_by(36).zip(bars) {
             let label = format!("{name}: {:.3} ms", micros / 1e3);
             area.draw(&Text::new(label, (12, top), ("sans-serif", 15).into_font().color(&INK)))?;
-            let length = (f64::from(WIDTH - 24) * micros / most) as i32;
+            let length = (f64::from(PICTURE_WIDTH - 24) * micros / most) as i32;
             area.draw(&Rectangle::new([(12, top + 18), (12 + length.max(1), top + 28)], COLOURS[0].filled()))?;
         }
         Ok(())

@@ -209,13 +209,13 @@ impl Default for Measure {
 }
 
 /// Bytes of Ethernet before an IP packet, as far as a Linux queue counts them: two addresses and a type.
-pub const ETHERNET: u32 = 14;
+pub const ETHERNET_HEADER_BYTES: u32 = 14;
 /// Other bytes of a frame on the wire: preamble (8), checksum (4), gap (12). A Linux queue does not count them.
-pub const UNSEEN: u32 = 24;
+pub const WIRE_OVERHEAD_BYTES: u32 = 24;
 /// Bytes of an IPv4 header, a TCP header, and TCP's timestamp option with its padding.
 pub const TCP_IP: u32 = 20 + 20 + 12;
 /// Bytes of the header before each fragment; records are padded to a multiple of it.
-const RECORD: u64 = 64;
+const RECORD_HEADER_BYTES: u64 = 64;
 
 impl Scenario {
     /// Reads and checks a file.
@@ -310,13 +310,13 @@ impl Scenario {
 
     /// Returns the number of bytes of a full packet as a queue of Linux counts them.
     pub fn frame(&self) -> u32 {
-        self.network.mtu + ETHERNET
+        self.network.mtu + ETHERNET_HEADER_BYTES
     }
 
     /// Returns the rate to set for a queue that counts no more than [`frame`](Self::frame) bytes, so that full frames
     /// leave as they do on a real wire of the rate `link`.
     pub fn counted(&self, link: BitRate) -> BitRate {
-        let (frame, wire) = (u64::from(self.frame()), u64::from(self.frame() + UNSEEN));
+        let (frame, wire) = (u64::from(self.frame()), u64::from(self.frame() + WIRE_OVERHEAD_BYTES));
         BitRate((u128::from(link.0) * u128::from(frame) / u128::from(wire)) as u64)
     }
 
@@ -332,7 +332,7 @@ impl Scenario {
 
     /// Returns the time that a full packet takes through the fastest receiver's link.
     pub fn packet_time(&self) -> Duration {
-        Duration::from_secs_f64(f64::from(self.frame() + UNSEEN) / self.fastest_port().bytes_per_second())
+        Duration::from_secs_f64(f64::from(self.frame() + WIRE_OVERHEAD_BYTES) / self.fastest_port().bytes_per_second())
     }
 
     /// Returns the time between bursts of events: `interval` times `burst`; `None` if sources always have more.
@@ -385,7 +385,7 @@ pub(crate) const MOST_SENDERS: u32 = 1000;
 /// Largest number of receivers of any laboratory; some take fewer.
 pub(crate) const MOST_RECEIVERS: u32 = 1000;
 /// Largest payload of a fragment, in bytes.
-const LARGEST: u64 = 256 << 20;
+const MAX_PAYLOAD_BYTES: u64 = 256 << 20;
 /// Largest number of events that come at once: a topology's `burst`.
 const MOST_BURST: u32 = 100_000;
 /// Payload of a fragment if no size is given, in bytes.
@@ -488,10 +488,10 @@ fn check_traffic(traffic: &Traffic) -> Result<(), Wrong> {
 fn check_sizes(table: &str, size: Option<ByteSize>, sizes: Option<[ByteSize; 2]>) -> Result<(), Wrong> {
     match (size, sizes) {
         (Some(_), Some(_)) => wrong(&format!("{table}.sizes"), "there is a `size` too: write one of them".into()),
-        (Some(ByteSize(size)), None) if !(1..=LARGEST).contains(&size) => {
+        (Some(ByteSize(size)), None) if !(1..=MAX_PAYLOAD_BYTES).contains(&size) => {
             wrong(&format!("{table}.size"), format!("{size} bytes; 1 byte to 256 MiB are possible"))
         }
-        (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > LARGEST => {
+        (None, Some([from, to])) if from.0 == 0 || from > to || to.0 > MAX_PAYLOAD_BYTES => {
             let problem = format!("{from} to {to}; the smallest, at least 1 byte, then the largest, at most 256 MiB");
             wrong(&format!("{table}.sizes"), problem)
         }

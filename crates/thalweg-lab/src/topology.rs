@@ -6,12 +6,12 @@ use serde::Serialize;
 use std::time::Duration;
 
 /// Port that builders listen on.
-const PORT: u16 = 7400;
+const BUILDER_PORT: u16 = 7400;
 /// Smallest memory of a builder, in bytes.
 const LEAST_BUILDER: u64 = 8 << 20;
-const BLOCK: u64 = 1 << 20;
+const MIN_BLOCK_BYTES: u64 = 1 << 20;
 /// Bytes of a block in addition to the largest slot: its index and closings.
-const BESIDE: u64 = 256 << 10;
+const BLOCK_OVERHEAD_BYTES: u64 = 256 << 10;
 
 /// Returns the text of a topology file.
 pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]) -> Result<String, toml::ser::Error> {
@@ -28,7 +28,7 @@ pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]
     };
     let builder = |(number, host): (u32, &Host)| Builder {
         name: host.name.clone(),
-        listen: [format!("{}:{}:{PORT}", traffic.link.name(), host.address)],
+        listen: [format!("{}:{}:{BUILDER_PORT}", traffic.link.name(), host.address)],
         block: memory.block,
         blocks: memory.blocks,
         // Without credits everything is fetched as soon as it is offered: the window is disabled by its size.
@@ -109,11 +109,11 @@ impl Memory {
             false => ((4 * way).div_ceil((scenario.event_payload() as u64).max(1)) + 4 * together).min(1 << 24),
         };
         let slots = || senders().map(|sender| Slots::of(scenario, sender, open).bytes);
-        let block = (slots().max().unwrap_or(0) + BESIDE).max(BLOCK).next_multiple_of(4096);
+        let block = (slots().max().unwrap_or(0) + BLOCK_OVERHEAD_BYTES).max(MIN_BLOCK_BYTES).next_multiple_of(4096);
         // Fragments longer than half a block have a block each; of others, as many as fit share one.
         let alone = slots().filter(|slot| 2 * slot > block).count() as u64;
         let shared = match alone < u64::from(scenario.network.senders) {
-            true => (2 * way).max(LEAST_BUILDER).div_ceil(block) + TURNS,
+            true => (2 * way).max(LEAST_BUILDER).div_ceil(block) + ROUND_ROBIN_SLOTS,
             false => 0,
         };
         Self { open, block, blocks: (open * alone + shared).clamp(4, 4096) }
@@ -158,7 +158,7 @@ impl Slots {
 fn together(scenario: &Scenario) -> u64 {
     let senders = scenario.network.senders;
     let records: u64 = (0..senders).map(|sender| record(scenario, sender)).sum();
-    if scenario.traffic.barrier { 1 } else { (SLOT * u64::from(senders) / records).max(1) }
+    if scenario.traffic.barrier { 1 } else { (MAX_SHARED_SLOT_BYTES * u64::from(senders) / records).max(1) }
 }
 
 /// Returns the length of this sender's longest record, in bytes.
@@ -167,9 +167,9 @@ fn record(scenario: &Scenario, sender: u32) -> u64 {
 }
 
 /// Number of slots that a builder fetches in turns.
-const TURNS: u64 = 4;
+const ROUND_ROBIN_SLOTS: u64 = 4;
 /// Largest slot with several fragments, in bytes.
-const SLOT: u64 = 64 << 10;
+const MAX_SHARED_SLOT_BYTES: u64 = 64 << 10;
 
 #[derive(Debug, Serialize)]
 struct Topology {

@@ -54,7 +54,10 @@ pub enum PrepareError {
     #[error("{}: not a kernel image with an xz archive in it", .0.display())]
     Image(PathBuf),
     /// The file system has too little space.
-    #[error("setting up the machine needs {} MB in {}, which has {} MB", SPACE >> 20, path.display(), free >> 20)]
+    #[error(
+        "setting up the machine needs {} MB in {}, which has {} MB",
+        REQUIRED_SPACE_BYTES >> 20, path.display(), free >> 20
+    )]
     Space {
         /// Directory of the setup.
         path: PathBuf,
@@ -128,7 +131,7 @@ const WANTED: &[(&str, &[&str])] = &[
 const ALWAYS: &[&str] = &["busybox-static", "kmod"];
 /// Space that a setup needs, in bytes: archives, unpacked packages, and the headers and sources of the modules take
 /// 1.1 GB; the rest is reserve.
-const SPACE: u64 = 3 << 29;
+const REQUIRED_SPACE_BYTES: u64 = 3 << 29;
 /// Options of apt-get that let an ordinary user run it, and while another apt is at work.
 const APT: &[&str] = &["-qq", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root"];
 /// Commands that this crate adds to the machine: name and text.
@@ -172,7 +175,7 @@ pub(crate) fn set_up(
 ) -> Result<Ready, PrepareError> {
     let free = rustix::fs::statvfs(room).map_err(|error| file(room)(error.into()))?;
     let free = free.f_bavail * free.f_frsize;
-    if free < SPACE {
+    if free < REQUIRED_SPACE_BYTES {
         return Err(PrepareError::Space { path: room.to_owned(), free });
     }
     File::create(log).map_err(file(log))?;

@@ -72,7 +72,7 @@ impl Network {
     pub const INTERFACE: &str = "eth0";
 
     /// Number of leading bits that all addresses share.
-    pub const PREFIX: u8 = 16;
+    pub const PREFIX_BITS: u8 = 16;
 
     /// Creates a network of `hosts` hosts whose interfaces carry IP packets of up to `mtu` bytes.
     ///
@@ -117,7 +117,7 @@ impl Network {
         let network = Self { hosts, _switch: switch };
         for host in 0..count {
             network.enter(host)?;
-            let (address, bits, interface) = (Self::address(host), Self::PREFIX, Self::INTERFACE);
+            let (address, bits, interface) = (Self::address(host), Self::PREFIX_BITS, Self::INTERFACE);
             if addresses {
                 ip(&format!("address add {address}/{bits} dev {interface}\n"))?;
             }

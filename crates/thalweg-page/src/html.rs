@@ -19,7 +19,7 @@ pub fn page(title: &str, style: &str, body: &str) -> String {
 
 /// Returns a list of links to the sections of a page, empty for up to three sections, and the page with their targets.
 fn with_contents(body: &str) -> (String, String) {
-    const FEW: usize = 3;
+    const MAX_UNLISTED_SECTIONS: usize = 3;
     let mut out = String::with_capacity(body.len());
     let mut items = String::new();
     let mut sections = body.split("<h2>");
@@ -29,7 +29,7 @@ fn with_contents(body: &str) -> (String, String) {
         items.push_str(&format!("<li><a href=\"#s{number}\">{heading}</a></li>\n"));
         out.push_str(&format!("<h2 id=\"s{number}\">{section}"));
     }
-    let many = items.lines().count() > FEW;
+    let many = items.lines().count() > MAX_UNLISTED_SECTIONS;
     (if many { format!("<nav><ul>\n{items}</ul></nav>\n") } else { String::new() }, out)
 }
 

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 use thiserror::Error;
 
 /// Width of a picture, in pixels.
-pub const WIDTH: u32 = 760;
+pub const PICTURE_WIDTH: u32 = 760;
 
 /// Background colour. The page's style sheet refers to this colour, [`INK`], [`GRID`] and the first of [`COLOURS`], and
 /// has others for dark paper.
@@ -42,7 +42,7 @@ pub struct DrawError(String);
 pub fn svg(height: u32, draw: impl FnOnce(&Area<'_>) -> Result<(), Refused>) -> Result<String, DrawError> {
     let mut out = String::new();
     let drawn = {
-        let area = SVGBackend::with_string(&mut out, (WIDTH, height)).into_drawing_area();
+        let area = SVGBackend::with_string(&mut out, (PICTURE_WIDTH, height)).into_drawing_area();
         area.fill(&PAPER).and_then(|()| draw(&area)).and_then(|()| area.present())
     };
     drawn.map_err(|error| DrawError(error.to_string()))?;

@@ -11,7 +11,7 @@ use std::fmt;
 use thalweg_wire::{Element, Meaning, NumberKind, PayloadType};
 
 /// Largest payload in bytes: a slot of 1 GiB, less a header and the padding after the payload.
-const MOST: usize = (1 << 30) - 128;
+const MAX_PAYLOAD_BYTES: usize = (1 << 30) - 128;
 
 /// Declared form of all fragments of a source.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,8 +47,10 @@ impl Content {
             }
         };
         match content.checked_bytes() {
-            Some(1..=MOST) => Ok(content),
-            _ => Err(PyValueError::new_err(format!("a fragment of {content}: 1 to {MOST} bytes are possible"))),
+            Some(1..=MAX_PAYLOAD_BYTES) => Ok(content),
+            _ => Err(PyValueError::new_err(format!(
+                "a fragment of {content}: 1 to {MAX_PAYLOAD_BYTES} bytes are possible"
+            ))),
         }
     }
 

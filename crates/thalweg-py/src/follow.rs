@@ -9,7 +9,7 @@ use std::time::Duration;
 use thalweg_store::{End, Followed};
 
 /// Longest time that Ctrl-C may have to wait. New events end the wait at once.
-const TIMEOUT: Duration = Duration::from_millis(100);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// All events of a run in the order in which they were closed, waiting for more until its writer has ended.
 #[pyclass(frozen, module = "thalweg")]
@@ -37,7 +37,7 @@ impl Follow {
             // The lock is taken with the interpreter released: another thread may hold it while it waits for events.
             let (next, mut unreadable) = py.detach(|| {
                 let mut follow = self.follow.lock().unwrap_or_else(PoisonError::into_inner);
-                (follow.0.next(TIMEOUT), std::mem::take(&mut follow.1))
+                (follow.0.next(SIGNAL_CHECK_INTERVAL), std::mem::take(&mut follow.1))
             });
             match next {
                 Ok(next) => {

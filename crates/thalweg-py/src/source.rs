@@ -15,9 +15,9 @@ use thalweg_node::{Feed, NodeError, Policy, PushSource, PushedFragment, SourceSe
 use thalweg_wire::{EventId, SourceId, Status, TaiNanos};
 
 /// Largest slot, and so the largest fragment, in bytes.
-const LONGEST: usize = 1 << 30;
+const MAX_SLOT_BYTES: usize = 1 << 30;
 /// Longest time that Ctrl-C may have to wait. The awaited event ends the wait at once.
-const STEP: Duration = Duration::from_millis(100);
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A source of a run, which this program feeds.
 ///
@@ -106,7 +106,7 @@ impl Source {
         let content = Content::declared(dtype, shape, max_bytes, payload_type)?;
         let timeout = seconds("timeout", timeout)?;
         let slots = within("slots", slots, 1..=65_536)?;
-        let slot = slot.map(|bytes| within("slot", bytes, 1..=LONGEST)).transpose()?;
+        let slot = slot.map(|bytes| within("slot", bytes, 1..=MAX_SLOT_BYTES)).transpose()?;
         let slot_bytes = slot.unwrap_or_else(|| default_slot_bytes(content.max_bytes()));
         let settings = SourceSettings {
             name: name.unwrap_or_else(|| id.to_string()),
@@ -138,7 +138,7 @@ impl Source {
         if this.finished.load(Ordering::Relaxed) {
             return Err(RunError::new_err("this source was finished: make another one"));
         }
-        while !slf.py().detach(|| this.source()?.wait_for_start(STEP).map_err(run_error))? {
+        while !slf.py().detach(|| this.source()?.wait_for_start(SIGNAL_CHECK_INTERVAL).map_err(run_error))? {
             this.heed_signals(slf.py())?;
         }
         Ok(slf.clone())
@@ -242,8 +242,8 @@ impl Source {
         })
     }
 
-    /// Repeats an operation that has to wait, in steps of at most [`STEP`]. `done` says in messages what was not done
-    /// in time.
+    /// Repeats an operation that has to wait, in steps of at most [`SIGNAL_CHECK_INTERVAL`]. `done` says in messages
+    /// what was not done in time.
     fn wait<T: Send>(
         &self,
         py: Python<'_>,
@@ -257,7 +257,9 @@ impl Source {
             None => None,
         };
         loop {
-            let left = until.map_or(STEP, |until| until.saturating_duration_since(Instant::now()).min(STEP));
+            let left = until.map_or(SIGNAL_CHECK_INTERVAL, |until| {
+                until.saturating_duration_since(Instant::now()).min(SIGNAL_CHECK_INTERVAL)
+            });
             match py.detach(|| act(left)) {
                 Ok(Some(result)) => return Ok(result),
                 Ok(None) => py.check_signals()?,
@@ -279,7 +281,7 @@ impl Source {
         let source = self.source()?;
         self.finished.store(true, Ordering::Relaxed);
         loop {
-            match py.detach(|| source.close(STEP)).map_err(run_error)? {
+            match py.detach(|| source.close(SIGNAL_CHECK_INTERVAL)).map_err(run_error)? {
                 Some(report) => return serde_json::to_string(&report).map_err(run_error),
                 None => self.heed_signals(py)?,
             }

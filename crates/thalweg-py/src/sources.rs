@@ -88,11 +88,11 @@ impl Sources {
 
     /// Lists the first few sources, for a message.
     fn listed(&self) -> String {
-        const FEW: usize = 8;
-        let mut listed: Vec<String> = self.known.iter().take(FEW).map(ToString::to_string).collect();
+        const MAX_LISTED_SOURCES: usize = 8;
+        let mut listed: Vec<String> = self.known.iter().take(MAX_LISTED_SOURCES).map(ToString::to_string).collect();
         match self.known.len() {
             0 => return "none".to_owned(),
-            all if all > FEW => listed.push(format!("{} more", all - FEW)),
+            all if all > MAX_LISTED_SOURCES => listed.push(format!("{} more", all - MAX_LISTED_SOURCES)),
             _ => {}
         }
         listed.join(", ")

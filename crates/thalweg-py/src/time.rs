@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use thalweg_wire::tai_minus_utc;
 
-const SECOND: u64 = 1_000_000_000;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Value that `datetime64` interprets as NaT (not a time).
 const NOT_A_TIME: i64 = i64::MIN;
@@ -24,11 +24,11 @@ pub(crate) fn utc(py: Python<'_>, nanos: u64) -> PyResult<Bound<'_, PyAny>> {
 /// Converts to UTC nanoseconds since 1970, counted without leap seconds. A leap second has the number of the second
 /// after it.
 fn utc_nanos(tai: u64) -> Option<u64> {
-    let seconds = tai / SECOND;
+    let seconds = tai / NANOS_PER_SECOND;
     // Too large by one at most, if a leap second lies between the two.
     let about = u64::from(tai_minus_utc(seconds)?);
     let offset = u64::from(tai_minus_utc(seconds.checked_sub(about)?)?);
-    tai.checked_sub(offset * SECOND)
+    tai.checked_sub(offset * NANOS_PER_SECOND)
 }
 
 fn datetime64(py: Python<'_>, nanos: i64) -> PyResult<Bound<'_, PyAny>> {

@@ -24,9 +24,9 @@ impl BitRate {
 pub struct BitRateError(String);
 
 const UNITS: [(&str, u64); 4] = [("gbit", 1_000_000_000), ("mbit", 1_000_000), ("kbit", 1_000), ("bit", 1)];
-const MOST: u64 = 1_000_000_000_000;
+const MAX_BIT_RATE: u64 = 1_000_000_000_000;
 /// Minimum rate, in bits per second: below it a single packet takes longer than most measurements.
-const LEAST: u64 = 10_000;
+const MIN_BIT_RATE: u64 = 10_000;
 
 impl FromStr for BitRate {
     type Err = BitRateError;
@@ -42,7 +42,7 @@ impl FromStr for BitRate {
         let plain = |char: char| char.is_ascii_digit() || char == '.';
         let number: f64 = number.chars().all(plain).then(|| number.parse().ok()).flatten().ok_or_else(error)?;
         let bits = (number * unit as f64).round();
-        (LEAST as f64..=MOST as f64).contains(&bits).then_some(Self(bits as u64)).ok_or_else(error)
+        (MIN_BIT_RATE as f64..=MAX_BIT_RATE as f64).contains(&bits).then_some(Self(bits as u64)).ok_or_else(error)
     }
 }
 

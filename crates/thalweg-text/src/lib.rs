@@ -21,6 +21,6 @@ pub mod tone;
 pub use bit_rate::{BitRate, BitRateError};
 pub use byte_size::{ByteSize, ByteSizeError};
 pub use text::{
-    Align, NOTHING, Table, WIDTH, broken, count, many, number, plain, plain_lines, rate, seconds, size, tai, times,
-    utc, volume, wrapped,
+    Align, NOTHING, TEXT_COLUMNS, Table, broken, count, many, number, plain, plain_lines, rate, seconds, size, tai,
+    times, utc, volume, wrapped,
 };

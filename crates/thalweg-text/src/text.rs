@@ -7,7 +7,7 @@ use textwrap::core::display_width;
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
 /// Number of columns at which text in a terminal is wrapped.
-pub const WIDTH: usize = 80;
+pub const TEXT_COLUMNS: usize = 80;
 
 /// Text for a missing figure.
 pub const NOTHING: &str = "-";
@@ -152,12 +152,12 @@ pub fn plain_lines(text: &str) -> String {
     text.replace(|c: char| c.is_control() && c != '\n', "\u{fffd}")
 }
 
-/// Wraps words into lines of at most [`WIDTH`] columns, the first after `head`, the others indented by its width.
+/// Wraps words into lines of at most [`TEXT_COLUMNS`], the first after `head`, the others indented by its width.
 /// Control characters in the text are replaced, so that it cannot move the cursor.
 pub fn wrapped(head: &str, text: &str) -> String {
     let indent = " ".repeat(display_width(head));
     let words: Vec<Cow<'_, str>> = text.split_whitespace().map(plain).collect();
-    let text = textwrap::fill(&words.join(" "), lines_of(WIDTH).initial_indent(head).subsequent_indent(&indent));
+    let text = textwrap::fill(&words.join(" "), lines_of(TEXT_COLUMNS).initial_indent(head).subsequent_indent(&indent));
     text.trim_end().to_owned() + "\n"
 }
 
@@ -214,7 +214,7 @@ impl Table {
         self.columns(indent, 0..self.align.len())
     }
 
-    /// Returns the table as [`Table::text`] does, in [`WIDTH`] columns: columns that do not fit follow below, again
+    /// Returns the table as [`Table::text`] does, in [`TEXT_COLUMNS`]: columns that do not fit follow below, again
     /// after the first column.
     pub fn folded(&self, indent: usize) -> String {
         let mut out = String::new();
@@ -223,7 +223,7 @@ impl Table {
             let mut end = indent + self.widths[0];
             let fits = self.widths[from..].iter().take_while(|width| {
                 end += 2 + **width;
-                end <= WIDTH
+                end <= TEXT_COLUMNS
             });
             let to = from + fits.count().max(1);
             out.push_str(&self.columns(indent, std::iter::once(0).chain(from..to)));
@@ -277,7 +277,7 @@ mod tests {
     fn a_note_cannot_speak_to_the_terminal_and_stays_in_its_columns() {
         assert_eq!(wrapped("  ", "a \u{1b}[2J\nb"), "  a \u{fffd}[2J b\n");
         let text = wrapped("  note: ", &"seven letters ".repeat(10));
-        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= TEXT_COLUMNS), "{text}");
     }
 
     #[test]
@@ -321,7 +321,7 @@ mod tests {
     #[test]
     fn long_text_goes_on_under_its_beginning() {
         let text = wrapped("  because: ", &"seven letters ".repeat(10));
-        assert!(text.lines().all(|line| line.len() <= WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.len() <= TEXT_COLUMNS), "{text}");
         assert!(text.lines().skip(1).all(|line| line.starts_with("           s")), "{text}");
     }
 }

@@ -7,7 +7,7 @@ use thalweg_node::Clock;
 use thalweg_wire::TaiNanos;
 
 /// Date at time zero: 2026-01-01 00:00:37 TAI, in nanoseconds since 1970.
-pub(crate) const EPOCH: u64 = 1_767_225_637_000_000_000;
+pub(crate) const EPOCH_TAI_NANOS: u64 = 1_767_225_637_000_000_000;
 
 /// The time, which is shared by all hosts, and the date, which each host has its own of.
 #[derive(Debug, Clone, Default)]
@@ -39,7 +39,7 @@ impl Clock for HostClock {
     }
 
     fn date(&self) -> TaiNanos {
-        let date = EPOCH.saturating_add(self.now.load(Ordering::Relaxed));
+        let date = EPOCH_TAI_NANOS.saturating_add(self.now.load(Ordering::Relaxed));
         TaiNanos(date.saturating_add_signed(self.off.load(Ordering::Relaxed)))
     }
 

@@ -92,7 +92,7 @@ impl Device for WorldDevice {
 }
 
 /// Number of buffers that a self-driven device has at a time.
-const DEPTH: u32 = 4;
+const BUFFER_COUNT: u32 = 4;
 
 /// Time until which a device is unplugged.
 #[derive(Debug, Clone, Default)]
@@ -150,7 +150,7 @@ impl Acquisition for WorldAcquisition {
     }
 
     fn depth(&self) -> u32 {
-        DEPTH
+        BUFFER_COUNT
     }
 
     fn post(&mut self, buffer: Buffer) {

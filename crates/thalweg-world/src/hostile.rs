@@ -11,13 +11,13 @@ use thalweg_wire::{
     Left, Losses, Message, NotTaken, Room, RunNumber, SourceId, crc32c,
 };
 
-const SLOTS: u32 = 8;
+const SLOT_COUNT: u32 = 8;
 /// Maximum number of its offers that a builder keeps, by the builder's own rule: one for each slot, and as many again
 /// in flight.
-pub(crate) const MOST_OPEN_OFFERS: u64 = 2 * SLOTS as u64 + 2;
+pub(crate) const MOST_OPEN_OFFERS: u64 = 2 * SLOT_COUNT as u64 + 2;
 const SLOT_BYTES: u32 = 4096;
 /// Size in bytes of a record in its slots: a header, and as many bytes of payload.
-const RECORD: usize = 2 * HEADER_LEN;
+const RECORD_BYTES: usize = 2 * HEADER_LEN;
 /// Maximum number of messages that it sends in a turn.
 const MOST_AT_ONCE: u64 = 20;
 
@@ -62,10 +62,10 @@ impl Hostile {
         until: Duration,
         floods: bool,
     ) -> Result<Self, NodeError> {
-        let mut pool = SlotPool::new("hostile", SLOTS, SLOT_BYTES as usize)?;
+        let mut pool = SlotPool::new("hostile", SLOT_COUNT, SLOT_BYTES as usize)?;
         let mut slots: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
         for slot in &mut slots {
-            for (at, record) in slot.chunks_exact_mut(RECORD).enumerate() {
+            for (at, record) in slot.chunks_exact_mut(RECORD_BYTES).enumerate() {
                 record.copy_from_slice(&draw_record(&mut random, id, at as u64));
             }
         }
@@ -80,7 +80,7 @@ impl Hostile {
                 source: id,
                 builder,
                 builders: count,
-                slots: SLOTS,
+                slots: SLOT_COUNT,
                 slot_bytes: SLOT_BYTES,
                 max_payload: 64,
                 capabilities: Capabilities::ASSIGNED,
@@ -99,7 +99,7 @@ impl Hostile {
         let builders = counterparts.collect();
         let breaks_one_in = random.logarithmic(1..1000);
         let next_turn = clock.now();
-        let open_offers = if floods { u64::MAX } else { u64::from(SLOTS) };
+        let open_offers = if floods { u64::MAX } else { u64::from(SLOT_COUNT) };
         Ok(Self { id, endpoints, _pool: pool, builders, random, clock, breaks_one_in, open_offers, next_turn, until })
     }
 
@@ -190,7 +190,7 @@ impl Node for Hostile {
 }
 
 /// Returns a record that is correct, or nearly so.
-fn draw_record(random: &mut Random, source: SourceId, event: u64) -> [u8; RECORD] {
+fn draw_record(random: &mut Random, source: SourceId, event: u64) -> [u8; RECORD_BYTES] {
     let payload = [u8::try_from(event % 256).unwrap_or(0); HEADER_LEN];
     let header = FragmentHeader {
         run: RunNumber(42),
@@ -201,26 +201,26 @@ fn draw_record(random: &mut Random, source: SourceId, event: u64) -> [u8; RECORD
         payload_crc: if random.once_in(8) { 1 } else { crc32c(&payload) },
         ..FragmentHeader::default()
     };
-    let mut record = [0; RECORD];
+    let mut record = [0; RECORD_BYTES];
     record[..HEADER_LEN].copy_from_slice(&header.encode());
     record[HEADER_LEN..].copy_from_slice(&payload);
     if random.once_in(8) {
-        record[usize::try_from(random.of(0..RECORD as u64)).unwrap_or(0)] ^= 1 << random.of(0..8);
+        record[usize::try_from(random.of(0..RECORD_BYTES as u64)).unwrap_or(0)] ^= 1 << random.of(0..8);
     }
     record
 }
 
 /// Returns an offer that keeps the rules, of a slot with arbitrary content.
 fn honest_offer(builder: &Counterpart, random: &mut Random) -> Announcement {
-    let count = u32::try_from(random.of(1..u64::from(SLOT_BYTES) / RECORD as u64)).unwrap_or(1);
-    let slot = builder.next_ticket % u64::from(SLOTS);
+    let count = u32::try_from(random.of(1..u64::from(SLOT_BYTES) / RECORD_BYTES as u64)).unwrap_or(1);
+    let slot = builder.next_ticket % u64::from(SLOT_COUNT);
     let dropped = random.once_in(8);
     Announcement {
         ticket: builder.next_ticket,
         first: EventId(builder.next_event),
         arena_offset: slot * u64::from(SLOT_BYTES),
         count,
-        bytes: if dropped { 0 } else { count * u32::try_from(RECORD).unwrap_or(u32::MAX) },
+        bytes: if dropped { 0 } else { count * u32::try_from(RECORD_BYTES).unwrap_or(u32::MAX) },
         disposition: if dropped { Disposition::DroppedNewest } else { Disposition::Held },
     }
 }

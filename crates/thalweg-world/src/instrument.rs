@@ -3,7 +3,7 @@
 //! The instrument also dates its datagrams and may begin to count anew; the cable loses, duplicates and reorders them.
 //! A source's own code receives them.
 
-use crate::clock::EPOCH;
+use crate::clock::EPOCH_TAI_NANOS;
 use crate::device::{Had, Plug, Truth, payload};
 use crate::plan::{DatagramKind, InstrumentPlan};
 use crate::random::Random;
@@ -16,15 +16,15 @@ use thalweg_instrument::{Assembler, Taken};
 use thalweg_wire::{Status, TaiNanos, mix};
 
 /// Number of buffers that the receiver has at a time.
-const DEPTH: u32 = 64;
+const BUFFER_COUNT: u32 = 64;
 /// Number of datagrams after which a new beginning of the count can be detected.
 const SEEN_TO_COUNT: u64 = 64;
 /// Number of first datagrams that are not lost: without `first` and `rate`, their loss cannot be detected.
-const SPARED: u64 = 20;
+const SPARED_DATAGRAMS: u64 = 20;
 /// Time from the begin of the first source to the first of the triggers that instruments share.
 const SHARED_BEGIN: Duration = Duration::from_millis(500);
 /// Time after which the rate of a device is known.
-const KNOWN: Duration = Duration::from_millis(2200);
+const RATE_DETECTION_TIME: Duration = Duration::from_millis(2200);
 
 /// Returns the end of an instrument's fragment: bytes that depend on its trigger, and the trigger itself.
 pub(crate) fn instrument_payload(seed: u64, source: usize, trigger: u64, longest: usize) -> Vec<u8> {
@@ -109,7 +109,7 @@ impl Instrument {
             off_until: Duration::ZERO,
             counts_anew: false,
             set: 0,
-            spared: SPARED,
+            spared: SPARED_DATAGRAMS,
             losing: 0,
             overtaken: None,
             port: VecDeque::new(),
@@ -151,7 +151,7 @@ impl Instrument {
 
 impl Line {
     fn is_known(&self, now: Duration) -> bool {
-        self.began.is_some_and(|began| now >= began + KNOWN)
+        self.began.is_some_and(|began| now >= began + RATE_DETECTION_TIME)
     }
 
     /// Returns whether an outage in which the counter wraps around can be distinguished from a shorter one. While the
@@ -188,7 +188,7 @@ impl Line {
                 continue;
             }
             if std::mem::take(&mut self.counts_anew) {
-                (self.counted, self.base, self.spared, self.losing) = (0, 0, SPARED, 0);
+                (self.counted, self.base, self.spared, self.losing) = (0, 0, SPARED_DATAGRAMS, 0);
             }
             let datagram = self.datagram(trigger, at);
             self.counted += 1;
@@ -246,7 +246,7 @@ impl Line {
         let jitter = self.random.of(0..clock.jitter.max(1)).cast_signed();
         let wild = if self.random.of(0..1000) < clock.wild { self.random.next() >> 3 } else { 0 };
         let off = clock.off + nanos / 1_000_000 * clock.drift_ppm + jitter + self.set;
-        (EPOCH.wrapping_add_signed(nanos + off)).wrapping_add(wild)
+        (EPOCH_TAI_NANOS.wrapping_add_signed(nanos + off)).wrapping_add(wild)
     }
 
     /// Sends a datagram through the cable. Returns whether it can arrive.
@@ -386,7 +386,7 @@ impl Acquisition for Receiver {
     }
 
     fn depth(&self) -> u32 {
-        DEPTH
+        BUFFER_COUNT
     }
 
     fn post(&mut self, buffer: Buffer) {
@@ -466,7 +466,7 @@ pub fn try_instrument(kind: DatagramKind, seed: u64, time: Duration, is_calm: bo
     let instrument = Instrument::new(&plan, seed, 0, (longest, u64::MAX), rate as f64);
     let plug = instrument.line().plug.clone();
     let mut receiver = Receiver::new(instrument.clone());
-    let mut pool = SlotPool::new("slots", DEPTH, 512).expect("memory");
+    let mut pool = SlotPool::new("slots", BUFFER_COUNT, 512).expect("memory");
     while let Some(slot) = pool.take() {
         receiver.post(Buffer::new(slot));
     }

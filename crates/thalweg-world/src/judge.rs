@@ -48,7 +48,7 @@ pub fn judge(plan: &Plan, course: &Course) -> Verdict {
 }
 
 /// Time within which a run has ended at all builders after one builder aborted it.
-const SOON: Duration = Duration::from_secs(8);
+const ABORT_TIMEOUT: Duration = Duration::from_secs(8);
 /// Longest time for which written data are not synced to disk, except for the step in which time advances. The next
 /// constant is the same for the name of a new file.
 const UNSYNCED_BYTES: Duration = Duration::from_secs(3);
@@ -98,7 +98,7 @@ impl Judge<'_> {
             return;
         };
         for (other, report) in &reports {
-            self.check(report.seconds <= soonest.seconds + SOON.as_secs_f64(), || {
+            self.check(report.seconds <= soonest.seconds + ABORT_TIMEOUT.as_secs_f64(), || {
                 format!(
                     "b{first} ended the run at once after {} s, and b{other} after {} s",
                     soonest.seconds, report.seconds

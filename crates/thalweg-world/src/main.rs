@@ -11,9 +11,9 @@ use thalweg_world::{Plan, Verdict, World, judge, shrink, try_plan, try_twice};
 
 /// Processor time per thread after which a world counts as endless: a node loops within one turn. Wall time would blame
 /// a world for a machine that is busy with other work.
-const LONGEST: Duration = Duration::from_secs(120);
+const MAX_THREAD_CPU_TIME: Duration = Duration::from_secs(120);
 /// One in this number of seeds is run twice.
-const AGAIN: u64 = 8;
+const SEEDS_PER_RERUN: u64 = 8;
 
 /// Plays worlds from seeds, and says which of them go wrong.
 #[derive(Debug, Parser)]
@@ -107,7 +107,7 @@ fn play_many(options: &Options) -> io::Result<bool> {
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
         while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            let longest = LONGEST * u32::try_from(threads).unwrap_or(u32::MAX);
+            let longest = MAX_THREAD_CPU_TIME * u32::try_from(threads).unwrap_or(u32::MAX);
             let stuck = (0..threads)
                 .find_map(|at| lock(at).filter(|(_, since)| processor_time().saturating_sub(*since) > longest));
             if let Some((seed, _)) = stuck {
@@ -136,7 +136,7 @@ fn processor_time() -> Duration {
 
 fn play(seed: u64, options: &Options) -> Verdict {
     let plan = Plan::of(seed);
-    let tries = if seed.is_multiple_of(AGAIN) { try_twice } else { try_plan };
+    let tries = if seed.is_multiple_of(SEEDS_PER_RERUN) { try_twice } else { try_plan };
     std::panic::catch_unwind(|| tries(&plan, &options.directory))
         .unwrap_or_else(|_| Verdict { wrong: vec!["a panic".into()], ..Verdict::default() })
 }

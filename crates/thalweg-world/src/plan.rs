@@ -209,7 +209,7 @@ pub enum Fault {
 /// Time at which builders are told to stop in any case.
 const LAST_WORD: Duration = Duration::from_secs(8);
 /// Time by which a run has begun at all builders, without faults.
-const BEGUN: Duration = Duration::from_secs(2);
+const MAX_START_TIME: Duration = Duration::from_secs(2);
 /// Seeds below this one generate the first kind of plans, so that seeds that are kept keep their meaning.
 const FIRST_SEEDS: u64 = 1 << 20;
 /// Seeds below this one, and from [`FIRST_SEEDS`] on, generate the second kind.
@@ -219,13 +219,13 @@ const THIRD_SEEDS: u64 = 30_129_600_000_000_000;
 /// Seeds below this one generate plans in which instruments do not share triggers.
 const FOURTH_SEEDS: u64 = 30_170_000_000_000_000;
 /// `deadline` of all builders.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(2);
+pub(crate) const BUILDER_DEADLINE: Duration = Duration::from_secs(2);
 /// Largest number of lost datagrams in a thousand with which a run still has to be complete.
 const MOST_LOST: u32 = 100;
 /// `open_events` of all builders.
 const MOST_OPEN: u64 = 64;
 /// `run.timeout` of all plans.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const RUN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns whether a run has to be complete over a network with these impairments.
 fn is_bearable(network: &Impairments) -> bool {
@@ -422,7 +422,7 @@ impl Plan {
         let is_orderly = |fault: &Fault| match fault {
             Fault::Network(network) => is_bearable(network),
             // Its sources have no slots for the other builders, and are silent there.
-            Fault::DiskStuck(_, time) if takes_turns => *time < DEADLINE / 2,
+            Fault::DiskStuck(_, time) if takes_turns => *time < BUILDER_DEADLINE / 2,
             fault => fault.is_orderly(),
         };
         is_bearable(&self.network) && self.is_stopped_gently() && self.faults.iter().all(|(_, fault)| is_orderly(fault))
@@ -465,8 +465,8 @@ impl Plan {
     fn is_stopped_gently(&self) -> bool {
         let mut stopped = BTreeSet::new();
         self.faults.iter().all(|(at, fault)| match fault {
-            Fault::Command(builder, Command::Stop) => *at >= BEGUN && stopped.insert(*builder),
-            Fault::Command(_, Command::Abort) => *at >= BEGUN,
+            Fault::Command(builder, Command::Stop) => *at >= MAX_START_TIME && stopped.insert(*builder),
+            Fault::Command(_, Command::Abort) => *at >= MAX_START_TIME,
             _ => true,
         })
     }

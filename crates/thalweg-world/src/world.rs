@@ -4,7 +4,7 @@ use crate::clock::HostClock;
 use crate::device::{Plug, Truth, WorldAcquisition, WorldDevice};
 use crate::hostile::Hostile;
 use crate::instrument::{Instrument, Receiver};
-use crate::plan::{DEADLINE, Fault, Medium, NodeName, Plan, TIMEOUT};
+use crate::plan::{BUILDER_DEADLINE, Fault, Medium, NodeName, Plan, RUN_TIMEOUT};
 use crate::random::Random;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use thalweg_wire::{GAMMA, SourceId, mix};
 
 /// Time after which a run that was told to end is over: to answer, to continue, to be cut off (twice for a source that
 /// returns from a hang), to be given up, and the steps in which time advances meanwhile.
-const BOUND: Duration = Duration::from_millis(2000 + 10_000 + 2 * 2000 + 2000 + 500);
+const RUN_END_TIMEOUT: Duration = Duration::from_millis(2000 + 10_000 + 2 * 2000 + 2000 + 500);
 
 /// Number of events that an instrument must have numbered before its clock is set.
 const CLOCKS_AGREED: u64 = 10;
@@ -261,7 +261,7 @@ impl World {
     }
 
     fn hostile(&mut self, index: usize, clock: Arc<dyn Clock>) -> AnySource {
-        let until = clock.now() + self.plan.last_word + TIMEOUT;
+        let until = clock.now() + self.plan.last_word + RUN_TIMEOUT;
         let (id, random) = (source_id(index), Random::new(self.random.next()));
         let peer = Hostile::new(id, &self.addresses, random, clock, until, self.plan.floods);
         AnySource::Hostile(Box::new(peer.expect("memory and descriptors")))
@@ -289,7 +289,7 @@ impl World {
             policy: source.policy,
             slots: source.slots.0,
             slot_bytes: usize::try_from(source.slots.1).unwrap_or(usize::MAX),
-            timeout: TIMEOUT,
+            timeout: RUN_TIMEOUT,
             wait: Wait::default(),
             cpu: None,
         }
@@ -320,7 +320,7 @@ impl World {
             self.turn(now);
             self.count_open_offers();
             let next = faults.peek().map(|(at, _)| begun + *at).into_iter().chain(last_word);
-            let next = next.chain(self.next_time(now)).min().unwrap_or(now + DEADLINE);
+            let next = next.chain(self.next_time(now)).min().unwrap_or(now + BUILDER_DEADLINE);
             let next = next.max(now + self.plan.step);
             self.advance_to(next);
             late = self.late(begun);
@@ -488,14 +488,14 @@ impl World {
 
     /// Returns the nodes that should have ended by now.
     fn late(&self, begun: Duration) -> Vec<NodeName> {
-        let bound = begun + self.plan.last_word + self.held_up + 2 * BOUND;
+        let bound = begun + self.plan.last_word + self.held_up + 2 * RUN_END_TIMEOUT;
         let now = self.clock.now();
         let builders = self.builders.iter().enumerate().filter(|(_, member)| member.node.is_some() && now > bound);
         let sources = self
             .sources
             .iter()
             .enumerate()
-            .filter(|(_, member)| member.node.is_some() && now > bound + TIMEOUT + DEADLINE);
+            .filter(|(_, member)| member.node.is_some() && now > bound + RUN_TIMEOUT + BUILDER_DEADLINE);
         let builders = builders.map(|(at, _)| NodeName::Builder(at));
         builders.chain(sources.map(|(at, _)| NodeName::Source(at))).collect()
     }

@@ -155,7 +155,7 @@ fn introduce(options: &Options, topology: &Topology) {
 fn adapter(link: LinkKind, source: Option<usize>) -> Option<Adapter> {
     let own = |source: usize| {
         let host = u16::try_from(1 + source).ok()?;
-        Some(OwnAddress { ip: Network::address(host), prefix: Some(Network::PREFIX) })
+        Some(OwnAddress { ip: Network::address(host), prefix: Some(Network::PREFIX_BITS) })
     };
     let device = format!("net_af_packet0,iface={}", Network::INTERFACE);
     link.adapter.then(|| Adapter { device, address: source.and_then(own), gateway: None, mtu: None })

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_doctor::{Finding, Level, Needs, examine, worst};
 use thalweg_preflight::{Recordings, needs};
-use thalweg_text::{ByteSize, WIDTH, plain, wrapped};
+use thalweg_text::{ByteSize, TEXT_COLUMNS, plain, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
@@ -118,7 +118,7 @@ fn text(findings: &[Finding], all: bool) -> String {
         if let Some(remedy) = &finding.remedy {
             // A command is not broken into lines: it is there to be copied.
             let line = format!("            mend: {}", plain(remedy));
-            let short = line.chars().count() <= WIDTH;
+            let short = line.chars().count() <= TEXT_COLUMNS;
             let _ = writeln!(out, "{}", if short { line } else { format!("            mend:\n  {}", plain(remedy)) });
         }
     }

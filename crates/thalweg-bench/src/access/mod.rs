@@ -11,8 +11,9 @@
 //! writing: the page lies in this processor's cache, so its times show the cost of the access path and not that of PCI
 //! Express. The substitute also has a *doorbell*: a flag in the shared page, against an eventfd that has been rung.
 //!
-//! The mean is computed as in the paper: the time of all reads divided by their number. Percentiles are of [`BATCH`]
-//! reads at a time, taken in a second pass, since one mapped read is shorter than reading the clock.
+//! The mean is computed as in the paper: the time of all reads divided by their number. Percentiles are of
+//! [`READS_PER_BATCH`] reads at a time, taken in a second pass, since one mapped read is shorter than reading the
+//! clock.
 
 mod pci;
 
@@ -46,12 +47,12 @@ pub struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     offset: u64,
     /// Reads of one byte, for each point
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(BATCH..=1_000_000_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(READS_PER_BATCH..=1_000_000_000_000))]
     reads: u64,
 }
 
 /// Number of reads that are timed together for the percentiles.
-const BATCH: u64 = 1000;
+const READS_PER_BATCH: u64 = 1000;
 
 /// Results of the ExpEther paper, table 3.
 const PAPER: &str = "the paper read a NIC's memory in 0.58 µs mapped, 1.27 µs through a driver";
@@ -176,7 +177,7 @@ impl Instrument for Access {
                 }
             }
         }
-        notes.push(format!("percentiles are of {BATCH} reads at a time"));
+        notes.push(format!("percentiles are of {READS_PER_BATCH} reads at a time"));
         notes.push(PAPER.to_owned());
         notes
     }
@@ -191,7 +192,7 @@ impl Access {
         mut read: impl FnMut() -> Result<u8, BenchError>,
     ) -> Result<Figures, BenchError> {
         let mut batch = || -> Result<(), BenchError> {
-            for _ in 0..BATCH {
+            for _ in 0..READS_PER_BATCH {
                 black_box(read()?);
             }
             if stop.pressed() { Err(BenchError::Stopped) } else { Ok(()) }
@@ -200,7 +201,7 @@ impl Access {
         while warm.elapsed() < timing.warmup.max(Duration::from_nanos(1)) {
             batch()?;
         }
-        let batches = self.reads / BATCH;
+        let batches = self.reads / READS_PER_BATCH;
         let usage = Usage::now();
         let began = self.clock.raw();
         for _ in 0..batches {
@@ -216,9 +217,9 @@ impl Access {
             before = now;
         }
         let used = usage.used();
-        let mean = all as f64 * 1e-3 / (batches * BATCH) as f64;
+        let mean = all as f64 * 1e-3 / (batches * READS_PER_BATCH) as f64;
         Ok(Figures {
-            latency_us: Some(Latency { mean, ..Latency::of(&times, BATCH as f64) }),
+            latency_us: Some(Latency { mean, ..Latency::of(&times, READS_PER_BATCH as f64) }),
             messages_per_second: (mean > 0.0).then(|| 1e6 / mean),
             seconds: used.wall,
             steal_percent: used.steal_percent(),

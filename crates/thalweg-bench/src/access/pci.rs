@@ -37,13 +37,13 @@ pub(super) struct Way {
 }
 
 /// Flags in the third column of `resource` (include/linux/ioport.h).
-const PORT: u64 = 0x100;
-const MEMORY: u64 = 0x200;
-const PREFETCH: u64 = 0x2000;
+const IORESOURCE_IO: u64 = 0x100;
+const IORESOURCE_MEM: u64 = 0x200;
+const IORESOURCE_PREFETCH: u64 = 0x2000;
 /// Base class of displays: base classes are the upper 8 of the 24 bits of a device's class.
-const DISPLAY: u64 = 0x03;
+const PCI_BASE_CLASS_DISPLAY: u64 = 0x03;
 /// Offset of the command register in the configuration space, and its bits: responds at ports, at memory.
-const COMMAND: usize = 4;
+const COMMAND_OFFSET: usize = 4;
 const ANSWERS_PORTS: u8 = 1;
 const ANSWERS_MEMORY: u8 = 2;
 
@@ -68,22 +68,22 @@ impl Resource {
         let line = text.lines().nth(number).and_then(numbers).ok_or_else(no_resource)?;
         let [begins, ends, flags] = line;
         let len = ends.checked_sub(begins).and_then(|len| len.checked_add(1)).filter(|_| ends > 0);
-        let len = len.filter(|_| flags & (PORT | MEMORY) != 0).ok_or_else(no_resource)?;
-        let port = flags & PORT != 0;
-        let command = fs::read(device.join("config")).ok().and_then(|config| config.get(COMMAND).copied());
+        let len = len.filter(|_| flags & (IORESOURCE_IO | IORESOURCE_MEM) != 0).ok_or_else(no_resource)?;
+        let port = flags & IORESOURCE_IO != 0;
+        let command = fs::read(device.join("config")).ok().and_then(|config| config.get(COMMAND_OFFSET).copied());
         let answers = if port { ANSWERS_PORTS } else { ANSWERS_MEMORY };
         Ok(Self {
             file: file.to_owned(),
             begins,
             len,
             port,
-            prefetchable: flags & PREFETCH != 0,
+            prefetchable: flags & IORESOURCE_PREFETCH != 0,
             driver: fs::read_link(device.join("driver"))
                 .ok()
                 .and_then(|link| Some(link.file_name()?.to_string_lossy().into_owned())),
             disabled: command.is_some_and(|command| command & answers == 0),
             display: fs::read_to_string(device.join("class"))
-                .is_ok_and(|class| hex(class.trim()).is_some_and(|class| class >> 16 == DISPLAY)),
+                .is_ok_and(|class| hex(class.trim()).is_some_and(|class| class >> 16 == PCI_BASE_CLASS_DISPLAY)),
         })
     }
 

@@ -44,7 +44,7 @@ enum Content {
 /// Longest time that other users may hold pages that are to leave the page cache.
 const LETTING_GO: Duration = Duration::from_secs(2);
 /// Bytes in one write outside of measurements.
-const CHUNK: usize = 4 << 20;
+const CHUNK_BYTES: usize = 4 << 20;
 
 impl Target {
     /// Makes an empty file in `dir` that no one else can open, and that is gone when this is dropped or the process
@@ -137,13 +137,13 @@ impl Target {
 
     fn write_all(&mut self, stop: &Stop, make: impl Fn(&mut [u8], u64)) -> Result<(), BenchError> {
         self.set_direct(false)?;
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; CHUNK_BYTES];
         let mut at = 0;
         while at < self.size {
             if stop.pressed() {
                 return Err(BenchError::Stopped);
             }
-            let len = usize::try_from(self.size - at).map_or(CHUNK, |left| left.min(CHUNK));
+            let len = usize::try_from(self.size - at).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
             make(&mut chunk[..len], at);
             self.file.write_all_at(&chunk[..len], at).map_err(|error| self.not_written(error))?;
             at += len as u64;
@@ -172,7 +172,7 @@ impl Target {
             return Ok(());
         }
         self.set_direct(false)?;
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; CHUNK_BYTES];
         let mut at = 0;
         while at < self.size {
             if stop.pressed() {

@@ -12,7 +12,7 @@
 //!    │ ◀───────────────────────── done, or failed┤
 //! ```
 
-use super::{Link, Method, TIMEOUT, Tally, Wait};
+use super::{Link, Method, PEER_TIMEOUT, Tally, Wait};
 use crate::cpu::Used;
 use crate::{BenchError, Host};
 use serde::de::DeserializeOwned;
@@ -23,10 +23,10 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// Version of this protocol.
-pub(super) const VERSION: u32 = 1;
+pub(super) const BENCH_PROTOCOL_VERSION: u32 = 1;
 
 /// Longest line, in bytes: a greeting describes a host.
-const LINE: usize = 64 << 10;
+const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// One measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -158,12 +158,14 @@ impl Control {
                 }
                 Err(error) => return Err(self.error(error)),
             }
-            if line.len() > LINE {
+            if line.len() > MAX_LINE_BYTES {
                 return Err(self.error("it says more than is to be said; is this a Thalweg bench?"));
             }
         }
         serde_json::from_slice(&line).map(Some).map_err(|error| {
-            self.error(format_args!("it does not speak as a Thalweg bench of version {VERSION} does ({error})"))
+            self.error(format_args!(
+                "it does not speak as a Thalweg bench of version {BENCH_PROTOCOL_VERSION} does ({error})"
+            ))
         })
     }
 
@@ -246,8 +248,8 @@ impl Watchdog {
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(1 << 10) {
             std::thread::yield_now();
-            if self.since.get_or_insert_with(Instant::now).elapsed() > TIMEOUT {
-                return Err(BenchError::Silent { doing: doing.to_owned(), timeout: TIMEOUT });
+            if self.since.get_or_insert_with(Instant::now).elapsed() > PEER_TIMEOUT {
+                return Err(BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT });
             }
         }
         Ok(())

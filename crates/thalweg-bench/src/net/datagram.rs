@@ -3,7 +3,7 @@
 use super::control::{Job, Watchdog, Work, gone};
 use super::exchange::{Messages, stamped};
 use super::stream::failed;
-use super::{Exchange, Method, Phase, TIMEOUT, Tally, Wait};
+use super::{Exchange, Method, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags};
@@ -11,7 +11,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::UdpSocket;
 
 /// Longest payload of a UDP datagram over IPv4, in bytes: 65,535 less 20 of IP (RFC 791) and 8 of UDP (RFC 768).
-pub(super) const LONGEST: usize = 65_507;
+pub(super) const MAX_UDP_PAYLOAD_BYTES: usize = 65_507;
 
 /// One end of a pair of connected UDP sockets.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ impl Datagrams {
     /// first byte, and the pattern has none of its values where the second and third datagram of a message begin.
     pub(super) fn new(socket: UdpSocket, job: &Job) -> Result<Self, BenchError> {
         let failed = || BenchError::os("setting up a UDP socket");
-        socket.set_read_timeout(Some(TIMEOUT)).map_err(failed())?;
-        socket.set_write_timeout(Some(TIMEOUT)).map_err(failed())?;
+        socket.set_read_timeout(Some(PEER_TIMEOUT)).map_err(failed())?;
+        socket.set_write_timeout(Some(PEER_TIMEOUT)).map_err(failed())?;
         Ok(Self {
             socket,
             method: job.method,
@@ -43,7 +43,7 @@ impl Datagrams {
             whole: job.work == Work::Answer,
             size: job.size,
             messages: Messages::new(job.size),
-            received: vec![0; job.size.min(LONGEST)],
+            received: vec![0; job.size.min(MAX_UDP_PAYLOAD_BYTES)],
             tally: Tally::default(),
         })
     }
@@ -84,7 +84,7 @@ impl Exchange for Datagrams {
     fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
         let mut at = 0;
         while at < self.size {
-            let length = (self.size - at).min(LONGEST);
+            let length = (self.size - at).min(MAX_UDP_PAYLOAD_BYTES);
             match self.send_one(phase, at, length) {
                 Ok(()) => {
                     at += length;
@@ -116,9 +116,9 @@ impl Exchange for Datagrams {
                 }
                 Err(error) => return Err(failed("receiving over UDP", error)),
             };
-            if self.whole && count != (self.size - at).min(LONGEST) {
+            if self.whole && count != (self.size - at).min(MAX_UDP_PAYLOAD_BYTES) {
                 // A piece was lost: this one begins the next message, or belongs to none.
-                if count != self.size.min(LONGEST) {
+                if count != self.size.min(MAX_UDP_PAYLOAD_BYTES) {
                     continue;
                 }
                 at = 0;
@@ -126,7 +126,7 @@ impl Exchange for Datagrams {
             if at == 0 {
                 phase = Phase::of(self.received[0]);
             }
-            if self.check && (self.whole || self.size <= LONGEST) {
+            if self.check && (self.whole || self.size <= MAX_UDP_PAYLOAD_BYTES) {
                 self.messages.check(&self.received[..count], at, self.tally.received)?;
             }
             self.tally.received += 1;

@@ -2,7 +2,7 @@
 
 use super::control::{Job, gone};
 use super::exchange::{Messages, stamped};
-use super::{Exchange, Phase, TIMEOUT, Tally, Wait};
+use super::{Exchange, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::VecDeque;
@@ -14,9 +14,9 @@ use thalweg_arena::{Arena, Span};
 use thalweg_frames::{Arrival, FrameIo, FramesError};
 
 /// Bytes of a message in its head: phase and number. The rest lies in an arena, as a slot does.
-const HEAD: usize = 9;
+const MESSAGE_HEADER_BYTES: usize = 9;
 /// Number of empty polls before the clock is read.
-const LOOKS: u32 = 1 << 12;
+const POLLS_PER_CLOCK_READ: u32 = 1 << 12;
 
 /// One end of a pair of ports.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Frames {
 
     fn wait(&self, what: PollFlags) -> Result<(), BenchError> {
         let Some(fd) = self.io.fd().filter(|_| !self.poll) else { return Ok(()) };
-        ready(fd, what, TIMEOUT).and_then(|ready| if ready { Ok(()) } else { Err(gone("nothing comes any more")) })
+        ready(fd, what, PEER_TIMEOUT).and_then(|ready| if ready { Ok(()) } else { Err(gone("nothing comes any more")) })
     }
 }
 
@@ -123,7 +123,7 @@ impl Exchange for Frames {
             self.flush()?;
         }
         let (message, at) = (self.messages.get(phase), self.messages.offset(phase));
-        let (head, rest) = message.split_at(HEAD.min(message.len()));
+        let (head, rest) = message.split_at(MESSAGE_HEADER_BYTES.min(message.len()));
         let piece = self.arena.piece((at + head.len()) as u64, rest.len()).filter(|piece| !piece.is_empty());
         self.tally.copied += self.io.copies().0 * rest.len() as u64;
         self.tally.sent += 1;
@@ -142,7 +142,7 @@ impl Exchange for Frames {
             if self.io.flush().map_err(failed)? {
                 return Ok(());
             }
-            if begun.elapsed() > TIMEOUT {
+            if begun.elapsed() > PEER_TIMEOUT {
                 return Err(gone("the port takes nothing any more"));
             }
             self.wait(PollFlags::OUT)?;
@@ -154,7 +154,7 @@ impl Exchange for Frames {
         self.flush()?;
         let mut begun = None;
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS_PER_CLOCK_READ {
                 if let Some(phase) = self.phases.pop_front() {
                     return Ok(phase);
                 }
@@ -166,7 +166,7 @@ impl Exchange for Frames {
                     _ => {}
                 }
             }
-            if begun.get_or_insert_with(Instant::now).elapsed() > TIMEOUT {
+            if begun.get_or_insert_with(Instant::now).elapsed() > PEER_TIMEOUT {
                 return Err(gone("nothing comes any more"));
             }
         }

@@ -41,7 +41,7 @@ impl Options {
 }
 
 /// Length of an Ethernet header, in bytes.
-const ETHERNET: u32 = 14;
+const ETHERNET_HEADER_BYTES: u32 = 14;
 
 /// Common part of the network instruments: their points, and the other end.
 pub(super) struct Net {
@@ -127,7 +127,9 @@ impl Net {
     /// Returns the MTU of a cable of our own: what the frames need, or at least Ethernet's default.
     fn mtu(&self) -> u32 {
         let longest = self.points.iter().map(|(key, _)| key.size).max().filter(|_| self.headers > 0);
-        longest.map_or(1500, |longest| u32::try_from(longest).unwrap_or(u32::MAX).saturating_sub(ETHERNET).max(1500))
+        longest.map_or(1500, |longest| {
+            u32::try_from(longest).unwrap_or(u32::MAX).saturating_sub(ETHERNET_HEADER_BYTES).max(1500)
+        })
     }
 
     pub(super) fn keys(&self) -> Vec<Key> {

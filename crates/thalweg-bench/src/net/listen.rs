@@ -2,7 +2,7 @@
 
 use super::control::{Control, ControlStream};
 use super::session::serve as serve_one;
-use super::{LONGEST, TIMEOUT};
+use super::{MAX_MESSAGE_BYTES, PEER_TIMEOUT};
 use crate::BenchError;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -15,10 +15,10 @@ use std::time::Duration;
 use thalweg_text::size;
 
 /// Default port of `thalweg bench listen`.
-pub const PORT: u16 = 5255;
+pub const DEFAULT_PORT: u16 = 5255;
 
 /// Longest silence of an asking end before others get their turn.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options of `thalweg bench listen`.
 #[derive(Debug, Clone, clap::Args)]
@@ -49,7 +49,7 @@ pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), 
     let address = resolve(&options.address)?;
     let listener = TcpListener::bind(address).map_err(BenchError::os(format!("listening on {address}")))?;
     let address = listener.local_addr().unwrap_or(address);
-    say(&format!("listening on {address}, messages of up to {}", size(LONGEST)));
+    say(&format!("listening on {address}, messages of up to {}", size(MAX_MESSAGE_BYTES)));
     let say = std::sync::Mutex::new(say);
     let tell = |text: String| say.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(&text);
     let busy = Arc::new(AtomicBool::new(false));
@@ -66,9 +66,9 @@ pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), 
             }
             let busy = Arc::clone(&busy);
             let serve_it = move || {
-                let control = Control::new(ControlStream::Tcp(stream), peer.to_string(), Some(IDLE));
+                let control = Control::new(ControlStream::Tcp(stream), peer.to_string(), Some(IDLE_TIMEOUT));
                 let greeted = || tell(format!("{peer} measures"));
-                let ended = control.and_then(|control| serve_one(control, Some(IDLE), greeted));
+                let ended = control.and_then(|control| serve_one(control, Some(IDLE_TIMEOUT), greeted));
                 busy.store(false, Ordering::Release);
                 match ended {
                     Ok(()) => tell(format!("{peer} has gone")),
@@ -94,10 +94,10 @@ fn refuse(mut stream: TcpStream) {
 fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     let named = match bare {
-        None if text.parse::<std::net::IpAddr>().is_ok() => (text, PORT).to_socket_addrs(),
-        Some(host) => (host, PORT).to_socket_addrs(),
+        None if text.parse::<std::net::IpAddr>().is_ok() => (text, DEFAULT_PORT).to_socket_addrs(),
+        Some(host) => (host, DEFAULT_PORT).to_socket_addrs(),
         None if text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok()) => text.to_socket_addrs(),
-        None => (text, PORT).to_socket_addrs(),
+        None => (text, DEFAULT_PORT).to_socket_addrs(),
     };
     let mut found = named.map_err(|error| BenchError::Usage(format!("looking up '{text}': {error}")))?;
     found.next().ok_or_else(|| BenchError::Usage(format!("'{text}' has no address")))
@@ -106,11 +106,11 @@ fn resolve(text: &str) -> Result<SocketAddr, BenchError> {
 /// Connects to a serving end on another host.
 pub(super) fn connect(peer: &str) -> Result<Control, BenchError> {
     let address = resolve(peer)?;
-    let stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(|error| BenchError::Peer {
+    let stream = TcpStream::connect_timeout(&address, PEER_TIMEOUT).map_err(|error| BenchError::Peer {
         peer: address.to_string(),
         why: format!("{error}; run `thalweg bench listen` there"),
     })?;
-    Control::new(ControlStream::Tcp(stream), address.to_string(), Some(TIMEOUT))
+    Control::new(ControlStream::Tcp(stream), address.to_string(), Some(PEER_TIMEOUT))
 }
 
 /// Child process that serves this one. It ends when its control connection does; dropping this kills it in any case.
@@ -136,7 +136,7 @@ pub(super) fn start() -> Result<(Control, Child), BenchError> {
         .spawn()
         .map_err(failed())?;
     let child = Child(child);
-    let control = Control::new(ControlStream::Unix(ours), format!("process {}", child.0.id()), Some(TIMEOUT))?;
+    let control = Control::new(ControlStream::Unix(ours), format!("process {}", child.0.id()), Some(PEER_TIMEOUT))?;
     Ok((control, child))
 }
 

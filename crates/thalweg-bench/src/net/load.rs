@@ -6,7 +6,7 @@
 //! sent late.
 
 use super::control::{Watchdog, Work};
-use super::datagram::LONGEST;
+use super::datagram::MAX_UDP_PAYLOAD_BYTES;
 use super::exchange::SHORTEST_STAMPED;
 use super::latency::{Net, figures, histogram, mark};
 use super::{Ends, Exchange, Path, Phase};
@@ -70,10 +70,11 @@ impl Options {
             ));
         }
         let net = Net::new(&self.path, &self.ends, &self.sizes)?;
-        let odd = |key: &&Key| key.link == "udp" && !(SHORTEST_STAMPED..=LONGEST as u64).contains(&key.size);
+        let odd =
+            |key: &&Key| key.link == "udp" && !(SHORTEST_STAMPED..=MAX_UDP_PAYLOAD_BYTES as u64).contains(&key.size);
         if let Some(key) = net.keys().iter().find(odd) {
             return Err(BenchError::Usage(format!(
-                "under load over udp each message needs its number and a datagram: {SHORTEST_STAMPED} to {LONGEST} bytes, not {}",
+                "under load over udp each message needs its number and a datagram: {SHORTEST_STAMPED} to {MAX_UDP_PAYLOAD_BYTES} bytes, not {}",
                 key.size
             )));
         }

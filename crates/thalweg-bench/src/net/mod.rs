@@ -38,7 +38,7 @@ use std::time::Duration;
 use thalweg_text::ByteSize;
 
 /// Longest message, in bytes: it is kept in memory several times at both ends.
-const LONGEST: u64 = 1 << 30;
+const MAX_MESSAGE_BYTES: u64 = 1 << 30;
 
 /// Location of the two ends.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -207,7 +207,7 @@ enum Place {
 
 /// Returns all points that [`Path`], [`Ends`] and sizes ask for, each with its way.
 fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, BenchError> {
-    if let Some(size) = sizes.0.iter().find(|size| !(1..=LONGEST).contains(*size)) {
+    if let Some(size) = sizes.0.iter().find(|size| !(1..=MAX_MESSAGE_BYTES).contains(*size)) {
         return Err(BenchError::Usage(format!("a message of {size} bytes: from 1 byte to 1 GiB can be sent")));
     }
     let buffers = match &path.socket_buffer[..] {
@@ -339,4 +339,4 @@ impl PeerMemory {
 }
 
 /// Longest silence, on any connection, before the other end is given up.
-const TIMEOUT: Duration = Duration::from_secs(10);
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);

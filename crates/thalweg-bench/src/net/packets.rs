@@ -12,7 +12,7 @@ use crate::{BenchError, Clock, Host, Sizes, Usage};
 use std::time::Duration;
 
 /// Bytes of a frame before the datagram's payload: Ethernet (14), IPv4 (20), UDP (8). Its checksum (4) does not count.
-const HEADERS: u64 = 14 + 20 + 8;
+const FRAME_HEADER_BYTES: u64 = 14 + 20 + 8;
 
 /// Options of `thalweg bench packets`.
 #[derive(Debug, Clone, clap::Args)]
@@ -40,9 +40,9 @@ pub struct Options {
 
 impl Options {
     pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
-        if let Some(size) = self.sizes.0.iter().find(|size| !(HEADERS + 1..=65_535).contains(*size)) {
+        if let Some(size) = self.sizes.0.iter().find(|size| !(FRAME_HEADER_BYTES + 1..=65_535).contains(*size)) {
             return Err(BenchError::Usage(format!(
-                "a frame of {size} bytes: it has {HEADERS} of headers, and 65535 at most"
+                "a frame of {size} bytes: it has {FRAME_HEADER_BYTES} of headers, and 65535 at most"
             )));
         }
         if let Some(link) = self.link.iter().find(|link| !link.methods().contains(&Method::Frames)) {
@@ -59,7 +59,7 @@ impl Options {
             congestion: None,
             check_data: self.check_data,
         };
-        let net = Net::new(&path, &self.ends, &self.sizes)?.in_frames(HEADERS);
+        let net = Net::new(&path, &self.ends, &self.sizes)?.in_frames(FRAME_HEADER_BYTES);
         Ok(Box::new(Packets { net, rate: self.rate, line_rate: line_rate(&self.ends) }))
     }
 }

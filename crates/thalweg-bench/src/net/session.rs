@@ -1,12 +1,12 @@
 //! Session of jobs: the asking end's side, and the serving end's.
 
-use super::control::{Answer, Control, Done, Greeting, Job, VERSION, Work, boot, gone};
+use super::control::{Answer, BENCH_PROTOCOL_VERSION, Control, Done, Greeting, Job, Work, boot, gone};
 use super::datagram::Datagrams;
 use super::frames::Frames;
 use super::stream::Stream;
 use super::uring::Uring;
 use super::verbs::Door;
-use super::{Exchange, LONGEST, Link, Method, Phase, TIMEOUT, Wait, shm};
+use super::{Exchange, Link, MAX_MESSAGE_BYTES, Method, PEER_TIMEOUT, Phase, Wait, shm};
 use crate::{BenchError, Clock, Host, Usage};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use std::io;
@@ -40,10 +40,11 @@ impl Other {
     /// Receives the greeting over a new control connection and checks its version.
     pub(super) fn greeted(mut control: Control, child: Option<super::listen::Child>) -> Result<Self, BenchError> {
         let greeting = match control.answer()? {
-            Answer::Greeting(greeting) if greeting.thalweg_bench == VERSION => greeting,
+            Answer::Greeting(greeting) if greeting.thalweg_bench == BENCH_PROTOCOL_VERSION => greeting,
             Answer::Greeting(greeting) => {
                 let theirs = greeting.thalweg_bench;
-                return Err(control.error(format_args!("it speaks version {theirs}, this program version {VERSION}")));
+                return Err(control
+                    .error(format_args!("it speaks version {theirs}, this program version {BENCH_PROTOCOL_VERSION}")));
             }
             _ => return Err(control.error("it does not greet")),
         };
@@ -53,10 +54,13 @@ impl Other {
 
     /// Requests a job; returns the exchange of its messages.
     pub(crate) fn begin(&mut self, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
-        if job.link == Link::Udp && job.method == Method::IoUring && job.size > super::datagram::LONGEST {
+        if job.link == Link::Udp && job.method == Method::IoUring && job.size > super::datagram::MAX_UDP_PAYLOAD_BYTES {
             return Err(BenchError::Unavailable {
                 what: format!("a message of {} bytes over udp by io_uring", job.size),
-                why: format!("a datagram holds {}; --method write sends several", super::datagram::LONGEST),
+                why: format!(
+                    "a datagram holds {}; --method write sends several",
+                    super::datagram::MAX_UDP_PAYLOAD_BYTES
+                ),
             });
         }
         if job.method == Method::Verbs {
@@ -70,7 +74,7 @@ impl Other {
         match job.link {
             Link::Tcp => {
                 let socket = tcp_socket(&address, job)?;
-                let reached = socket.connect_timeout(&SockAddr::from(address), TIMEOUT);
+                let reached = socket.connect_timeout(&SockAddr::from(address), PEER_TIMEOUT);
                 reached.map_err(|error| self.control.error(format_args!("its port {port} for data: {error}")))?;
                 let stream = TcpStream::from(socket);
                 match job.method {
@@ -141,8 +145,8 @@ impl Other {
         let socket = directory.path().join("memif").display().to_string();
         let job = Job { listens: Some(socket.clone()), ..job.clone() };
         let (port, _) = self.ask(&job)?;
-        let port = SocketAddr::new(Network::address(SERVING).into(), port);
-        Ok(Box::new(Frames::new(dpdk_port("client", ASKING, &socket, &job)?, Some(port), &job)?))
+        let port = SocketAddr::new(Network::address(SERVER_HOST).into(), port);
+        Ok(Box::new(Frames::new(dpdk_port("client", CLIENT_HOST, &socket, &job)?, Some(port), &job)?))
     }
 
     /// Tells a stream's other end to begin counting, and waits until it does. Over UDP a mark may be lost: it is
@@ -170,7 +174,7 @@ impl Other {
                 break;
             }
             sent?;
-            if !job.link.loses() || begun.elapsed() > TIMEOUT {
+            if !job.link.loses() || begun.elapsed() > PEER_TIMEOUT {
                 break;
             }
         }
@@ -209,13 +213,13 @@ impl Other {
 
 /// Serves one asking end until it disconnects; `greeted` is called after the greeting was sent.
 pub(super) fn serve(mut control: Control, idle: Option<Duration>, greeted: impl FnOnce()) -> Result<(), BenchError> {
-    let greeting = Greeting { thalweg_bench: VERSION, boot: boot(), host: Host::probe(None) };
+    let greeting = Greeting { thalweg_bench: BENCH_PROTOCOL_VERSION, boot: boot(), host: Host::probe(None) };
     control.say(&Answer::Greeting(Box::new(greeting)))?;
     greeted();
     loop {
         control.set_timeout(idle);
         let Some(job) = control.hear::<Job>()? else { return Ok(()) };
-        control.set_timeout(Some(TIMEOUT));
+        control.set_timeout(Some(PEER_TIMEOUT));
         // A thread of its own: processor binding ends with it.
         let served = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -265,7 +269,7 @@ fn work(job: &Job, control: &mut Control) -> Result<(), BenchError> {
             control.say(&Answer::Done(done))?;
             // DPDK memory is not taken away while the other end may read it.
             if job.link == Link::Dpdk {
-                control.readable(TIMEOUT)?;
+                control.readable(PEER_TIMEOUT)?;
             }
             return Ok(());
         }
@@ -274,7 +278,7 @@ fn work(job: &Job, control: &mut Control) -> Result<(), BenchError> {
 
 /// Accepts the data connection of a job at the serving end.
 fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchError> {
-    if !(1..=LONGEST).contains(&(job.size as u64)) || !job.link.methods().contains(&job.method) {
+    if !(1..=MAX_MESSAGE_BYTES).contains(&(job.size as u64)) || !job.link.methods().contains(&job.method) {
         return Err(gone("that cannot be measured: no such size, or no such method of this link"));
     }
     control.between = job.between.map(|[asking, serving]| [serving, asking]);
@@ -314,7 +318,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
             let socket = udp_socket(&here, job)?;
             control.say(&Answer::Ready { port: port(socket.local_addr())?, listens: None })?;
             // The first sender at the asking end's address is answered; its datagram stays in the queue.
-            socket.set_read_timeout(Some(TIMEOUT)).map_err(BenchError::os("setting up a UDP socket"))?;
+            socket.set_read_timeout(Some(PEER_TIMEOUT)).map_err(BenchError::os("setting up a UDP socket"))?;
             loop {
                 let (_, from) = socket.peek_from(&mut [0]).map_err(BenchError::os("waiting for a first datagram"))?;
                 if from.ip() == there {
@@ -328,7 +332,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
         Link::Dpdk => {
             control.unix()?;
             let socket = job.listens.as_deref().ok_or_else(|| gone("nobody says where the memory is"))?;
-            let frames = Frames::new(dpdk_port("server", SERVING, socket, job)?, None, job)?;
+            let frames = Frames::new(dpdk_port("server", SERVER_HOST, socket, job)?, None, job)?;
             control.say(&Answer::Ready { port: frames.port(), listens: None })?;
             Ok(Box::new(frames))
         }
@@ -350,7 +354,7 @@ fn meeting(link: Link, control: &Control) -> Result<tempfile::TempDir, BenchErro
 
 fn accept_from(listener: &TcpListener, who: IpAddr) -> Result<TcpStream, BenchError> {
     use rustix::event::{PollFd, PollFlags, poll};
-    let timeout = rustix::time::Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
+    let timeout = rustix::time::Timespec { tv_sec: PEER_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
     loop {
         let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout));
         if ready.map_err(BenchError::os("waiting for a connection"))? == 0 {
@@ -404,25 +408,25 @@ fn af_xdp_port(_here: IpAddr) -> Result<Box<dyn FrameIo>, BenchError> {
 }
 
 /// Numbers of the two hosts of a network on which there are no others.
-const ASKING: u16 = 0;
-const SERVING: u16 = 1;
+const CLIENT_HOST: u16 = 0;
+const SERVER_HOST: u16 = 1;
 
 /// Opens a DPDK port over memory shared with the other end, connected at `socket`: the server's, which comes first, or
 /// the client's.
 fn dpdk_port(role: &str, host: u16, socket: &str, job: &Job) -> Result<Box<dyn FrameIo>, BenchError> {
-    let mtu = u16::try_from(job.size + DATAGRAM).unwrap_or(u16::MAX).max(1500);
-    let link = if role == "server" { Duration::ZERO } else { TIMEOUT };
+    let mtu = u16::try_from(job.size + IP_UDP_HEADER_BYTES).unwrap_or(u16::MAX).max(1500);
+    let link = if role == "server" { Duration::ZERO } else { PEER_TIMEOUT };
     let options = Options { mtu: Some(mtu), link, ..Options::default() };
     let port = DpdkPort::open(&format!("net_memif0,role={role},socket={socket}"), &options)
         .map_err(|error| BenchError::Unavailable { what: "a port of DPDK's".to_owned(), why: error.to_string() })?;
-    let subnet = Subnet { prefix: Network::PREFIX, gateway: None, answers: true };
-    Ok(Box::new(EthernetPort::new(port, SocketAddrV4::new(Network::address(host), PORT), subnet)))
+    let subnet = Subnet { prefix: Network::PREFIX_BITS, gateway: None, answers: true };
+    Ok(Box::new(EthernetPort::new(port, SocketAddrV4::new(Network::address(host), DPDK_UDP_PORT), subnet)))
 }
 
 /// Length of the headers of IPv4 and UDP, in bytes.
-const DATAGRAM: usize = 28;
+const IP_UDP_HEADER_BYTES: usize = 28;
 /// Port number; any would do: on such a network all are free.
-const PORT: u16 = 5255;
+const DPDK_UDP_PORT: u16 = 5255;
 
 fn udp_socket(address: &SocketAddr, job: &Job) -> Result<UdpSocket, BenchError> {
     let socket = Socket::new(Domain::for_address(*address), Type::DGRAM.cloexec(), None)

@@ -9,7 +9,7 @@
 
 use super::control::{Control, Job, Watchdog, Work, gone};
 use super::exchange::Messages;
-use super::{Exchange, Method, Phase, TIMEOUT, Tally, Wait};
+use super::{Exchange, Method, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,14 +18,14 @@ use std::sync::Arc;
 use thalweg_arena::{Arena, CELL, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds, wake_over};
 
 /// Bytes of a message that fit into a cell after its head.
-const INSIDE: usize = CELL - HEAD;
-const HEAD: usize = 16;
+const CELL_PAYLOAD_BYTES: usize = CELL - CELL_HEADER_BYTES;
+const CELL_HEADER_BYTES: usize = 16;
 
 /// Number of cells in a ring, and upper limit of messages in flight.
-const CELLS: u32 = 64;
+const RING_CELL_COUNT: u32 = 64;
 
 /// Memory that messages in flight may take, in bytes: they should stay in the cache.
-const PLACES: usize = 1 << 20;
+const MESSAGE_MEMORY_BYTES: usize = 1 << 20;
 
 /// One end of the shared memory.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub(super) struct Shared {
 /// Sets up the asking end.
 pub(super) fn ask(control: &Control, job: &Job) -> Result<Shared, BenchError> {
     let (arena, stride, places) = arena(job)?;
-    let ring = |name| Ring::create(name, CELLS).map_err(|error| control.error(error));
+    let ring = |name| Ring::create(name, RING_CELL_COUNT).map_err(|error| control.error(error));
     let (there, back) = (ring("bench-there")?, ring("bench-back")?);
     let (peer, theirs) = UnixStream::pair().map_err(|error| control.error(error))?;
     let fds = [there.fd(), back.fd(), theirs.as_fd(), arena.arena().fd()];
@@ -84,7 +84,7 @@ pub(super) fn serve(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, B
 fn arena(job: &Job) -> Result<(Span, usize, usize), BenchError> {
     // Messages begin on cache lines; three more, which differ in their phase, lie after the places, for handover.
     let stride = job.size.next_multiple_of(64);
-    let places = (PLACES / stride).clamp(2, CELLS as usize / 2);
+    let places = (MESSAGE_MEMORY_BYTES / stride).clamp(2, RING_CELL_COUNT as usize / 2);
     let mut span = Arena::create("bench-messages", stride * (places + Phase::ALL.len()))
         .map_err(|error| BenchError::Unavailable { what: "shared memory".into(), why: error.to_string() })?;
     let messages = Messages::new(job.size);
@@ -144,7 +144,7 @@ impl Shared {
     }
 
     fn inside(&self) -> bool {
-        self.method == Method::Copy && self.size <= INSIDE
+        self.method == Method::Copy && self.size <= CELL_PAYLOAD_BYTES
     }
 
     /// Returns the offset of a place that the other end is done with.
@@ -190,12 +190,13 @@ impl Shared {
 
     fn sleep(&mut self) -> Result<(), BenchError> {
         use rustix::event::{PollFd, PollFlags, poll};
-        let timeout = rustix::time::Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
+        let timeout = rustix::time::Timespec { tv_sec: PEER_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         self.tally.calls += 2;
         match poll(&mut [PollFd::new(&self.peer, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => {
-                Err(BenchError::Silent { doing: "waiting for a message in shared memory".into(), timeout: TIMEOUT })
-            }
+            Ok(0) => Err(BenchError::Silent {
+                doing: "waiting for a message in shared memory".into(),
+                timeout: PEER_TIMEOUT,
+            }),
             Ok(_) => match self.peer.read(&mut [0; 64]) {
                 Ok(0) => Err(gone("it has left")),
                 Ok(_) => Ok(()),
@@ -216,7 +217,7 @@ impl Exchange for Shared {
             if self.stream {
                 self.place()?;
             }
-            cell[HEAD..HEAD + self.size].copy_from_slice(self.messages.get(phase));
+            cell[CELL_HEADER_BYTES..CELL_HEADER_BYTES + self.size].copy_from_slice(self.messages.get(phase));
             self.tally.copied += self.size as u64;
         } else {
             let mut place = self.place()?;
@@ -237,7 +238,7 @@ impl Exchange for Shared {
         let cell = self.pop()?;
         let phase = Phase::of(cell[0]);
         if self.inside() {
-            self.received.copy_from_slice(&cell[HEAD..HEAD + self.size]);
+            self.received.copy_from_slice(&cell[CELL_HEADER_BYTES..CELL_HEADER_BYTES + self.size]);
             self.tally.copied += self.size as u64;
             if self.check {
                 self.messages.check(&self.received, 0, self.tally.received)?;

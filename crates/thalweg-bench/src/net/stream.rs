@@ -2,7 +2,7 @@
 
 use super::control::{Job, Watchdog, gone};
 use super::exchange::Messages;
-use super::{Exchange, Method, Phase, TIMEOUT, Tally, Wait};
+use super::{Exchange, Method, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
@@ -32,8 +32,8 @@ impl Stream {
     pub(super) fn new(socket: TcpStream, job: &Job) -> Result<Self, BenchError> {
         let failed = || BenchError::os("setting up a TCP socket");
         socket.set_nodelay(true).map_err(failed())?;
-        socket.set_read_timeout(Some(TIMEOUT)).map_err(failed())?;
-        socket.set_write_timeout(Some(TIMEOUT)).map_err(failed())?;
+        socket.set_read_timeout(Some(PEER_TIMEOUT)).map_err(failed())?;
+        socket.set_write_timeout(Some(PEER_TIMEOUT)).map_err(failed())?;
         let messages = Messages::new(job.size);
         let mut file = None;
         if job.method == Method::Sendfile {
@@ -164,7 +164,7 @@ impl Drop for Stream {
 
 pub(super) fn failed(doing: &str, error: Errno) -> BenchError {
     match error {
-        Errno::AGAIN => BenchError::Silent { doing: doing.to_owned(), timeout: TIMEOUT },
+        Errno::AGAIN => BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT },
         error => BenchError::Os { doing: doing.to_owned(), error: error.into() },
     }
 }

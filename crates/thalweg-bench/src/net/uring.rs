@@ -4,7 +4,7 @@
 use super::control::{Job, Work, gone};
 use super::exchange::{Messages, stamped};
 use super::stream::failed;
-use super::{Exchange, Phase, TIMEOUT, Tally};
+use super::{Exchange, PEER_TIMEOUT, Phase, Tally};
 use crate::BenchError;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Number of sends of a stream that go to the kernel together.
-const DEPTH: usize = 8;
+const SENDS_PER_SUBMIT: usize = 8;
 
-const SEND: u64 = 1;
-const RECEIVE: u64 = 2;
+const SEND_USER_DATA: u64 = 1;
+const RECEIVE_USER_DATA: u64 = 2;
 
 /// One end of a connection driven by io_uring.
 pub(super) struct Uring {
@@ -44,7 +44,7 @@ impl Uring {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .build(2 * DEPTH as u32)
+            .build(2 * SENDS_PER_SUBMIT as u32)
             .map_err(|error| BenchError::Unavailable { what: "io_uring".into(), why: error.to_string() })?;
         Ok(Self {
             ring,
@@ -73,7 +73,7 @@ impl Uring {
 
     /// Submits, and waits for `wait_for` completions.
     fn submit(&mut self, wait_for: usize) -> Result<(), BenchError> {
-        let timeout = Timespec::new().sec(TIMEOUT.as_secs());
+        let timeout = Timespec::new().sec(PEER_TIMEOUT.as_secs());
         let arguments = SubmitArgs::new().timespec(&timeout);
         self.under_way += std::mem::take(&mut self.queued);
         loop {
@@ -90,7 +90,7 @@ impl Uring {
         let mut wrong = None;
         for completion in self.ring.completion() {
             let result = completion.result();
-            if completion.user_data() == RECEIVE {
+            if completion.user_data() == RECEIVE_USER_DATA {
                 self.answered = Some(result);
                 self.receiving = false;
             } else {
@@ -115,9 +115,9 @@ impl Exchange for Uring {
         let entry = opcode::Send::new(Fd(self.socket.as_raw_fd()), message.as_ptr(), message.len() as u32)
             .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
             .build()
-            .user_data(SEND);
+            .user_data(SEND_USER_DATA);
         // Linked: the next one begins when this is done, or messages would be interleaved.
-        let last = !self.stream || self.queued + 1 == DEPTH || phase != Phase::Ordinary;
+        let last = !self.stream || self.queued + 1 == SENDS_PER_SUBMIT || phase != Phase::Ordinary;
         let entry = if last { entry } else { entry.flags(squeue::Flags::IO_LINK) };
         self.push(&entry)?;
         self.queued += 1;
@@ -137,7 +137,7 @@ impl Exchange for Uring {
         let flags = if self.bytes { libc::MSG_WAITALL } else { 0 };
         let into = (self.received.as_mut_ptr(), self.received.len() as u32);
         let entry = opcode::Recv::new(Fd(self.socket.as_raw_fd()), into.0, into.1).flags(flags).build();
-        self.push(&entry.user_data(RECEIVE))?;
+        self.push(&entry.user_data(RECEIVE_USER_DATA))?;
         self.receiving = true;
         let count = loop {
             self.submit(self.queued + self.under_way + 1)?;

@@ -5,7 +5,7 @@
 
 use super::control::{Job, Watchdog, Work, gone};
 use super::exchange::Messages;
-use super::{Exchange, Link, Phase, TIMEOUT, Tally, Wait};
+use super::{Exchange, Link, PEER_TIMEOUT, Phase, Tally, Wait};
 use crate::BenchError;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -24,13 +24,13 @@ use thalweg_wire::{
 const EAGER: Eager = Eager { credit: 128 << 10, limit: 16 << 10 };
 
 /// Memory that slots in flight may take, in bytes: as in the shm instrument, they should stay in the cache.
-const SLOTS: usize = 4 << 20;
+const SLOT_MEMORY_BYTES: usize = 4 << 20;
 
 /// Longest record, in bytes: its length has 32 bits, and blocks are smaller.
-const LONGEST: usize = 1 << 30;
+const MAX_RECORD_BYTES: usize = 1 << 30;
 
 /// Number of the other end, as a source and as a builder.
-const PEER: usize = 0;
+const PEER_INDEX: usize = 0;
 /// Number of turns while polling for which one reading of the clock is used: nothing here needs more precision.
 const SAME_TIME: u32 = 64;
 
@@ -63,14 +63,14 @@ impl Door {
     pub(super) fn meet(mut self, theirs: &str, job: &Job) -> Result<Verbs, BenchError> {
         let address: Address = theirs.parse().map_err(|_| gone("the other end listens at no address"))?;
         let record = record_len(job.size);
-        if record > LONGEST {
+        if record > MAX_RECORD_BYTES {
             return Err(gone("a record of more than 1 GiB cannot be sent"));
         }
         let messages = Messages::new(job.size);
         let (slots, greeting) = slots(record, messages.get(Phase::Ordinary))?;
         let mut sources = Endpoints::beside(&self.builders).towards(std::slice::from_ref(&address)).map_err(failed)?;
         sources.register(&greeting.arena).map_err(failed)?;
-        sources.connect(PEER, &address, job.congestion.as_deref(), &greeting).map_err(failed)?;
+        sources.connect(PEER_INDEX, &address, job.congestion.as_deref(), &greeting).map_err(failed)?;
         let maps = address.kind().maps;
         let mut places = Vec::new();
         if !maps {
@@ -106,7 +106,7 @@ impl Door {
             welcome: false,
             tally: Tally::default(),
         };
-        while verbs.builders.accept(0, PEER).map_err(failed)?.is_none() {
+        while verbs.builders.accept(0, PEER_INDEX).map_err(failed)?.is_none() {
             verbs.sleep("waiting for the other end to connect")?;
         }
         verbs.until("the other end's welcome", |verbs| verbs.welcome)?;
@@ -117,7 +117,7 @@ impl Door {
 /// Makes slots for records with this payload, which lies there from the beginning, as a device leaves it; and the
 /// greeting of a source that has them.
 fn slots(record: usize, payload: &[u8]) -> Result<(Vec<Span>, SourceGreeting), BenchError> {
-    let count = (SLOTS / record).clamp(2, 32);
+    let count = (SLOT_MEMORY_BYTES / record).clamp(2, 32);
     let mut rest = Arena::create("bench-slots", record * count).map_err(unavailable)?;
     let arena = std::sync::Arc::clone(rest.arena());
     let mut slots: Vec<Span> = (0..count).map(|_| rest.take_front(record)).collect();
@@ -192,7 +192,7 @@ impl Verbs {
         if woken && self.ready.is_empty() {
             return self.flush_source();
         }
-        let received = self.sources.receive(PEER, &mut self.heard);
+        let received = self.sources.receive(PEER_INDEX, &mut self.heard);
         for message in self.heard.drain(..) {
             match message {
                 Message::Release { below } => {
@@ -216,7 +216,7 @@ impl Verbs {
             return Ok(());
         }
         loop {
-            let received = self.builders.receive(PEER, &mut self.said);
+            let received = self.builders.receive(PEER_INDEX, &mut self.said);
             let mut said = std::mem::take(&mut self.said);
             for one in said.drain(..) {
                 self.on_message(one)?;
@@ -231,11 +231,11 @@ impl Verbs {
     }
 
     fn source(&mut self) -> Result<&mut (dyn SourceLink + 'static), BenchError> {
-        self.sources.link_mut(PEER).ok_or_else(|| gone("the other end is gone"))
+        self.sources.link_mut(PEER_INDEX).ok_or_else(|| gone("the other end is gone"))
     }
 
     fn builder(&mut self) -> Result<&mut (dyn BuilderLink + 'static), BenchError> {
-        self.builders.link_mut(PEER).ok_or_else(|| gone("the other end is gone"))
+        self.builders.link_mut(PEER_INDEX).ok_or_else(|| gone("the other end is gone"))
     }
 
     fn flush_source(&mut self) -> Result<(), BenchError> {
@@ -308,13 +308,13 @@ impl Verbs {
     /// Waits until a link has work, and drives it.
     fn sleep(&mut self, doing: &str) -> Result<(), BenchError> {
         let waits = self.sources.prepare_wait() & self.builders.prepare_wait();
-        let timeout = if waits { TIMEOUT } else { Duration::ZERO };
+        let timeout = if waits { PEER_TIMEOUT } else { Duration::ZERO };
         let begun = Instant::now();
         self.tokens.clear();
         let Self { builders, tokens, .. } = self;
         builders.poller().wait(Some(timeout), |token| tokens.push(token)).map_err(failed)?;
-        if waits && self.tokens.is_empty() && begun.elapsed() >= TIMEOUT {
-            return Err(BenchError::Silent { doing: doing.to_owned(), timeout: TIMEOUT });
+        if waits && self.tokens.is_empty() && begun.elapsed() >= PEER_TIMEOUT {
+            return Err(BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT });
         }
         self.turn(true)
     }
@@ -407,8 +407,8 @@ impl Exchange for Verbs {
 
     fn tally(&self) -> Tally {
         // The links count records, with headers and padding; this is the payload's part of them.
-        let sent = self.sources.link(PEER).map_or(0, |link| link.copied());
-        let records = u128::from(sent + self.builders.link(PEER).map_or(0, |link| link.copied()));
+        let sent = self.sources.link(PEER_INDEX).map_or(0, |link| link.copied());
+        let records = u128::from(sent + self.builders.link(PEER_INDEX).map_or(0, |link| link.copied()));
         let copied = records * self.size as u128 / self.record as u128;
         Tally { copied: u64::try_from(copied).unwrap_or(u64::MAX), ..self.tally }
     }

@@ -14,9 +14,9 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Longest time that a package manager or a compiler may take.
-const INSTALLING: Duration = Duration::from_secs(600);
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(600);
 /// Longest time that a program may take to print its version.
-const SAYING: Duration = Duration::from_secs(30);
+const VERSION_QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Place where peers are looked for and installed.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl Shelf {
         }
         let mut words = peer.version.split_whitespace();
         let program = words.next().and_then(|program| self.find_for(peer, program)).unwrap_or_default();
-        let said = finish(peer.name, Command::new(program).args(words), SAYING, stop);
+        let said = finish(peer.name, Command::new(program).args(words), VERSION_QUERY_TIMEOUT, stop);
         let said = said.map_err(|error| missing(error.to_string()))?;
         // Some programs exit with an error after printing it, some print it on standard error.
         parse::version(&said.out).or_else(|| parse::version(&said.err)).ok_or_else(|| missing(said.last_words()))
@@ -81,7 +81,7 @@ impl Shelf {
             }
         }
         let mut troubles = Vec::new();
-        let mut run = |name: &str, command: &mut Command| match finish(name, command, INSTALLING, stop) {
+        let mut run = |name: &str, command: &mut Command| match finish(name, command, INSTALL_TIMEOUT, stop) {
             Ok(ended) if ended.status.success() => true,
             Ok(ended) => {
                 troubles.push(ended.failed(name).to_string());
@@ -121,7 +121,7 @@ impl Shelf {
         write(&source).map_err(|error| BenchError::File { path: source.clone(), error })?;
         let mut compiler = Command::new("cc");
         compiler.args(["-O3", "-march=native", "-o"]).arg(&built).arg(&source).arg(library);
-        let ended = finish("cc", &mut compiler, INSTALLING, stop);
+        let ended = finish("cc", &mut compiler, INSTALL_TIMEOUT, stop);
         let _ = fs::remove_file(&source);
         match ended? {
             ended if ended.status.success() => {

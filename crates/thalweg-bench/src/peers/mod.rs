@@ -15,7 +15,7 @@ mod table;
 
 use crate::building::Scratch;
 use crate::cpu::Used;
-use crate::drive::{Stop, TIMEOUT};
+use crate::drive::{PROGRAM_TIMEOUT, Stop};
 use crate::options::time;
 use crate::point::{Key, Point, median};
 use crate::{BenchError, Host, Plan, Usage};
@@ -239,7 +239,7 @@ fn warn(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
         report.warnings.push("both took one turn: how far turns lie apart is not known".to_owned());
     }
     let steal = 100.0 * used.steal / used.wall;
-    if steal > STEAL {
+    if steal > MAX_STEAL_PERCENT {
         report.warnings.push(format!("the hypervisor took {steal:.1} % of a processor away (steal)"));
     }
     let failed = report.pairings.iter().filter(|pairing| pairing.error.is_some()).count();
@@ -249,7 +249,7 @@ fn warn(report: &mut PeersReport, rows: usize, used: &Used, stop: &Stop) {
 }
 
 /// Steal above which a warning is given, in percent of one processor.
-const STEAL: f64 = 1.0;
+const MAX_STEAL_PERCENT: f64 = 1.0;
 
 /// Returns the rows of these peers or with these names; all rows if there are no names.
 fn chosen(only: &[String]) -> Result<Vec<&'static Row>, BenchError> {
@@ -393,7 +393,7 @@ impl Turns<'_> {
         let measured = (row.parse)(&client.out).filter(|_| client.status.success());
         let measured = measured.ok_or_else(|| client.failed(row.peer.name))?;
         let server_cpu = match (server, row.server) {
-            (Some(mut server), Server::Once(..)) => server.wait(TIMEOUT, self.stop)?.cpu,
+            (Some(mut server), Server::Once(..)) => server.wait(PROGRAM_TIMEOUT, self.stop)?.cpu,
             (Some(mut server), _) => server.end()?.cpu,
             (None, _) => 0.0,
         };

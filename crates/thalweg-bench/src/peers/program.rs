@@ -1,7 +1,7 @@
 //! Other programs as child processes: started, waited for, their output read, and never left behind.
 
 use crate::BenchError;
-use crate::drive::{Stop, TIMEOUT};
+use crate::drive::{PROGRAM_TIMEOUT, Stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -38,13 +38,13 @@ pub(crate) struct Ended {
 }
 
 /// Longest time that a program may take to end after a request, before it is killed.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// Interval at which the stop flag is checked.
-const GLANCE: Duration = Duration::from_millis(50);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Interval at which is checked whether a server listens.
-const KNOCK: Duration = Duration::from_millis(2);
+const LISTEN_CHECK_INTERVAL: Duration = Duration::from_millis(2);
 /// Largest output that is kept of a program, in bytes.
-const LOUDEST: u64 = 16 << 20;
+const MAX_OUTPUT_BYTES: u64 = 16 << 20;
 
 impl Program {
     /// Starts a program in a process group of its own: an interrupt from the terminal goes to this process only.
@@ -76,7 +76,7 @@ impl Program {
     /// Waits for the program to end. It is ended early if `stop` is pressed, or if it takes longer than `timeout`.
     pub(crate) fn wait(&mut self, timeout: Duration, stop: &Stop) -> Result<Ended, BenchError> {
         let begun = Instant::now();
-        while !self.ended_within(GLANCE)? {
+        while !self.ended_within(STOP_CHECK_INTERVAL)? {
             if stop.pressed() {
                 self.end()?;
                 return Err(BenchError::Stopped);
@@ -94,13 +94,13 @@ impl Program {
 
     /// Asks the program to end, and kills it if it does not.
     pub(crate) fn end(&mut self) -> Result<Ended, BenchError> {
-        for (signal, grace) in [(Signal::INT, GRACE), (Signal::KILL, TIMEOUT)] {
+        for (signal, grace) in [(Signal::INT, GRACE_PERIOD), (Signal::KILL, PROGRAM_TIMEOUT)] {
             let _ = kill_process_group(self.pid, signal);
             if self.ended_within(grace)? {
                 return self.hear();
             }
         }
-        Err(BenchError::Silent { doing: format!("waiting for {} to die", self.name), timeout: TIMEOUT })
+        Err(BenchError::Silent { doing: format!("waiting for {} to die", self.name), timeout: PROGRAM_TIMEOUT })
     }
 
     /// Waits until the program listens on `port`, by the tables of its network: a connection would use up a server that
@@ -119,15 +119,15 @@ impl Program {
     pub(crate) fn until(&mut self, so_far: impl Fn() -> bool, to: &str, stop: &Stop) -> Result<(), BenchError> {
         let begun = Instant::now();
         while !so_far() {
-            if self.ended_within(KNOCK)? {
+            if self.ended_within(LISTEN_CHECK_INTERVAL)? {
                 return Err(self.hear()?.failed(&self.name));
             }
             if stop.pressed() {
                 return Err(BenchError::Stopped);
             }
-            if begun.elapsed() > TIMEOUT {
+            if begun.elapsed() > PROGRAM_TIMEOUT {
                 let doing = format!("waiting for {} to {to}", self.name);
-                return Err(BenchError::Silent { doing, timeout: TIMEOUT });
+                return Err(BenchError::Silent { doing, timeout: PROGRAM_TIMEOUT });
             }
         }
         Ok(())
@@ -151,7 +151,7 @@ impl Program {
             let file = file(self);
             let mut bytes = Vec::new();
             file.seek(SeekFrom::Start(0))
-                .and_then(|_| file.take(LOUDEST).read_to_end(&mut bytes))
+                .and_then(|_| file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes))
                 .map_err(BenchError::os("reading what a program said"))?;
             Ok(String::from_utf8_lossy(&bytes).into_owned())
         };
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_program_is_heard_out_and_its_end_and_cost_are_known() {
         let ended = shell("echo one; echo two >&2; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3")
-            .wait(TIMEOUT, &Stop::default())
+            .wait(PROGRAM_TIMEOUT, &Stop::default())
             .unwrap();
         assert_eq!((ended.out.as_str(), ended.err.as_str(), ended.status.code()), ("one\n", "two\n", Some(3)));
         assert!(ended.cpu > 0.0);
@@ -267,7 +267,7 @@ mod tests {
         let stop = Stop::default();
         stop.press();
         let mut program = shell("sleep 1000 & echo $!; wait");
-        assert!(matches!(program.wait(TIMEOUT, &stop), Err(BenchError::Stopped)));
+        assert!(matches!(program.wait(PROGRAM_TIMEOUT, &stop), Err(BenchError::Stopped)));
         let mut program = shell("exec sleep 1000");
         let error = program.wait(Duration::ZERO, &Stop::default()).unwrap_err().to_string();
         assert!(error.starts_with("sh: still running after 0 s"), "{error}");

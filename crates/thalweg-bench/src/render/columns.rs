@@ -111,7 +111,7 @@ const SPREAD: Column = column("spread", "%", 6, Cell::Spread);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_text::WIDTH;
+    use thalweg_text::TEXT_COLUMNS;
 
     #[test]
     fn every_table_fits_a_terminal() {
@@ -130,7 +130,7 @@ mod tests {
             "?",
         ] {
             let widths: usize = columns(instrument).iter().map(|column| column.width + 2).sum();
-            assert!(widths - 2 <= WIDTH, "{instrument}: {widths}");
+            assert!(widths - 2 <= TEXT_COLUMNS, "{instrument}: {widths}");
         }
     }
 

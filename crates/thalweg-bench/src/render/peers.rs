@@ -94,14 +94,14 @@ pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
     if pairs.is_empty() {
         return Err(PlotError::Empty);
     }
-    let height = HEAD + PAIR * i32::try_from(pairs.len()).unwrap_or(i32::MAX / PAIR) + FOOT;
+    let height = HEAD_HEIGHT + PAIR_HEIGHT * i32::try_from(pairs.len()).unwrap_or(i32::MAX / PAIR_HEIGHT) + FOOT_HEIGHT;
     let drawn = plot::svg(height.unsigned_abs(), |area| {
         area.draw(&Text::new(TITLE, (16, 12), style(20, HPos::Left, VPos::Top)))?;
         for (at, (pairing, figure)) in (0..).zip(&pairs) {
-            pair(area, HEAD + PAIR * at, pairing, figure)?;
+            pair(area, HEAD_HEIGHT + PAIR_HEIGHT * at, pairing, figure)?;
         }
         for (line, text) in (0..).zip(machine(report)) {
-            let at = (16, height - FOOT + 10 + 18 * line);
+            let at = (16, height - FOOT_HEIGHT + 10 + 18 * line);
             area.draw(&Text::new(text, at, style(13, HPos::Left, VPos::Top)))?;
         }
         Ok(())
@@ -109,11 +109,11 @@ pub fn peers_svg(report: &PeersReport) -> Result<String, PlotError> {
     Ok(drawn?)
 }
 
-const HEAD: i32 = 48;
-const PAIR: i32 = 66;
-const FOOT: i32 = 54;
+const HEAD_HEIGHT: i32 = 48;
+const PAIR_HEIGHT: i32 = 66;
+const FOOT_HEIGHT: i32 = 54;
 /// Horizontal positions at which bars begin, and at which the longest ends.
-const BARS: (i32, i32) = (150, plot::WIDTH as i32 - 130);
+const BARS: (i32, i32) = (150, plot::PICTURE_WIDTH as i32 - 130);
 
 /// Draws two bars below the work they did.
 fn pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Result<(), Refused> {

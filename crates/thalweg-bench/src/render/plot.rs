@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use thalweg_page::plot::{Area, COLOURS, DrawError, GRID, INK, Refused, WIDTH};
+use thalweg_page::plot::{Area, COLOURS, DrawError, GRID, INK, PICTURE_WIDTH, Refused};
 use thalweg_text::{number, plain, size};
 use thiserror::Error;
 
@@ -92,10 +92,10 @@ pub(crate) fn plots(report: &Report) -> Vec<Plot> {
     ALL.into_iter().map(plot).filter(|plot| !plot.lines.is_empty()).collect()
 }
 
-const TITLE: u32 = 40;
-const CHART: u32 = 380;
-const ROW: u32 = 22;
-const BAR: u32 = 44;
+const TITLE_HEIGHT: u32 = 40;
+const CHART_HEIGHT: u32 = 380;
+const LEGEND_ROW_HEIGHT: u32 = 22;
+const BAR_HEIGHT: u32 = 44;
 
 impl Plot {
     /// Draws the picture as an SVG file.
@@ -103,7 +103,8 @@ impl Plot {
         let sizes: BTreeSet<u64> = self.lines.iter().flat_map(|line| &line.points).map(|dot| dot.size).collect();
         let bars = sizes.len() < 2;
         let rows = u32::try_from(self.lines.len()).unwrap_or(u32::MAX).min(1000);
-        let height = TITLE + if bars { rows * BAR + 8 } else { CHART + rows * ROW + 12 };
+        let height =
+            TITLE_HEIGHT + if bars { rows * BAR_HEIGHT + 8 } else { CHART_HEIGHT + rows * LEGEND_ROW_HEIGHT + 12 };
         let title = match sizes.first() {
             Some(only) if bars => format!("{}, {}", self.title, size(*only)),
             _ => self.title.clone(),
@@ -119,15 +120,15 @@ impl Plot {
     fn bars(&self, area: &Area<'_>) -> Result<(), Refused> {
         let values = || self.lines.iter().filter_map(|line| Some((line, line.points.first()?)));
         let most = values().map(|(_, dot)| dot.spread.1).fold(0.0, f64::max);
-        let mut top = i32::try_from(TITLE).unwrap_or(0) + 4;
+        let mut top = i32::try_from(TITLE_HEIGHT).unwrap_or(0) + 4;
         for (at, (line, dot)) in values().take(1000).enumerate() {
             let length = |value: f64| {
                 let share = if most > 0.0 { value / most } else { 0.0 };
-                (share * f64::from(WIDTH - 32)).max(1.0) as i32
+                (share * f64::from(PICTURE_WIDTH - 32)).max(1.0) as i32
             };
             let label = shortened(&line.name, 80);
             area.draw(&Text::new(label, (16, top), style(16, HPos::Left, VPos::Top)))?;
-            let right = (WIDTH - 16) as i32;
+            let right = (PICTURE_WIDTH - 16) as i32;
             area.draw(&Text::new(told(dot), (right, top), style(16, HPos::Right, VPos::Top)))?;
             let bar = [(16, top + 18), (16 + length(dot.value), top + 30)];
             area.draw(&Rectangle::new(bar, COLOURS[at % COLOURS.len()].filled()))?;
@@ -138,19 +139,19 @@ impl Plot {
                     area.draw(&PathElement::new(path, INK))?;
                 }
             }
-            top += BAR as i32;
+            top += BAR_HEIGHT as i32;
         }
         Ok(())
     }
 
     /// Draws a curve for each line, and its name below the chart.
     fn chart(&self, area: &Area<'_>, sizes: &BTreeSet<u64>) -> Result<(), Refused> {
-        let (upper, legend) = area.split_vertically(TITLE + CHART);
+        let (upper, legend) = area.split_vertically(TITLE_HEIGHT + CHART_HEIGHT);
         let values =
             || self.lines.iter().flat_map(|line| &line.points).flat_map(|dot| [dot.spread.0, dot.value, dot.spread.1]);
         let vertical = Scale::of_values(values(), self.log);
         let mut chart = ChartBuilder::on(&upper)
-            .margin_top(TITLE)
+            .margin_top(TITLE_HEIGHT)
             .margin_right(28)
             .margin_left(8)
             .x_label_area_size(44)
@@ -191,7 +192,7 @@ impl Plot {
                 let text = format!("{} % lost", number(dot.lost));
                 EmptyElement::at(place(dot)) + Text::new(text, (0, 8), style(13, HPos::Center, VPos::Top))
             }))?;
-            let y = i32::try_from(at).unwrap_or(0) * ROW as i32 + 10;
+            let y = i32::try_from(at).unwrap_or(0) * LEGEND_ROW_HEIGHT as i32 + 10;
             legend.draw(&Rectangle::new([(72, y - 2), (100, y + 2)], colour.filled()))?;
             let label = shortened(&line.name, 90);
             legend.draw(&Text::new(label, (110, y), style(16, HPos::Left, VPos::Center)))?;
@@ -209,7 +210,10 @@ fn told(dot: &Dot) -> String {
 }
 
 pub(super) fn style(height: u32, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
-    ("sans-serif", height).into_text_style(&(WIDTH, CHART)).color(&INK).pos(Pos::new(horizontal, vertical))
+    ("sans-serif", height)
+        .into_text_style(&(PICTURE_WIDTH, CHART_HEIGHT))
+        .color(&INK)
+        .pos(Pos::new(horizontal, vertical))
 }
 
 fn shortened(text: &str, most: usize) -> String {
@@ -236,14 +240,14 @@ struct Scale {
 impl Scale {
     /// Makes an axis with marks at powers of two, or at the sizes themselves if they are close together.
     fn of_sizes(sizes: &BTreeSet<u64>) -> Self {
-        const MOST: usize = 10;
+        const MAX_AXIS_MARKS: usize = 10;
         let (least, most) = (sizes.first().map_or(0.0, |s| log2(*s)), sizes.last().map_or(1.0, |s| log2(*s)));
         let (first, last) = (least.ceil() as u32, most.floor() as u32);
         let marks: Vec<(f64, String)> = if last > first + 1 {
-            let step = (last - first) as usize / MOST + 1;
+            let step = (last - first) as usize / MAX_AXIS_MARKS + 1;
             (first..=last).step_by(step).map(|power| (f64::from(power), short(1 << power.min(63)))).collect()
         } else {
-            let step = sizes.len() / MOST + 1;
+            let step = sizes.len() / MAX_AXIS_MARKS + 1;
             sizes.iter().step_by(step).map(|size| (log2(*size), short(*size))).collect()
         };
         let margin = ((most - least) * 0.02).max(0.01);

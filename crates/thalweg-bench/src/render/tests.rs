@@ -168,7 +168,7 @@ fn goodput_in_markdown_leaves_out_what_nobody_measured() {
 fn every_line_of_every_table_fits_a_terminal() {
     for report in [conversation(), stream()] {
         let text = Table::whole(&report);
-        assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
     }
 }
 

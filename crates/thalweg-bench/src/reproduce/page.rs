@@ -6,7 +6,7 @@ use crate::render::{html, markdown};
 use std::fmt::Write;
 use thalweg_page::html::{escaped, list, page, paragraph};
 use thalweg_page::paper::{self, Table};
-use thalweg_text::{WIDTH, broken, wrapped};
+use thalweg_text::{TEXT_COLUMNS, broken, wrapped};
 
 const QUICK: &str = "A first look (--quick): points are shorter, and some measurements leave sizes out. The commands are shown as they \
                      were run.";
@@ -113,12 +113,12 @@ fn picture_name(id: &str, at: usize) -> String {
 
 /// Formats a table with names at the left, wrapped if they are long, and cells at the right.
 fn text(table: &Table) -> String {
-    const CELL: usize = 13;
+    const CELL_WIDTH: usize = 13;
     let cells = table.headings.len().saturating_sub(1);
-    let room = WIDTH.saturating_sub(2 + cells * (CELL + 2)).max(16);
+    let room = TEXT_COLUMNS.saturating_sub(2 + cells * (CELL_WIDTH + 2)).max(16);
     let line = |name: &str, cells: &[String]| {
         let mut names = broken(name, room).into_iter();
-        let mut cells: Vec<_> = cells.iter().map(|cell| broken(cell, CELL).into_iter()).collect();
+        let mut cells: Vec<_> = cells.iter().map(|cell| broken(cell, CELL_WIDTH).into_iter()).collect();
         let mut out = String::new();
         loop {
             let name = names.next();
@@ -128,7 +128,7 @@ fn text(table: &Table) -> String {
             }
             let mut text = format!("  {:<room$}", name.unwrap_or_default());
             for cell in row {
-                let _ = write!(text, "  {:>CELL$}", cell.unwrap_or_default());
+                let _ = write!(text, "  {:>CELL_WIDTH$}", cell.unwrap_or_default());
             }
             out.push_str(text.trim_end());
             out.push('\n');

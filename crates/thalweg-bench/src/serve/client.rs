@@ -46,10 +46,10 @@ enum Coming {
 
 impl Connection {
     pub(super) fn open(server: SocketAddr) -> Result<Self, BenchError> {
-        let socket = TcpStream::connect_timeout(&server, TIMEOUT).map_err(|error| failed(server, error))?;
-        let set = socket.set_nodelay(true).and_then(|()| socket.set_read_timeout(Some(TIMEOUT)));
-        set.and_then(|()| socket.set_write_timeout(Some(TIMEOUT))).map_err(|error| failed(server, error))?;
-        Ok(Self { socket, server, room: vec![0; ROOM].into(), head: Vec::new(), left: None })
+        let socket = TcpStream::connect_timeout(&server, STALL_TIMEOUT).map_err(|error| failed(server, error))?;
+        let set = socket.set_nodelay(true).and_then(|()| socket.set_read_timeout(Some(STALL_TIMEOUT)));
+        set.and_then(|()| socket.set_write_timeout(Some(STALL_TIMEOUT))).map_err(|error| failed(server, error))?;
+        Ok(Self { socket, server, room: vec![0; MAX_RECEIVE_BYTES].into(), head: Vec::new(), left: None })
     }
 
     /// Sets the TCP congestion control of the connection; `system` keeps the system's.
@@ -80,8 +80,8 @@ impl Connection {
     fn take(&mut self, wanted: &Wanted) -> Result<Coming, BenchError> {
         let server = self.server;
         let (room, flags) = match self.left {
-            None => (HEAD, RecvFlags::empty()),
-            Some(left) => (usize::try_from(left).unwrap_or(ROOM).min(ROOM), RecvFlags::TRUNC),
+            None => (MAX_RESPONSE_HEAD_BYTES, RecvFlags::empty()),
+            Some(left) => (usize::try_from(left).unwrap_or(MAX_RECEIVE_BYTES).min(MAX_RECEIVE_BYTES), RecvFlags::TRUNC),
         };
         let got = match recv(&self.socket, &mut self.room[..room], flags) {
             Ok((_, 0)) => return Err(failed(server, io::ErrorKind::UnexpectedEof.into())),
@@ -90,7 +90,7 @@ impl Connection {
             Err(error) => return Err(failed(server, error.into())),
         };
         let Some(left) = self.left else {
-            self.head.extend_from_slice(&self.room[..got.min(HEAD)]);
+            self.head.extend_from_slice(&self.room[..got.min(MAX_RESPONSE_HEAD_BYTES)]);
             return self.look_at_head(wanted);
         };
         let left = left.saturating_sub(got as u64);
@@ -104,7 +104,7 @@ impl Connection {
         let mut reply = httparse::Response::new(&mut fields);
         let length = match reply.parse(&self.head).map_err(|error| wrong(format!("this is not HTTP: {error}")))? {
             httparse::Status::Complete(length) => length,
-            httparse::Status::Partial if self.head.len() >= HEAD => {
+            httparse::Status::Partial if self.head.len() >= MAX_RESPONSE_HEAD_BYTES => {
                 return Err(wrong("its head has no end".to_owned()));
             }
             httparse::Status::Partial => return Ok(Coming::Later),
@@ -136,14 +136,14 @@ impl Connection {
         Ok(if left > 0 { Coming::Later } else { Coming::Whole })
     }
 
-    /// Fetches a file of `bytes` bytes. `seen` is called about every [`GLANCE`] bytes.
+    /// Fetches a file of `bytes` bytes. `seen` is called about every [`PROGRESS_INTERVAL_BYTES`] bytes.
     pub(super) fn fetch(&mut self, bytes: u64, stop: &Stop, mut seen: impl FnMut()) -> Result<(), BenchError> {
         self.ask(None)?;
         let wanted = Wanted { status: 200, content: Some(0..bytes) };
         let mut glance = u64::MAX;
         while self.take(&wanted)? == Coming::Later {
-            if let Some(left) = self.left.filter(|left| left / GLANCE < glance) {
-                glance = left / GLANCE;
+            if let Some(left) = self.left.filter(|left| left / PROGRESS_INTERVAL_BYTES < glance) {
+                glance = left / PROGRESS_INTERVAL_BYTES;
                 seen();
                 if stop.pressed() {
                     return Err(BenchError::Stopped);
@@ -240,8 +240,8 @@ impl Crowd {
     pub(super) fn run(&mut self, time: Duration, clock: &Clock, stop: &Stop) -> Result<Came, BenchError> {
         let until = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let mut came = Came { ranges: 0, times: Latency::histogram(), nanos: 0 };
-        let mut events = Vec::with_capacity(EVENTS);
-        let timeout = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
+        let mut events = Vec::with_capacity(MAX_EPOLL_EVENTS);
+        let timeout = Timespec { tv_sec: STALL_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         let begun = clock.raw();
         while came.nanos < until {
             if stop.pressed() {
@@ -250,7 +250,7 @@ impl Crowd {
             events.clear();
             match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), Some(&timeout)) {
                 Ok(0) => {
-                    return Err(BenchError::Silent { doing: "waiting for ranges".to_owned(), timeout: TIMEOUT });
+                    return Err(BenchError::Silent { doing: "waiting for ranges".to_owned(), timeout: STALL_TIMEOUT });
                 }
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -279,21 +279,21 @@ impl Crowd {
 /// Name of the file that is fetched.
 pub(super) const DATA: &str = "data";
 /// Number of bytes between two calls of `seen` in [`Connection::fetch`].
-const GLANCE: u64 = 32 << 20;
+const PROGRESS_INTERVAL_BYTES: u64 = 32 << 20;
 /// Longest time without data: a shared disk is slow at times.
-const TIMEOUT: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of bytes that one system call receives at most.
-const ROOM: usize = 1 << 20;
+const MAX_RECEIVE_BYTES: usize = 1 << 20;
 /// Longest head, with the data that may come with it, in bytes.
-const HEAD: usize = 4096;
+const MAX_RESPONSE_HEAD_BYTES: usize = 4096;
 /// Number of bytes of a response that are compared with the expected ones.
 const LOOKED_AT: usize = 256;
 /// Number of events that one call of epoll returns at most.
-const EVENTS: usize = 64;
+const MAX_EPOLL_EVENTS: usize = 64;
 
 fn failed(server: SocketAddr, error: io::Error) -> BenchError {
     let why = match error.kind() {
-        io::ErrorKind::WouldBlock => format!("nothing moved for {} s", TIMEOUT.as_secs()),
+        io::ErrorKind::WouldBlock => format!("nothing moved for {} s", STALL_TIMEOUT.as_secs()),
         io::ErrorKind::UnexpectedEof => "it closed the connection in the middle of an answer".to_owned(),
         _ => error.to_string(),
     };

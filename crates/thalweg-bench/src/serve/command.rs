@@ -126,7 +126,7 @@ pub(super) fn read(
     command.args(["bench", "file", "--method", "buffered", "--cache", "cold", "--repeat", "1", "--json"]);
     command.args(["--pattern", if random { "random" } else { "sequential" }, "--warmup", "0", "--read-only"]).arg(file);
     command.args(["--sizes".to_owned(), size.to_string(), "--min-time".to_owned(), time.as_secs_f64().to_string()]);
-    let ended = Program::start("thalweg bench file", &mut command)?.wait(LONGEST, stop)?;
+    let ended = Program::start("thalweg bench file", &mut command)?.wait(FILE_PASS_TIMEOUT, stop)?;
     let report = ended.out.lines().last().and_then(|line| serde_json::from_str::<Report>(line).ok());
     let point = report.and_then(|report| report.points.into_iter().next());
     match point {
@@ -190,7 +190,7 @@ pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<P
     command.args([format!("--filename={name}"), format!("--size={bytes}"), format!("--bs={}", bytes.min(1 << 20))]);
     command.arg("--output-format=json");
     command.args(if write { &["--rw=write", "--end_fsync=1", "--unlink=1"][..] } else { &["--rw=read", "--readonly"] });
-    let ended = Program::start("fio", &mut command)?.wait(LONGEST, stop)?;
+    let ended = Program::start("fio", &mut command)?.wait(FILE_PASS_TIMEOUT, stop)?;
     let measured = parse::fio(&ended.out).filter(|_| ended.status.success()).ok_or_else(|| ended.failed("fio"))?;
     let (Some(bytes), Some(cpu)) = (measured.bytes, measured.cpu) else { return Err(ended.failed("fio")) };
     Ok(Pass { bytes, seconds: bytes * 8.0 / measured.value, cpu })
@@ -224,7 +224,7 @@ fn cpu_of(process: Pid) -> io::Result<Duration> {
 }
 
 /// Longest time that one pass over a file may take: shared disks are slow at times.
-const LONGEST: Duration = Duration::from_secs(3600);
+const FILE_PASS_TIMEOUT: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {

@@ -394,7 +394,7 @@ impl Guest {
 struct Console(VecDeque<u8>);
 
 impl Console {
-    const KEPT: usize = 1 << 20;
+    const MAX_KEPT_BYTES: usize = 1 << 20;
 
     /// Reads from the pipe and returns the number of bytes; 0 at the end.
     fn read(&mut self, pipe: &mut PipeReader) -> io::Result<usize> {
@@ -406,7 +406,7 @@ impl Console {
             }
         };
         self.0.extend(&bytes[..heard]);
-        self.0.drain(..self.0.len().saturating_sub(Self::KEPT));
+        self.0.drain(..self.0.len().saturating_sub(Self::MAX_KEPT_BYTES));
         Ok(heard)
     }
 

@@ -97,9 +97,9 @@ pub enum KernelError {
 /// Programs that a build needs. `gcc` stands for all of build-essential.
 const TOOLS: &[&str] = &["tar", "xz", "make", "gcc", "ld", "flex", "bison", "bc"];
 /// Space that a build needs, in bytes: source and objects without [`UNNEEDED`] were 0.7 GB and 0.1 GB.
-const SPACE: u64 = 1 << 30;
+const REQUIRED_SPACE_BYTES: u64 = 1 << 30;
 /// Number of files to compile, about.
-const OBJECTS: u32 = 670;
+const EXPECTED_OBJECT_COUNT: u32 = 670;
 /// Kernel versions the laboratory was tested with, best first.
 const TRIED: &[&str] = &["6.1", "6.12"];
 /// Patterns of files that are not unpacked: they would be half of the time and the space. Every Kconfig and Makefile is
@@ -255,8 +255,8 @@ impl Build<'_> {
     fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, KernelError> {
         let free = rustix::fs::statvfs(self.room).map_err(|error| file(self.room)(error.into()))?;
         let free = free.f_bavail * free.f_frsize;
-        if free < SPACE {
-            return Err(KernelError::Space { path: self.room.to_owned(), needed: SPACE, free });
+        if free < REQUIRED_SPACE_BYTES {
+            return Err(KernelError::Space { path: self.room.to_owned(), needed: REQUIRED_SPACE_BYTES, free });
         }
         remove_file(&self.log)?;
 
@@ -280,13 +280,13 @@ impl Build<'_> {
 
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let mut done = 0;
-        progress(Progress::Compiling { done, of: OBJECTS });
+        progress(Progress::Compiling { done, of: EXPECTED_OBJECT_COUNT });
         let mut make = self.command("make");
         make.args(["ARCH=um", "linux"]).arg(format!("-j{cores}"));
         self.step("compiling", "make", &mut make, |line| {
             if line.starts_with(b"  CC ") {
                 done += 1;
-                progress(Progress::Compiling { done, of: OBJECTS.max(done) });
+                progress(Progress::Compiling { done, of: EXPECTED_OBJECT_COUNT.max(done) });
             }
         })?;
         Ok(self.room.join("linux"))

@@ -3,14 +3,14 @@
 use crate::report::{Completion, Report};
 
 /// Largest difference of goodputs that agree, as a fraction of the ceiling.
-const GOODPUT: f64 = 0.02;
+const MAX_GOODPUT_DIFFERENCE: f64 = 0.02;
 /// Largest ratio of times and counts that agree. Two runs of one laboratory with other random numbers differ by as
 /// much.
-const RATIO: f64 = 1.5;
+const MAX_RATIO: f64 = 1.5;
 /// Largest difference of retransmitted or dropped segments that counts as an accident.
-const SEGMENTS: u64 = 20;
+const MAX_SEGMENT_DIFFERENCE: u64 = 20;
 /// Largest difference of timeouts that counts as an accident.
-const TIMEOUTS: u64 = 3;
+const MAX_TIMEOUT_DIFFERENCE: u64 = 3;
 
 /// Returns sentences on where two reports disagree and, if the reason is known, why. The first tells whether they do.
 pub fn compare(one: &Report, other: &Report) -> Vec<String> {
@@ -20,7 +20,7 @@ pub fn compare(one: &Report, other: &Report) -> Vec<String> {
     }
     let mut said = Vec::new();
     let percent = |report: &Report| 100.0 * report.share_of_ceiling;
-    if (one.share_of_ceiling - other.share_of_ceiling).abs() > GOODPUT {
+    if (one.share_of_ceiling - other.share_of_ceiling).abs() > MAX_GOODPUT_DIFFERENCE {
         said.push(format!(
             "goodput: {:.1} % of the ceiling in {left}, {:.1} % in {right}",
             percent(one),
@@ -28,13 +28,13 @@ pub fn compare(one: &Report, other: &Report) -> Vec<String> {
         ));
     }
     let mut count = |what: &str, a: u64, b: u64, few: u64| {
-        if a.abs_diff(b) > few && a.max(b) as f64 > RATIO * a.min(b) as f64 {
+        if a.abs_diff(b) > few && a.max(b) as f64 > MAX_RATIO * a.min(b) as f64 {
             said.push(format!("{what}: {} in {left}, {} in {right}", number(a), number(b)));
         }
     };
-    count("timeouts", one.timeouts, other.timeouts, TIMEOUTS);
-    count("segments sent again", one.retransmissions, other.retransmissions, SEGMENTS);
-    count("packets dropped at the port", one.drops, other.drops, SEGMENTS);
+    count("timeouts", one.timeouts, other.timeouts, MAX_TIMEOUT_DIFFERENCE);
+    count("segments sent again", one.retransmissions, other.retransmissions, MAX_SEGMENT_DIFFERENCE);
+    count("packets dropped at the port", one.drops, other.drops, MAX_SEGMENT_DIFFERENCE);
     match (one.completion, other.completion) {
         (Some(a), Some(b)) => times(&mut said, (left, a), (right, b)),
         (None, None) => {}
@@ -76,7 +76,7 @@ fn times(said: &mut Vec<String>, (left, a): (&str, Completion), (right, b): (&st
         ("99 of 100 events", a.p99_us, b.p99_us),
         ("the slowest event", a.max_us, b.max_us),
     ] {
-        if a.max(b) > RATIO * a.min(b) {
+        if a.max(b) > MAX_RATIO * a.min(b) {
             said.push(format!("{what}: within {} in {left}, {} in {right}", millis(a), millis(b)));
         }
     }

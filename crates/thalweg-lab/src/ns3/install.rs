@@ -15,8 +15,8 @@ const SOURCE: &str = include_str!("../../ns3/incast.cc");
 /// Parts of ns-3 that it uses.
 const PARTS: [&str; 4] = ["core", "network", "internet", "point-to-point"];
 /// Time limits of the compiler, and of the interpreter that reports where its packages are.
-const COMPILING: Duration = Duration::from_secs(600);
-const ASKING: Duration = Duration::from_secs(30);
+const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
+const PACKAGE_QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 const HOW: &str = "on Debian: apt install g++ libns3-dev; elsewhere: pip install ns3 (with its python3 first in PATH); or \
                    THALWEG_NS3=PREFIX, where PREFIX/include/ns3 and PREFIX/lib are";
 
@@ -95,7 +95,7 @@ impl Ns3 {
         fs::write(&source, SOURCE).map_err(LabError::file(&source))?;
         let mut compiler = Command::new("c++");
         compiler.arg(&source).arg("-o").arg(&built).args(self.arguments());
-        let ended = process::finish("c++", &mut compiler, COMPILING, stop);
+        let ended = process::finish("c++", &mut compiler, COMPILE_TIMEOUT, stop);
         let ended = ended.map_err(|error| match error {
             LabError::Os { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
                 LabError::Unavailable { what: "a C++ compiler (c++)".into(), why: format!("{error}; {HOW}") }
@@ -154,7 +154,7 @@ fn python_packages(stop: &AtomicBool) -> Vec<PathBuf> {
     let mut python = Command::new("python3");
     // Not here: a directory `ns3` in the working directory would count as a package.
     python.args(["-c", WHERE]).current_dir("/");
-    let said = process::finish("python3", &mut python, ASKING, stop);
+    let said = process::finish("python3", &mut python, PACKAGE_QUERY_TIMEOUT, stop);
     said.map(|said| said.out.lines().map(PathBuf::from).filter(|path| path.is_absolute()).collect()).unwrap_or_default()
 }
 

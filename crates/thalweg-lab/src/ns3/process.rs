@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Time between two checks of `stop`.
-const TIMEOUT: Duration = Duration::from_millis(100);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A program that has ended.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub(super) fn finish(name: &str, command: &mut Command, limit: Duration, stop: &
         if left.is_zero() {
             return Err(LabError::Limit { what: name.to_owned(), limit });
         }
-        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(TIMEOUT).subsec_nanos().into() };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(STOP_CHECK_INTERVAL).subsec_nanos().into() };
         match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => break,

@@ -43,13 +43,13 @@ pub(super) fn section(timeline: &Timeline) -> String {
 }
 
 /// Widths in pixels: of a name, of the figure after a row, and of the whole.
-const NAME: usize = 96;
-const FIGURE: usize = 54;
-const WIDE: usize = 920;
+const NAME_WIDTH: usize = 96;
+const FIGURE_WIDTH: usize = 54;
+const TIMELINE_WIDTH: usize = 920;
 /// Width of a builder's picture: two are placed side by side.
-const HALF: usize = 450;
+const CREDIT_PICTURE_WIDTH: usize = 450;
 /// Number of shades between nothing and all.
-const SHADES: usize = 12;
+const SHADE_COUNT: usize = 12;
 /// Largest number of rows; more senders than that share rows.
 const MOST_ROWS: usize = 64;
 
@@ -57,7 +57,7 @@ const MOST_ROWS: usize = 64;
 fn links(timeline: &Timeline) -> String {
     let most = timeline.links.len();
     let (row, lane) = if most > 40 { (11, 6) } else { (17, 10) };
-    let strip = Strip { left: NAME, width: WIDE - NAME - FIGURE };
+    let strip = Strip { left: NAME_WIDTH, width: TIMELINE_WIDTH - NAME_WIDTH - FIGURE_WIDTH };
     let mut body = String::new();
     let mut y = 0;
     for kind in [LinkKind::Up, LinkKind::Shared, LinkKind::Trunk, LinkKind::Down] {
@@ -78,7 +78,7 @@ fn links(timeline: &Timeline) -> String {
             let name = escaped(&link.name);
             let mean = percent(mean(&link.busy));
             let text = y + lane - 1;
-            let _ = writeln!(body, "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\">{name}</text>", NAME - 8);
+            let _ = writeln!(body, "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\">{name}</text>", NAME_WIDTH - 8);
             let busy = link.busy.iter().map(|busy| f64::from(*busy));
             body.push_str(&strip.row("b", y, lane, busy));
             let waiting = link.waiting.iter().map(|bytes| *bytes as f64 / longest as f64);
@@ -86,7 +86,7 @@ fn links(timeline: &Timeline) -> String {
             let _ = writeln!(
                 body,
                 "<text x=\"{}\" y=\"{text}\" text-anchor=\"end\" class=\"quiet\">{mean}</text>",
-                WIDE - 2
+                TIMELINE_WIDTH - 2
             );
             y += row;
         }
@@ -95,16 +95,16 @@ fn links(timeline: &Timeline) -> String {
     y += 30;
     for (at, colour, less, more) in [(0, "b", "idle", "busy"), (1, "w", "nothing in front of it", "the longest queue")]
     {
-        let x = NAME + at * 330;
+        let x = NAME_WIDTH + at * 330;
         let _ = write!(body, "<text class=\"quiet\" x=\"{x}\" y=\"{}\">{less}</text>", y + 9);
         let scale = Strip { left: x + 8 * less.len() - less.len() * 7 / 4, width: 78 };
-        body.push_str(&scale.row(colour, y, 10, (0..=SHADES).map(|shade| shade as f64 / SHADES as f64)));
+        body.push_str(&scale.row(colour, y, 10, (0..=SHADE_COUNT).map(|shade| shade as f64 / SHADE_COUNT as f64)));
         let _ = writeln!(body, "<text class=\"quiet\" x=\"{}\" y=\"{}\">{more}</text>", scale.left + 86, y + 9);
     }
     let height = y + 16;
     let what = "how busy each link was over time";
     format!(
-        "<svg class=\"timeline\" role=\"img\" aria-label=\"{what}\" viewBox=\"0 0 {WIDE} {height}\" width=\"{WIDE}\" height=\"{height}\">\n{body}</svg>\n"
+        "<svg class=\"timeline\" role=\"img\" aria-label=\"{what}\" viewBox=\"0 0 {TIMELINE_WIDTH} {height}\" width=\"{TIMELINE_WIDTH}\" height=\"{height}\">\n{body}</svg>\n"
     )
 }
 
@@ -115,7 +115,7 @@ fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
     let together = credit.at.len().div_ceil(MOST_ROWS).max(1);
     let rows = credit.at.len().div_ceil(together);
     let lane = (176 / rows.max(1)).clamp(3, 11);
-    let strip = Strip { left: 62, width: HALF - 62 - 8 };
+    let strip = Strip { left: 62, width: CREDIT_PICTURE_WIDTH - 62 - 8 };
     let mut body = String::new();
     let _ = writeln!(body, "<text class=\"head\" x=\"0\" y=\"13\">{}</text>", escaped(&credit.receiver));
     let mut y = 20;
@@ -137,7 +137,7 @@ fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
     body.push_str(&strip.axis(timeline, y));
     let height = y + 20;
     let svg = format!(
-        "<svg class=\"timeline\" role=\"img\" aria-label=\"where the credit of {} was\" viewBox=\"0 0 {HALF} {height}\" width=\"{HALF}\" height=\"{height}\">\n{body}</svg>",
+        "<svg class=\"timeline\" role=\"img\" aria-label=\"where the credit of {} was\" viewBox=\"0 0 {CREDIT_PICTURE_WIDTH} {height}\" width=\"{CREDIT_PICTURE_WIDTH}\" height=\"{height}\">\n{body}</svg>",
         escaped(&credit.receiver)
     );
     format!("<div>{svg}{}</div>\n", paragraph("quiet", &credit_sentence(credit, most)))
@@ -170,7 +170,7 @@ fn idle_uplink(timeline: &Timeline) -> Option<String> {
     let link = most_idle(timeline, LinkKind::Up)?;
     let busy = format!("The most idle uplink, {}, was busy {} of the time", link.name, percent(mean(&link.busy)));
     let number: usize = link.name.strip_prefix("sender-")?.parse().ok()?;
-    if timeline.credit.is_empty() || mean(&link.busy) > FULL {
+    if timeline.credit.is_empty() || mean(&link.busy) > SATURATED_FRACTION {
         return Some(format!("{busy}."));
     }
     let [mut unasked, mut full, mut other] = [0.0; 3];
@@ -203,7 +203,9 @@ fn idle_downlink(timeline: &Timeline) -> Option<String> {
     let link = most_idle(timeline, LinkKind::Down)?;
     let busy = format!("The most idle downlink, {}, was busy {} of the time", link.name, percent(mean(&link.busy)));
     let credit = timeline.credit.iter().find(|credit| credit.receiver == link.name);
-    let Some(credit) = credit.filter(|_| mean(&link.busy) <= FULL) else { return Some(format!("{busy}.")) };
+    let Some(credit) = credit.filter(|_| mean(&link.busy) <= SATURATED_FRACTION) else {
+        return Some(format!("{busy}."));
+    };
     let mut at = vec![0.0; credit.at.len()];
     let (mut with_busy, mut unasked, mut all_idle) = (0.0, 0.0, 0.0);
     for (step, busy) in link.busy.iter().enumerate() {
@@ -219,7 +221,7 @@ fn idle_downlink(timeline: &Timeline) -> Option<String> {
             *sum += part;
             let name = format!("sender-{sender}");
             let uplink = timeline.links.iter().find(|link| link.kind == LinkKind::Up && link.name == name);
-            if uplink.and_then(|link| link.busy.get(step)).is_some_and(|busy| f64::from(*busy) >= BUSY) {
+            if uplink.and_then(|link| link.busy.get(step)).is_some_and(|busy| f64::from(*busy) >= BUSY_FRACTION) {
                 with_busy += part;
             }
         }
@@ -243,9 +245,9 @@ fn idle_downlink(timeline: &Timeline) -> Option<String> {
 }
 
 /// Fraction of time from which on a link counts as always busy, and needs no explanation.
-const FULL: f64 = 0.985;
+const SATURATED_FRACTION: f64 = 0.985;
 /// Fraction of a step from which on a sender counts as busy in it.
-const BUSY: f64 = 0.9;
+const BUSY_FRACTION: f64 = 0.9;
 
 fn most_idle(timeline: &Timeline, kind: LinkKind) -> Option<&LinkOverTime> {
     let of_kind = timeline.links.iter().filter(|link| link.kind == kind && !link.busy.is_empty());
@@ -280,9 +282,9 @@ impl Strip {
     /// Draws a row of shares from 0 to 1, in shades of a colour: one path for each shade.
     fn row(self, colour: &str, y: usize, height: usize, shares: impl Iterator<Item = f64>) -> String {
         let shares: Vec<f64> = shares.collect();
-        let mut shades = vec![String::new(); SHADES];
+        let mut shades = vec![String::new(); SHADE_COUNT];
         let wide = self.width as f64 / shares.len().max(1) as f64;
-        let shade = |share: &f64| ((share.clamp(0.0, 1.0) * SHADES as f64).round() as usize).min(SHADES);
+        let shade = |share: &f64| ((share.clamp(0.0, 1.0) * SHADE_COUNT as f64).round() as usize).min(SHADE_COUNT);
         let mut from = 0;
         while from < shares.len() {
             let to = from + shares[from..].iter().take_while(|share| shade(share) == shade(&shares[from])).count();

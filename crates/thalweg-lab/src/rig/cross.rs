@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 /// Port of the receiver's host that they connect to.
-const PORT: u16 = 7300;
+const CROSS_TRAFFIC_PORT: u16 = 7300;
 
 /// Flows that are running.
 pub(super) struct Cross {
@@ -26,10 +26,11 @@ pub(super) fn begin(scenario: &Scenario, network: &Network) -> Result<Cross, Lab
     let mut cross = Cross { streams: Vec::new(), threads: Vec::new(), received: Arc::default() };
     let (Some(from), Some(to)) = (&network.cross, network.receivers.first()) else { return Ok(cross) };
     let doing = "beginning the other flows";
-    let listener = to.space.enter(|| TcpListener::bind((to.address, PORT)))?.map_err(LabError::os(doing))?;
+    let listener =
+        to.space.enter(|| TcpListener::bind((to.address, CROSS_TRAFFIC_PORT)))?.map_err(LabError::os(doing))?;
     for _ in 0..scenario.traffic.cross {
         let connect = || {
-            let stream = TcpStream::connect((to.address, PORT))?;
+            let stream = TcpStream::connect((to.address, CROSS_TRAFFIC_PORT))?;
             rustix::net::sockopt::set_tcp_congestion(&stream, "cubic")?;
             Ok::<_, std::io::Error>(stream)
         };
@@ -79,15 +80,15 @@ impl Drop for Cross {
     }
 }
 
-const PIECE: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 fn send(mut stream: TcpStream) {
     // The loop ends when the stream is shut down.
-    while stream.write_all(&[0; PIECE]).is_ok() {}
+    while stream.write_all(&[0; BUFFER_BYTES]).is_ok() {}
 }
 
 fn receive(mut stream: TcpStream, received: &Mutex<Vec<(Instant, u64)>>) {
-    let mut piece = vec![0; PIECE];
+    let mut piece = vec![0; BUFFER_BYTES];
     loop {
         match stream.read(&mut piece) {
             Ok(0) => return,

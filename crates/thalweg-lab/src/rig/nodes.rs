@@ -58,7 +58,7 @@ impl Built {
 }
 
 /// Longest time until an interrupt is noticed.
-const TIMEOUT: Duration = Duration::from_millis(100);
+const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest time until the beginning of the measured time is noticed, from which the exact times of signals count.
 const SHORT_TIMEOUT: Duration = Duration::from_micros(200);
@@ -132,9 +132,11 @@ impl Nodes {
             let begins = watch.begins();
             self.strike(begins)?;
             let patience = match (begins, self.fate.last()) {
-                (_, None) => TIMEOUT,
+                (_, None) => STOP_CHECK_INTERVAL,
                 (None, Some(_)) => SHORT_TIMEOUT,
-                (Some(begins), Some(next)) => (begins + next.at).saturating_duration_since(Instant::now()).min(TIMEOUT),
+                (Some(begins), Some(next)) => {
+                    (begins + next.at).saturating_duration_since(Instant::now()).min(STOP_CHECK_INTERVAL)
+                }
             };
             self.wait(deadline, rig, patience)?;
         }

@@ -19,7 +19,7 @@ const MOST_LINKS: usize = 64;
 const MOST_BUILDERS: u32 = 16;
 const MOST_ROWS: u32 = 1024;
 /// Number of samples of a sender's card in each step: enough to see a queue come and go.
-const LOOKS: u32 = 8;
+const SAMPLES_PER_STEP: u32 = 8;
 
 /// Equal steps of the measured time.
 #[derive(Debug, Clone, Copy)]
@@ -58,7 +58,7 @@ impl Steps {
 
     /// Returns the number of samples of switch ports for each sample of senders' cards.
     pub(super) fn looks(self, sample: Duration) -> u64 {
-        ((self.step.as_nanos() / u128::from(LOOKS) / sample.as_nanos().max(1)) as u64).max(1)
+        ((self.step.as_nanos() / u128::from(SAMPLES_PER_STEP) / sample.as_nanos().max(1)) as u64).max(1)
     }
 
     fn ends(self) -> impl Iterator<Item = Duration> {

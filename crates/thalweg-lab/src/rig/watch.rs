@@ -3,7 +3,7 @@
 
 use super::timeline::{self, Steps};
 use crate::counters::{Counters, Counts};
-use crate::network::{Network, PORT};
+use crate::network::{Network, TBF_HANDLE};
 use crate::queue::{Look, Queue};
 use crate::report::{self, LinkKind, LinkOverTime};
 use crate::scenario::{Link, Scenario};
@@ -69,7 +69,7 @@ impl Watch {
         // A sender's card is sampled only to be drawn, and less often, as it drops nothing.
         let watched = network.ports.iter().zip(drawn).filter(|(port, drawn)| *drawn || port.link.buffer.is_some());
         let links = watched.map(|(port, drawn)| {
-            let queue = port.space.enter(|| Queue::open(device(&port.device)?, PORT))??;
+            let queue = port.space.enter(|| Queue::open(device(&port.device)?, TBF_HANDLE))??;
             Ok(Watching { link: port.link.clone(), drawn, queue, seen: Vec::new() })
         });
         let counters = network.senders.iter().chain(&network.cross).map(|host| Counters::open(&host.space));
@@ -117,7 +117,7 @@ fn device(name: &str) -> Result<i32, LabError> {
 }
 
 /// Time between two samples after the measured time.
-const AFTERWARDS: Duration = Duration::from_millis(1);
+const TAIL_SAMPLE_PERIOD: Duration = Duration::from_millis(1);
 
 /// Time at which counters were read, and their values.
 type Mark = (Instant, Vec<Counts>);
@@ -166,9 +166,9 @@ impl Sampler {
                     *mark = Some((now, counts(&mut self.counters)?));
                 }
             }
-            if measured[1].is_some() && period < AFTERWARDS {
+            if measured[1].is_some() && period < TAIL_SAMPLE_PERIOD {
                 // The end of a run can be long, and its queues are not studied.
-                period = AFTERWARDS;
+                period = TAIL_SAMPLE_PERIOD;
                 tick = ticker(period).map_err(LabError::os("setting a timer"))?;
             }
         }

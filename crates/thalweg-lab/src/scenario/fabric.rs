@@ -1,7 +1,7 @@
 //! Networks of more than one switch and equal hosts: hosts that differ, uplinks that several senders share, trees of
 //! switches; and, from all that, every link with its rate and the part of an event that passes it.
 
-use super::{Network, RECORD, Scenario, UNSEEN, Wrong, check_sizes, time, wrong};
+use super::{Network, RECORD_HEADER_BYTES, Scenario, WIRE_OVERHEAD_BYTES, Wrong, check_sizes, time, wrong};
 use crate::report::LinkKind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -224,12 +224,13 @@ impl Scenario {
 
     /// Returns the rate and buffer that a builder's credit has to fit: those of its own port or, if that is narrower,
     /// its part of a shared uplink or of a trunk, where the data for all builders meets. If half of each event passes
-    /// it, and there are four builders, then each may use half of its rate, and half of [`FILLED`] times its buffer.
+    /// it, and there are four builders, then each may use half of its rate, and half of [`SHARED_BUFFER_FACTOR`] times
+    /// its buffer.
     pub fn port_for_credit(&self, receiver: u32) -> (BitRate, u64) {
         let links = self.links();
         let all: f64 = (0..self.network.senders).map(|sender| self.wire_bytes(sender)).sum();
         // A single builder fills half of a buffer anyway.
-        let filled = if self.network.receivers > 1 { FILLED } else { 1 };
+        let filled = if self.network.receivers > 1 { SHARED_BUFFER_FACTOR } else { 1 };
         let between = links.iter().filter(|link| matches!(link.kind, LinkKind::Shared | LinkKind::Trunk));
         let parts = between.filter(|link| link.event_bytes > 0.0).map(|link| {
             let part = all / (link.event_bytes * f64::from(self.network.receivers));
@@ -246,11 +247,12 @@ impl Scenario {
     /// headers, a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
     /// whole 64 bytes.
     fn wire_bytes(&self, sender: u32) -> f64 {
-        let record = |payload: u64| RECORD + payload.div_ceil(RECORD) * RECORD;
+        let record = |payload: u64| RECORD_HEADER_BYTES + payload.div_ceil(RECORD_HEADER_BYTES) * RECORD_HEADER_BYTES;
         let (from, to) = self.sizes_of(sender);
         // The mean of the padded lengths is close enough to the mean of the two padded ends.
         let recorded = (record(from) + record(to)) as f64 / 2.0;
-        recorded * f64::from(self.frame() + UNSEEN) / f64::from(self.traffic.link.payload(self.network.mtu))
+        recorded * f64::from(self.frame() + WIRE_OVERHEAD_BYTES)
+            / f64::from(self.traffic.link.payload(self.network.mtu))
     }
 
     pub(super) fn check_fabric(&self) -> Result<(), Wrong> {
@@ -344,7 +346,7 @@ impl Scenario {
 /// Factor for buffers that several builders share. A builder among several fills two fifths of its own port's buffer,
 /// since the data it asked for may arrive all at once. The data that many builders asked for does not, so together they
 /// fill twice as much of a shared buffer.
-const FILLED: u64 = 2;
+const SHARED_BUFFER_FACTOR: u64 = 2;
 
 fn check_number(
     key: &str,

@@ -37,21 +37,21 @@ const BRIGHT: [[f64; 3]; 6] = [
 /// Blue and orange of M. Okabe and K. Ito's "Color Universal Design" (2008).
 const AROUND: [[f64; 3]; 3] = [[0.0, 114.0, 178.0], [245.0, 245.0, 245.0], [230.0, 130.0, 0.0]];
 
-const LINE: usize = 24;
-const LETTER: usize = 8;
+const ROW_HEIGHT: usize = 24;
+const LETTER_WIDTH: usize = 8;
 
 /// Draws a heat map. `corner` names rows and columns.
 pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Vec<Tile>], scale: Scale) -> String {
-    let length = |text: &String| text.chars().count() * LETTER;
-    let left = rows.iter().map(length).chain([corner.chars().count() * LETTER]).max().unwrap_or(0) + 12;
+    let length = |text: &String| text.chars().count() * LETTER_WIDTH;
+    let left = rows.iter().map(length).chain([corner.chars().count() * LETTER_WIDTH]).max().unwrap_or(0) + 12;
     let texts = tiles.iter().flatten().map(|tile| length(&tile.text));
     let wide = texts.chain(columns.iter().map(length)).max().unwrap_or(0).max(44) + 12;
-    let (width, height) = (left + wide * columns.len(), LINE * (rows.len() + 1));
+    let (width, height) = (left + wide * columns.len(), ROW_HEIGHT * (rows.len() + 1));
     let mut out = format!(
         "<svg class=\"heat\" role=\"img\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">\n"
     );
     let mut label = |x: usize, row: usize, anchor: &str, class: &str, text: &str| {
-        let (y, text) = (row * LINE + 17, escaped(text));
+        let (y, text) = (row * ROW_HEIGHT + 17, escaped(text));
         let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"{class}\">{text}</text>");
     };
     label(left - 8, 0, "end", "quiet", corner);
@@ -59,7 +59,7 @@ pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Ve
     rows.iter().enumerate().for_each(|(at, name)| label(left - 8, at + 1, "end", "ink", name));
     for (row, line) in tiles.iter().enumerate() {
         for (column, tile) in line.iter().enumerate() {
-            let (x, y) = (left + wide * column, LINE * (row + 1));
+            let (x, y) = (left + wide * column, ROW_HEIGHT * (row + 1));
             let [r, g, b] = tile.value.map_or([128.0; 3], |value| scale.colour(value));
             // The choice of black or white depends on the perceived brightness (ITU-R BT.601).
             let ink = if 0.299 * r + 0.587 * g + 0.114 * b > 140.0 { "#111" } else { "#fefefe" };
@@ -71,7 +71,7 @@ pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Ve
                 x + 1,
                 y + 1,
                 wide - 2,
-                LINE - 2,
+                ROW_HEIGHT - 2,
                 x + wide / 2,
                 y + 17,
                 escaped(&tile.text)

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use std::cmp::Ordering;
 
 /// Fraction of the larger of two goodputs; those that differ by less are equal.
-const EQUAL: f64 = 0.005;
+const GOODPUT_TOLERANCE: f64 = 0.005;
 const CONTROL: &str = "traffic.control";
 pub(super) const CREDIT: &str = "credit";
 
@@ -156,7 +156,7 @@ pub(crate) fn equal(one: &Report, other: &Report) -> bool {
         _ => 0.0,
     };
     let (one, other) = (one.goodput_bits_per_second, other.goodput_bits_per_second);
-    (one - other).abs() <= (EQUAL * one.max(other)).max(1.001 * event)
+    (one - other).abs() <= (GOODPUT_TOLERANCE * one.max(other)).max(1.001 * event)
 }
 
 impl Standing {

@@ -278,7 +278,7 @@ fn contested() -> Results {
 fn a_person_sees_the_best_control_and_every_cell_that_fails() {
     let results = contested();
     let text = results.text();
-    assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::WIDTH), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
     insta::assert_snapshot!(text);
     let contest = results.contest().unwrap();
     assert_eq!((contest.cells, contest.lost.len()), (3, 1));
@@ -302,7 +302,7 @@ fn one_event_decides_nothing_where_events_come_at_intervals() {
 fn many_columns_go_on_below() {
     let columns: Vec<String> = (0..20).map(|number| format!("column {number}")).collect();
     let text = text::grid("", &["a".into()], &columns, vec![vec!["1".into(); 20]]);
-    assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::WIDTH), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
     assert!(columns.iter().all(|column| text.contains(column.as_str())));
 }
 

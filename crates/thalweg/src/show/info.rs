@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn a_complete_run_is_described_on_one_page() {
         let text = sight(json!({})).text();
-        assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
         insta::assert_snapshot!(text, @"
         run 42: COMPLETE
           on disk     runs/run-000042

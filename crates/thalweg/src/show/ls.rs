@@ -195,7 +195,7 @@ mod tests {
         let complete = json!({ "state": "COMPLETE", "ended": BEGAN + 5_000_000_000, "totals": { "events": 22_869, "seconds": 5.0 } });
         let runs = [listed("runs/run-000041", 41, 0, complete.clone()), listed("runs/run-000042", 42, 0, complete)];
         let text = text(&runs, 0, true);
-        assert!(text.lines().all(|line| line.len() <= thalweg_text::WIDTH), "{text}");
+        assert!(text.lines().all(|line| line.len() <= thalweg_text::TEXT_COLUMNS), "{text}");
         insta::assert_snapshot!(text, @"
         run              state     began (UTC)        took  events   bytes
         runs/run-000041  COMPLETE  2026-11-21 20:19  5.0 s  22,869  287 MB

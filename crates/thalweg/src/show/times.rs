@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
 use thalweg_page::html;
-use thalweg_page::plot::{Area, COLOURS, GRID, INK, Refused, WIDTH, svg};
+use thalweg_page::plot::{Area, COLOURS, GRID, INK, PICTURE_WIDTH, Refused, svg};
 use thalweg_store::{Run, StoreError};
 use thalweg_text::count;
 use thalweg_wire::Status;
@@ -186,7 +186,8 @@ fn draw(all: &[Series]) -> Result<String, thalweg_page::plot::DrawError> {
 /// A source's colour and name below the chart.
 fn name(legend: &Area<'_>, row: usize, colour: RGBColor, source: &str) -> Result<(), Refused> {
     let y = i32::try_from(row).unwrap_or(0) * ROW as i32 + 10;
-    let style = ("sans-serif", 16).into_text_style(&(WIDTH, CHART)).color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+    let style =
+        ("sans-serif", 16).into_text_style(&(PICTURE_WIDTH, CHART)).color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
     legend.draw(&Rectangle::new([(72, y - 2), (100, y + 2)], colour.filled()))?;
     legend.draw(&Text::new(source.chars().take(90).collect::<String>(), (110, y), style))
 }

@@ -14,7 +14,7 @@ const DELAY: &str = "network.delay";
 const COUNT: &str = "network.senders";
 
 /// Largest difference that is "almost the same": the width of a line in the paper's figures.
-const ALIKE: f64 = 0.02;
+const RATIO_TOLERANCE: f64 = 0.02;
 /// Delays and intervals that are long: those from which on the paper's conclusions are true of its table.
 const LONG: [&str; 3] = ["5ms", "10ms", "50ms"];
 const NO_SLOW_SERVER: &str = "in the virtual laboratory and in ns-3 processors take no time, and on this host there is only one kind of processor: there is no slow receiver";
@@ -66,7 +66,7 @@ fn over_bic(sizes: &Results) -> Vec<(&str, &str, f64)> {
 fn alike(sizes: &Results) -> Finding {
     let mut others: Vec<_> = over_bic(sizes).into_iter().filter(|(control, ..)| *control != "vegas").collect();
     others.sort_by(|a, b| (b.2 - 1.0).abs().total_cmp(&(a.2 - 1.0).abs()));
-    let unlike: Vec<_> = others.iter().filter(|(.., ratio)| (ratio - 1.0).abs() > ALIKE).collect();
+    let unlike: Vec<_> = others.iter().filter(|(.., ratio)| (ratio - 1.0).abs() > RATIO_TOLERANCE).collect();
     let said =
         |(control, size, ratio): &(&str, &str, f64)| format!("{control} at {size} {:+.1} %", 100.0 * (ratio - 1.0));
     let outcome = others.first().ok_or(NOTHING).map(|first| match unlike.len() {
@@ -87,7 +87,7 @@ fn vegas_differs(sizes: &Results) -> Finding {
     let vegas: Vec<_> = over_bic(sizes).into_iter().filter(|(control, ..)| *control == "vegas").collect();
     let said: Vec<String> =
         vegas.iter().map(|(_, size, ratio)| format!("{size} {:+.1} %", 100.0 * (ratio - 1.0))).collect();
-    let lower = vegas.iter().any(|(.., ratio)| *ratio < 1.0 - ALIKE);
+    let lower = vegas.iter().any(|(.., ratio)| *ratio < 1.0 - RATIO_TOLERANCE);
     let outcome =
         if vegas.is_empty() { Err(NOTHING) } else { Ok((lower, format!("Vegas against BIC: {}", said.join(", ")))) };
     Finding::new(
