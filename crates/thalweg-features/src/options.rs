@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use thalweg_device::{
     Acquisition, Adapter, Copies, Description, DeviceError, DeviceKind, DeviceOptions, Observed, OpenDevice,
 };
+use thalweg_image::Envelope;
 
 /// Fits of another source's images: see `docs/images.md`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -101,6 +102,15 @@ pub enum EnvelopeConfig {
     Sinc2,
     /// A Gaussian.
     Gaussian,
+}
+
+impl From<EnvelopeConfig> for Envelope {
+    fn from(config: EnvelopeConfig) -> Self {
+        match config {
+            EnvelopeConfig::Sinc2 => Self::Sinc2,
+            EnvelopeConfig::Gaussian => Self::Gaussian,
+        }
+    }
 }
 
 impl EnvelopeConfig {

@@ -1,9 +1,9 @@
 //! The result of a fit as a row of numbers with names.
 
-use crate::{EnvelopeConfig, FitConfig, FitKind, InterferometerConfig};
+use crate::{FitConfig, FitKind, InterferometerConfig};
 use thalweg_image::{
-    Axis, Beam, Envelope, Estimate, Failure, Fringes2dOptions, Image, Interferometer, MomentOptions, Profile, Quality,
-    Slits, Wave, fit_fringes, fit_fringes_2d, fit_gaussian, fit_gaussian_2d, moments,
+    Axis, Beam, Estimate, Failure, Fringes2dOptions, Image, Interferometer, MomentOptions, Profile, Quality, Slits,
+    Wave, fit_fringes, fit_fringes_2d, fit_gaussian, fit_gaussian_2d, moments,
 };
 
 /// Reasons why a row has no numbers. Its first number, `failure`, is the index of the reason in this list; 0 is
@@ -35,118 +35,134 @@ pub struct Row {
 impl Row {
     /// Fits an image and returns the result; a row without numbers, with the reason, if there is no image or no fit.
     pub fn of(config: &FitConfig, image: Result<&Image<'_>, &'static str>) -> Self {
-        let calibrated = config.pixel_mm.is_some();
-        let envelope = match config.envelope {
-            EnvelopeConfig::Sinc2 => Envelope::Sinc2,
-            EnvelopeConfig::Gaussian => Envelope::Gaussian,
-        };
         match config.fit {
-            FitKind::Moments => {
-                let fit = image.and_then(|image| named(moments(image, &MomentOptions::default())));
-                Self::begun(&fit, |row, fit| {
-                    row.put("background", fit.map(|fit| fit.background));
-                    row.put("noise", fit.map(|fit| fit.noise));
-                    row.put("total", fit.map(|fit| fit.total));
-                    row.beam("", fit.map(|fit| fit.beam));
-                    if calibrated {
-                        row.beam("_mm", fit.and_then(|fit| fit.millimetres));
-                    }
-                    row.put("cut", fit.map(|fit| f64::from(u8::from(fit.cut))));
-                    row.put("settled", fit.map(|fit| f64::from(u8::from(fit.settled))));
-                })
-            }
-            FitKind::GaussianX | FitKind::GaussianY => {
-                let axis = if config.fit == FitKind::GaussianX { Axis::X } else { Axis::Y };
-                let fit =
-                    image.and_then(|image| named(Profile::along(image, axis).and_then(|line| fit_gaussian(&line))));
-                Self::begun(&fit, |row, fit| {
-                    row.estimate("background", fit.map(|fit| fit.background));
-                    row.estimate("amplitude", fit.map(|fit| fit.amplitude));
-                    row.estimate("center", fit.map(|fit| fit.center));
-                    row.estimate("sigma", fit.map(|fit| fit.sigma));
-                    if calibrated {
-                        let millimetres = fit.and_then(|fit| fit.millimetres);
-                        row.estimate("center_mm", millimetres.map(|[center, _]| center));
-                        row.estimate("sigma_mm", millimetres.map(|[_, sigma]| sigma));
-                    }
-                    row.quality(fit.map(|fit| fit.quality));
-                })
-            }
-            FitKind::Gaussian2d => {
-                let fit = image.and_then(|image| named(fit_gaussian_2d(image)));
-                Self::begun(&fit, |row, fit| {
-                    row.estimate("background", fit.map(|fit| fit.background));
-                    row.estimate("amplitude", fit.map(|fit| fit.amplitude));
-                    row.estimate("x", fit.map(|fit| fit.x));
-                    row.estimate("y", fit.map(|fit| fit.y));
-                    row.estimate("sigma_major", fit.map(|fit| fit.sigma_major));
-                    row.estimate("sigma_minor", fit.map(|fit| fit.sigma_minor));
-                    row.estimate("angle", fit.map(|fit| fit.angle));
-                    if calibrated {
-                        let millimetres = fit.and_then(|fit| fit.millimetres);
-                        row.estimate("x_mm", millimetres.map(|mm| mm.x));
-                        row.estimate("y_mm", millimetres.map(|mm| mm.y));
-                        row.estimate("sigma_major_mm", millimetres.map(|mm| mm.sigma_major));
-                        row.estimate("sigma_minor_mm", millimetres.map(|mm| mm.sigma_minor));
-                        row.estimate("angle_mm", millimetres.map(|mm| mm.angle));
-                    }
-                    row.quality(fit.map(|fit| fit.quality));
-                })
-            }
-            FitKind::FringesX | FitKind::FringesY => {
-                let axis = if config.fit == FitKind::FringesX { Axis::X } else { Axis::Y };
-                let line = |image| Profile::along(image, axis).and_then(|line| fit_fringes(&line, envelope));
-                let fit = image.and_then(|image| named(line(image)));
-                Self::begun(&fit, |row, fit| {
-                    row.estimate("background", fit.map(|fit| fit.background));
-                    row.estimate("amplitude", fit.map(|fit| fit.amplitude));
-                    row.estimate("center", fit.map(|fit| fit.center));
-                    row.estimate("width", fit.map(|fit| fit.width));
-                    row.wave("", fit.map(|fit| fit.wave), config.interferometer.as_ref());
-                    if calibrated {
-                        let millimetres = fit.and_then(|fit| fit.millimetres);
-                        row.estimate("center_mm", millimetres.map(|[center, ..]| center));
-                        row.estimate("width_mm", millimetres.map(|[_, width, _]| width));
-                        row.estimate("period_mm", millimetres.map(|[.., period]| period));
-                    }
-                    row.quality(fit.map(|fit| fit.quality));
-                })
-            }
-            FitKind::Fringes2dX | FitKind::Fringes2dY | FitKind::Fringes2dFour => {
-                let slits = match config.fit {
-                    FitKind::Fringes2dX => Slits::Double(Axis::X),
-                    FitKind::Fringes2dY => Slits::Double(Axis::Y),
-                    _ => Slits::Four,
-                };
-                let options = Fringes2dOptions { envelope, slits, turned: config.turned };
-                let fit = image.and_then(|image| named(fit_fringes_2d(image, &options)));
-                Self::begun(&fit, |row, fit| {
-                    row.estimate("background", fit.map(|fit| fit.background));
-                    row.estimate("amplitude", fit.map(|fit| fit.amplitude));
-                    row.estimate("x", fit.map(|fit| fit.x));
-                    row.estimate("y", fit.map(|fit| fit.y));
-                    row.estimate("width_x", fit.map(|fit| fit.width_x));
-                    row.estimate("width_y", fit.map(|fit| fit.width_y));
-                    if config.fit != FitKind::Fringes2dY {
-                        row.wave("_x", fit.and_then(|fit| fit.wave_x), config.interferometer.as_ref());
-                    }
-                    if config.fit != FitKind::Fringes2dX {
-                        row.wave("_y", fit.and_then(|fit| fit.wave_y), config.interferometer.as_ref());
-                    }
-                    if config.turned {
-                        row.estimate("angle", fit.map(|fit| fit.angle));
-                    }
-                    if calibrated {
-                        let millimetres = fit.and_then(|fit| fit.millimetres);
-                        row.estimate("x_mm", millimetres.map(|mm| mm.x));
-                        row.estimate("y_mm", millimetres.map(|mm| mm.y));
-                        row.estimate("width_x_mm", millimetres.map(|mm| mm.width_x));
-                        row.estimate("width_y_mm", millimetres.map(|mm| mm.width_y));
-                    }
-                    row.quality(fit.map(|fit| fit.quality));
-                })
-            }
+            FitKind::Moments => Self::moments(config, image),
+            FitKind::GaussianX | FitKind::GaussianY => Self::gaussian(config, image),
+            FitKind::Gaussian2d => Self::gaussian_2d(config, image),
+            FitKind::FringesX | FitKind::FringesY => Self::fringes(config, image),
+            FitKind::Fringes2dX | FitKind::Fringes2dY | FitKind::Fringes2dFour => Self::fringes_2d(config, image),
         }
+    }
+
+    /// Fits the moments of an image.
+    fn moments(config: &FitConfig, image: Result<&Image<'_>, &'static str>) -> Self {
+        let calibrated = config.pixel_mm.is_some();
+        let fit = image.and_then(|image| named(moments(image, &MomentOptions::default())));
+        Self::begun(&fit, |row, fit| {
+            row.put("background", fit.map(|fit| fit.background));
+            row.put("noise", fit.map(|fit| fit.noise));
+            row.put("total", fit.map(|fit| fit.total));
+            row.beam("", fit.map(|fit| fit.beam));
+            if calibrated {
+                row.beam("_mm", fit.and_then(|fit| fit.millimetres));
+            }
+            row.put("cut", fit.map(|fit| f64::from(u8::from(fit.cut))));
+            row.put("settled", fit.map(|fit| f64::from(u8::from(fit.settled))));
+        })
+    }
+
+    /// Fits a Gaussian along one axis.
+    fn gaussian(config: &FitConfig, image: Result<&Image<'_>, &'static str>) -> Self {
+        let calibrated = config.pixel_mm.is_some();
+        let axis = if config.fit == FitKind::GaussianX { Axis::X } else { Axis::Y };
+        let fit = image.and_then(|image| named(Profile::along(image, axis).and_then(|line| fit_gaussian(&line))));
+        Self::begun(&fit, |row, fit| {
+            row.estimate("background", fit.map(|fit| fit.background));
+            row.estimate("amplitude", fit.map(|fit| fit.amplitude));
+            row.estimate("center", fit.map(|fit| fit.center));
+            row.estimate("sigma", fit.map(|fit| fit.sigma));
+            if calibrated {
+                let millimetres = fit.and_then(|fit| fit.millimetres);
+                row.estimate("center_mm", millimetres.map(|[center, _]| center));
+                row.estimate("sigma_mm", millimetres.map(|[_, sigma]| sigma));
+            }
+            row.quality(fit.map(|fit| fit.quality));
+        })
+    }
+
+    /// Fits a Gaussian over the image.
+    fn gaussian_2d(config: &FitConfig, image: Result<&Image<'_>, &'static str>) -> Self {
+        let calibrated = config.pixel_mm.is_some();
+        let fit = image.and_then(|image| named(fit_gaussian_2d(image)));
+        Self::begun(&fit, |row, fit| {
+            row.estimate("background", fit.map(|fit| fit.background));
+            row.estimate("amplitude", fit.map(|fit| fit.amplitude));
+            row.estimate("x", fit.map(|fit| fit.x));
+            row.estimate("y", fit.map(|fit| fit.y));
+            row.estimate("sigma_major", fit.map(|fit| fit.sigma_major));
+            row.estimate("sigma_minor", fit.map(|fit| fit.sigma_minor));
+            row.estimate("angle", fit.map(|fit| fit.angle));
+            if calibrated {
+                let millimetres = fit.and_then(|fit| fit.millimetres);
+                row.estimate("x_mm", millimetres.map(|mm| mm.x));
+                row.estimate("y_mm", millimetres.map(|mm| mm.y));
+                row.estimate("sigma_major_mm", millimetres.map(|mm| mm.sigma_major));
+                row.estimate("sigma_minor_mm", millimetres.map(|mm| mm.sigma_minor));
+                row.estimate("angle_mm", millimetres.map(|mm| mm.angle));
+            }
+            row.quality(fit.map(|fit| fit.quality));
+        })
+    }
+
+    /// Fits fringes along one axis.
+    fn fringes(config: &FitConfig, image: Result<&Image<'_>, &'static str>) -> Self {
+        let calibrated = config.pixel_mm.is_some();
+        let envelope = config.envelope.into();
+        let axis = if config.fit == FitKind::FringesX { Axis::X } else { Axis::Y };
+        let line = |image| Profile::along(image, axis).and_then(|line| fit_fringes(&line, envelope));
+        let fit = image.and_then(|image| named(line(image)));
+        Self::begun(&fit, |row, fit| {
+            row.estimate("background", fit.map(|fit| fit.background));
+            row.estimate("amplitude", fit.map(|fit| fit.amplitude));
+            row.estimate("center", fit.map(|fit| fit.center));
+            row.estimate("width", fit.map(|fit| fit.width));
+            row.wave("", fit.map(|fit| fit.wave), config.interferometer.as_ref());
+            if calibrated {
+                let millimetres = fit.and_then(|fit| fit.millimetres);
+                row.estimate("center_mm", millimetres.map(|[center, ..]| center));
+                row.estimate("width_mm", millimetres.map(|[_, width, _]| width));
+                row.estimate("period_mm", millimetres.map(|[.., period]| period));
+            }
+            row.quality(fit.map(|fit| fit.quality));
+        })
+    }
+
+    /// Fits fringes over the image.
+    fn fringes_2d(config: &FitConfig, image: Result<&Image<'_>, &'static str>) -> Self {
+        let calibrated = config.pixel_mm.is_some();
+        let envelope = config.envelope.into();
+        let slits = match config.fit {
+            FitKind::Fringes2dX => Slits::Double(Axis::X),
+            FitKind::Fringes2dY => Slits::Double(Axis::Y),
+            _ => Slits::Four,
+        };
+        let options = Fringes2dOptions { envelope, slits, turned: config.turned };
+        let fit = image.and_then(|image| named(fit_fringes_2d(image, &options)));
+        Self::begun(&fit, |row, fit| {
+            row.estimate("background", fit.map(|fit| fit.background));
+            row.estimate("amplitude", fit.map(|fit| fit.amplitude));
+            row.estimate("x", fit.map(|fit| fit.x));
+            row.estimate("y", fit.map(|fit| fit.y));
+            row.estimate("width_x", fit.map(|fit| fit.width_x));
+            row.estimate("width_y", fit.map(|fit| fit.width_y));
+            if config.fit != FitKind::Fringes2dY {
+                row.wave("_x", fit.and_then(|fit| fit.wave_x), config.interferometer.as_ref());
+            }
+            if config.fit != FitKind::Fringes2dX {
+                row.wave("_y", fit.and_then(|fit| fit.wave_y), config.interferometer.as_ref());
+            }
+            if config.turned {
+                row.estimate("angle", fit.map(|fit| fit.angle));
+            }
+            if calibrated {
+                let millimetres = fit.and_then(|fit| fit.millimetres);
+                row.estimate("x_mm", millimetres.map(|mm| mm.x));
+                row.estimate("y_mm", millimetres.map(|mm| mm.y));
+                row.estimate("width_x_mm", millimetres.map(|mm| mm.width_x));
+                row.estimate("width_y_mm", millimetres.map(|mm| mm.width_y));
+            }
+            row.quality(fit.map(|fit| fit.quality));
+        })
     }
 
     /// Writes the row into a fragment's payload, as little-endian numbers.

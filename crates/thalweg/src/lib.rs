@@ -153,61 +153,14 @@ struct File {
 /// Runs the command that the program's arguments name, and returns its exit code: 0, 1 (it went wrong) or 2 (it cannot
 /// be done).
 pub fn main() -> ExitCode {
-    // Before anything reads an address, or a topology.
-    thalweg_dpdk::register();
-    thalweg_instrument::register();
-    thalweg_gige::register();
-    thalweg_pci::register();
-    thalweg_dev::register();
-    thalweg_features::register();
+    register_kinds();
     // What is written beyond a limit (`ulimit -f`, a file system's) fails, and does not end the process.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let arguments = Arguments::parse();
     live::set_up(arguments.color, arguments.quiet);
-    let level = match arguments.verbose {
-        0 if arguments.quiet => "error",
-        0 => "warn",
-        1 => "info",
-        _ => "debug",
-    };
-    // fuser warns of every question of the kernel's that a file system may leave unanswered.
-    // What is wrong with a server's certificate is said once, with what to do.
-    let level = format!("{level},fuser=error,rustls_platform_verifier=off");
-    let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(outlet::Log)
-        .with_ansi(live::stderr_is_coloured())
-        .with_target(false)
-        .init();
-
+    begin_log(&arguments);
     let json = arguments.json;
-    let result = match arguments.command {
-        Command::Demo(options) => demo::demo(&options, json, arguments.verbose),
-        Command::Run(options) => demo::run(&options.file, json, arguments.verbose),
-        Command::Node(options) => node::node(&options, json),
-        Command::Source(options) => source::source(options, json),
-        Command::Calibrate(options) => calibrate::calibrate(&options, json, arguments.verbose),
-        Command::Check(options) => check::check(&options, json),
-        Command::Devices(options) => devices::devices(&options, json),
-        Command::Doctor(options) => doctor::doctor(&options, json),
-        Command::Show(command) => show::show(command, json),
-        Command::Capture(options) => capture::capture(options, json),
-        #[cfg(feature = "congestion-controls")]
-        Command::Cc(command) => cc::cc(command, json),
-        #[cfg(not(feature = "congestion-controls"))]
-        Command::Cc { words: _ } => Err(Failure::Usage(
-            "this thalweg was built without congestion controls: build it where clang, libelf and zlib are".into(),
-        )),
-        Command::Serve(options) => serve::serve(&options, json),
-        Command::Pull(options) => pull::pull(&options, json),
-        Command::Mount(options) => mount::mount(&options, json),
-        Command::Push(options) => push::push(&options, json),
-        Command::Bench(options) => bench::bench(&options, json),
-        Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
-        Command::Lab(options) => lab::lab(&options, json),
-        Command::Generate(options) => generate::generate(&options),
-    };
+    let result = execute(arguments.command, json, arguments.verbose);
     let mut code = result.unwrap_or_else(|failure| {
         // Where both go to one terminal, it stands behind what was said before.
         let _ = outlet::stdout().flush(outlet::LOG_TIME);
@@ -230,6 +183,65 @@ pub fn main() -> ExitCode {
     }
     let _ = outlet::stderr().flush(outlet::LOG_TIME);
     code
+}
+
+/// Registers the kinds of links and devices, before anything reads an address or a topology.
+fn register_kinds() {
+    thalweg_dpdk::register();
+    thalweg_instrument::register();
+    thalweg_gige::register();
+    thalweg_pci::register();
+    thalweg_dev::register();
+    thalweg_features::register();
+}
+
+/// Begins to write the log to standard error.
+fn begin_log(arguments: &Arguments) {
+    let level = match arguments.verbose {
+        0 if arguments.quiet => "error",
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    // fuser warns of every question of the kernel's that a file system may leave unanswered.
+    // What is wrong with a server's certificate is said once, with what to do.
+    let level = format!("{level},fuser=error,rustls_platform_verifier=off");
+    let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(outlet::Log)
+        .with_ansi(live::stderr_is_coloured())
+        .with_target(false)
+        .init();
+}
+
+fn execute(command: Command, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Demo(options) => demo::demo(&options, json, verbose),
+        Command::Run(options) => demo::run(&options.file, json, verbose),
+        Command::Node(options) => node::node(&options, json),
+        Command::Source(options) => source::source(options, json),
+        Command::Calibrate(options) => calibrate::calibrate(&options, json, verbose),
+        Command::Check(options) => check::check(&options, json),
+        Command::Devices(options) => devices::devices(&options, json),
+        Command::Doctor(options) => doctor::doctor(&options, json),
+        Command::Show(command) => show::show(command, json),
+        Command::Capture(options) => capture::capture(options, json),
+        #[cfg(feature = "congestion-controls")]
+        Command::Cc(command) => cc::cc(command, json),
+        #[cfg(not(feature = "congestion-controls"))]
+        Command::Cc { words: _ } => Err(Failure::Usage(
+            "this thalweg was built without congestion controls: build it where clang, libelf and zlib are".into(),
+        )),
+        Command::Serve(options) => serve::serve(&options, json),
+        Command::Pull(options) => pull::pull(&options, json),
+        Command::Mount(options) => mount::mount(&options, json),
+        Command::Push(options) => push::push(&options, json),
+        Command::Bench(options) => bench::bench(&options, json),
+        Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
+        Command::Lab(options) => lab::lab(&options, json),
+        Command::Generate(options) => generate::generate(&options),
+    }
 }
 
 /// Why a command could not do what it was asked.
