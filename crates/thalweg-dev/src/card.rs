@@ -1,14 +1,14 @@
-//! Cards whose driver reads by DMA: a read is a transfer of the card's into the slot, and several are under way.
+//! Cards whose driver reads by DMA into slots, several reads at a time (io_uring).
 //!
-//! So do the drivers of XDMA, QDMA and SIS8300: a read pins the reader's pages, the card writes there, and the read is over
-//! when the transfer is. With io_uring the card finds the next transfer waiting, and does not wait for this process between
-//! two.
+//! The drivers of XDMA, QDMA and SIS8300 work like this: a read pins the reader's pages, the card writes into them, and
+//! the read completes with the transfer. With io_uring the card finds the next transfer waiting, and does not wait for
+//! this process between two transfers.
 //!
-//! Reads that are under way together are over in any order, and nothing but the card tells them apart: by a counter in
-//! front of its data. Without one there is one read at a time.
+//! Reads that are under way together complete in any order, and only the card can tell them apart: by a counter before
+//! its data. Without a counter there is one read at a time.
 //!
-//! Slots are not registered with the ring (`IORING_REGISTER_BUFFERS`): these drivers pin pages themselves, by the address
-//! that the reader gives, and are not made for pages that are pinned already.
+//! Slots are not registered with the ring (`IORING_REGISTER_BUFFERS`): these drivers pin pages themselves, by the
+//! address that the reader gives, and are not made for pages that are pinned already.
 
 use crate::DmaConfig;
 use crate::transfers::Transfers;
@@ -23,16 +23,16 @@ use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Fi
 use thalweg_uring::{Done, File, Memory, Operation, Ring};
 use thalweg_wire::{Status, TaiNanos};
 
-/// How often a card that is gone is looked for.
+/// Time between two attempts to find a card that is gone.
 const AGAIN: Duration = Duration::from_millis(200);
-/// How soon a card is asked again that had nothing.
+/// Time after which a card that had no data is asked again.
 const PAUSE: Duration = Duration::from_millis(1);
-/// A read that takes longer than this, and as many bytes at so many per second, waits for the card.
+/// Longest time of a transfer: a fixed part, and a rate in bytes per second. A longer read waits for the card.
 const TRANSFER: (Duration, f64) = (Duration::from_micros(200), 1e8);
-/// The file's own position, where the card has no addresses (`io_uring_enter(2)`).
+/// Offset that stands for the file's own position, for cards without addresses (`io_uring_enter(2)`).
 const POSITION: u64 = u64::MAX;
 
-/// A card.
+/// A card that is read by DMA.
 #[derive(Debug)]
 pub struct Card {
     config: DmaConfig,
@@ -45,7 +45,7 @@ pub struct Card {
     posted: VecDeque<Buffer>,
     started: bool,
     over: bool,
-    /// When to look for a card that is gone, and to ask one that had nothing.
+    /// Time at which to look for a card that is gone, or to ask again a card that had no data.
     again: Duration,
     counts: Counts,
 }
@@ -58,16 +58,16 @@ struct Counts {
     failed: u64,
 }
 
-/// A buffer that the card writes to.
+/// A buffer that the card writes into.
 #[derive(Debug)]
 struct Posted {
     buffer: Buffer,
-    /// The number of the read.
+    /// Number of the read.
     read: u64,
 }
 
-// SAFETY: a payload's bytes are a part of an arena's mapping, which stays where it is for as long as there is a slot of it;
-// the slot is the only one over them, and nobody reaches it but through this value.
+// SAFETY: a payload's bytes are a part of an arena's mapping, which stays at its address for as long as there is a slot
+// of it; the slot is the only one over these bytes, and they are reached through this value only.
 unsafe impl Memory for Posted {
     fn bytes(&mut self) -> &mut [u8] {
         self.buffer.payload()
@@ -75,10 +75,10 @@ unsafe impl Memory for Posted {
 }
 
 impl Card {
-    /// The card that a topology names.
+    /// Opens the card that a topology names.
     ///
     /// # Errors
-    /// It cannot be opened, or an option makes no sense.
+    /// Fails if the file cannot be opened, or an option makes no sense.
     pub fn open(config: &DmaConfig) -> Result<Self, DeviceError> {
         config.layout()?;
         Self::new(config, opened(config).map_err(|error| told("opening", config, error))?)
@@ -127,7 +127,7 @@ impl Card {
         self.ring.submit();
     }
 
-    /// A transfer is over. Nothing where it brought nothing.
+    /// Handles a completed transfer. Returns its frame, or `None` if it has brought none.
     fn ended(
         &mut self,
         Done { memory, result, .. }: Done<Posted>,
@@ -160,14 +160,14 @@ impl Card {
                 }
                 self.counts.without_counter += 1;
             }
-            // It was of a card that is gone.
+            // The transfer belonged to a card that is gone.
             Err(_) if self.file.is_none() => {}
-            // Nothing came for a while, its driver does not wait, or a signal came.
+            // No data came for a while, the driver does not wait, or a signal arrived.
             Err(Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT | Errno::CANCELED) => {
                 self.counts.empty += 1;
                 self.again = now + PAUSE;
             }
-            // What never worked is most likely no such card.
+            // A file whose reads have never worked is most likely no such card.
             Err(error) if self.transfers.next() == 0 => return Err(told("reading", &self.config, error.into())),
             Err(error) => {
                 tracing::warn!("{}: a transfer failed ({error}); the card is opened again", self.config.file.display());
@@ -180,7 +180,7 @@ impl Card {
         Ok(None)
     }
 
-    /// Opens the card again, once all that was asked of it before is over.
+    /// Opens the card again, after all reads that it was asked for before have ended.
     fn look_again(&mut self, now: Duration) {
         if !self.transfers.is_idle() || now < self.again {
             return;
@@ -200,7 +200,7 @@ fn opened(config: &DmaConfig) -> io::Result<OwnedFd> {
         let why = "it is no character device: `raw` plays a file, and `stream` reads pipes";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    // Opened without waiting, and read by waiting.
+    // The file was opened without waiting, but reads are to wait.
     rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
     Ok(fd)
 }
@@ -273,7 +273,7 @@ impl Acquisition for Card {
 
     fn next_time(&self) -> Option<Duration> {
         match self.file {
-            // What is under way wakes by itself.
+            // Reads that are under way wake the caller through the ring.
             None => self.transfers.is_idle().then_some(self.again),
             Some(_) => (self.started && self.transfers.may_begin() && !self.posted.is_empty()).then_some(self.again),
         }
@@ -302,7 +302,7 @@ mod tests {
 
     const COUNTER: &str = "counter = { at = 0, bytes = 2 }";
 
-    /// A card whose transfers are what is sent to a socket that keeps messages apart.
+    /// Returns a card whose transfers are the messages that are sent to a SEQPACKET socket.
     fn card(config: &DmaConfig) -> Option<(Card, OwnedFd, SlotPool)> {
         let (card, here) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let mut card = match Card::new(config, card) {
@@ -320,10 +320,10 @@ mod tests {
         Some((card, here, pool))
     }
 
-    /// Of a frame its number and content, of lost ones which.
+    /// Number and content of a frame, or the numbers of lost ones.
     type Next = Result<(u64, Vec<u8>), Range<u64>>;
 
-    /// What it says next, until it is over.
+    /// Returns the next frame or loss; `None` at the end.
     fn next(card: &mut Card) -> Option<Next> {
         loop {
             match card.poll(Duration::ZERO).unwrap() {
@@ -348,7 +348,7 @@ mod tests {
             let bytes = [&count.to_be_bytes()[..], &vec![at as u8; 10 * at]].concat();
             rustix::io::write(&here, &bytes).unwrap();
         }
-        // One that is too short for its count, and then the end.
+        // A transfer that is too short for the count, and then the end.
         rustix::io::write(&here, b"1").unwrap();
         drop(here);
         let (mut came, mut lost) = (Vec::new(), Vec::new());

@@ -13,10 +13,10 @@ const COUNT: u32 = 0x20;
 /// `SDF_CMD_READ`, `SDF_LSAMPL`.
 const READS: u32 = 0x8000;
 const WIDE: u32 = 0x1000_0000;
-/// `SDF_RANGETYPE`: each channel has ranges of its own. `SDF_MAXDATA`: and a highest value of its own.
+/// `SDF_RANGETYPE`: each channel has its own ranges. `SDF_MAXDATA`: each channel has its own highest value.
 const OWN_RANGES: u32 = 0x0040;
 const OWN_MAXIMUM: u32 = 0x0010;
-/// How often a command is adapted to what a board can do: each time it may be another part of it.
+/// Maximum number of times that a command is adapted to what a board can do: each time another part of it may change.
 const ADAPTED: usize = 6;
 
 /// `struct comedi_devinfo`.
@@ -112,48 +112,49 @@ impl Request for Memory {
     const COMMAND: (u8, u8, u32) = (b'd', 13, 2);
 }
 
-/// What all parts of a board are: more than any board has, since the kernel writes as many as there are.
+/// Descriptions of all parts of a board: room for more than any board has, since the kernel writes as many as there
+/// are.
 struct Parts([Part; 256]);
 
 impl Request for Parts {
     const COMMAND: (u8, u8, u32) = (b'd', 2, 2);
-    /// The command is known by the length of one of them.
+    /// Length of one part, by which the command is recognized.
     const LENGTH: usize = size_of::<Part>();
 }
 
-// As `sizeof` in C has it on machines of 64 bits.
+// Lengths that `sizeof` gives in C on machines of 64 bits.
 const _: () = assert!(size_of::<Device>() == 176 && size_of::<Part>() == 72 && size_of::<Ranges>() == 16);
 const _: () = assert!(size_of::<Command<true>>() == 80 && size_of::<Memory>() == 32 && size_of::<Range>() == 12);
 
-/// How a board's clock is set.
+/// Settings of a board's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Pace {
     scan_begin: [u32; 2],
     convert: [u32; 2],
-    /// Nanoseconds from one round of all channels to the next.
+    /// Time from one round of all channels to the next, in nanoseconds.
     pub(crate) nanos: u32,
 }
 
-/// What a board is.
+/// Properties of a board.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Board {
     pub(crate) name: String,
     pub(crate) driver: String,
-    /// Its part that reads by command.
+    /// Number of the board's part that reads by command.
     pub(crate) part: u32,
-    /// How many channels that has, and how many of them at a time.
+    /// Number of channels of that part, and maximum number that it samples in a round.
     pub(crate) channels: u32,
     pub(crate) most_channels: u32,
-    /// Whether a sample is 32 bits long and not 16.
+    /// True if a sample has 32 bits, false if it has 16.
     pub(crate) wide: bool,
-    /// The highest value of a sample; nothing where channels differ.
+    /// Highest value of a sample; `None` if channels differ.
     pub(crate) maximum: Option<u32>,
-    /// Lowest and highest volts (or what the unit is) of each range; nothing where channels differ.
+    /// Lowest and highest value of each range, in volts (or the range's unit); empty if channels differ.
     pub(crate) ranges: Vec<[f64; 2]>,
 }
 
 impl Board {
-    /// What a board says of itself, if it reads by command.
+    /// Reads the description of a board; `None` if it does not read by command.
     pub(crate) fn of(fd: BorrowedFd<'_>, part: Option<u32>) -> Result<Option<Self>, Errno> {
         let mut device =
             Device { version: 0, subdevices: 0, driver: [0; 20], board: [0; 20], read: 0, write: 0, unused: [0; 30] };
@@ -177,7 +178,7 @@ impl Board {
         if flags & OWN_RANGES != 0 || ranges.is_empty() {
             ranges.clear();
         } else {
-            // The kernel writes as many as the low 16 bits of the kind say, which is how many there are.
+            // The kernel writes as many ranges as the low 16 bits of the kind state, which is the length of `ranges`.
             ask(fd, &mut Ranges { kind, at: ranges.as_mut_ptr() })?;
         }
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
@@ -194,17 +195,18 @@ impl Board {
         }))
     }
 
-    /// How the board can sample these channels (`CR_PACK`) one after the other, again and again, with about so many
-    /// nanoseconds from one round to the next.
+    /// Returns the timing with which the board can sample these channels (`CR_PACK`) one after the other, repeatedly,
+    /// with about `nanos` nanoseconds from one round to the next.
     pub(crate) fn pace(&self, fd: BorrowedFd<'_>, channels: &[u32], nanos: u32) -> Result<Pace, Errno> {
         let count = u32::try_from(channels.len()).unwrap_or(u32::MAX).max(1);
         let mut command = self
             .command::<false>(channels, Pace { scan_begin: [TIMER | FOLLOW, nanos], convert: [NOW | TIMER, 0], nanos });
         for _ in 0..ADAPTED {
-            // It says which part it did not like, and puts there what it likes better (comedi_cmdtest(3)).
+            // The driver returns the step at which it rejected the command, and puts the values that it prefers there
+            // (comedi_cmdtest(3)).
             let liked = ask(fd, &mut command)? == 0;
             let Command { scan_begin, convert, .. } = &mut command;
-            // Rounds by a timer of their own, and all channels at once, where it can.
+            // A timer for the rounds, and all channels at once, if the board can do so.
             prefer(&mut scan_begin[0], TIMER, FOLLOW);
             prefer(&mut convert[0], NOW, TIMER);
             let follows = scan_begin[0] == FOLLOW;
@@ -218,7 +220,7 @@ impl Board {
         Err(Errno::INVAL)
     }
 
-    /// What is read from this file is of this part from now on.
+    /// Selects the board's part as the one that this file reads from now on.
     pub(crate) fn select(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
         ask_with(fd, (b'd', 16), self.part)
     }
@@ -228,9 +230,9 @@ impl Board {
         ask(fd, &mut self.command::<true>(channels, pace)).map(|_| ())
     }
 
-    /// Asks for so many bytes of memory in the kernel. How many there are.
+    /// Asks for `size` bytes of buffer in the kernel, and returns the bytes that there are.
     pub(crate) fn memory(&self, fd: BorrowedFd<'_>, size: u32) -> Result<u32, Errno> {
-        // Whoever may, may have more than was set by the administrator.
+        // A privileged process may have more than the administrator has set.
         let _ = ask(fd, &mut Memory { part: self.part, most: size, ..Memory::default() });
         let mut memory = Memory { part: self.part, size, ..Memory::default() };
         if ask(fd, &mut memory).is_err() {
@@ -240,7 +242,7 @@ impl Board {
         Ok(memory.size)
     }
 
-    /// `channels` are looked at when it is asked with: they must be there for so long.
+    /// Returns a command. The kernel reads `channels` during the request: they must live until then.
     fn command<const BEGIN: bool>(&self, channels: &[u32], pace: Pace) -> Command<BEGIN> {
         let count = u32::try_from(channels.len()).unwrap_or(u32::MAX);
         Command {
@@ -259,7 +261,7 @@ impl Board {
     }
 }
 
-/// One of the ways that a board has.
+/// Reduces `ways` to one of two: the first if the board has it, otherwise the second.
 fn prefer(ways: &mut u32, first: u32, second: u32) {
     *ways = if *ways & first != 0 { first } else { *ways & second };
 }

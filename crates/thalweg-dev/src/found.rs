@@ -1,4 +1,4 @@
-//! What there is below /dev that this crate takes data from.
+//! Search for devices under /dev that this crate takes data from.
 
 use crate::comedi;
 use crate::ioctl::ask;
@@ -12,20 +12,20 @@ use std::path::{Path, PathBuf};
 /// A device that is a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// The `kind` that takes data from it.
+    /// The `kind` of device that takes data from the file.
     pub kind: &'static str,
-    /// Its file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// What its driver calls it.
+    /// Name that the driver gives the device.
     pub name: String,
-    /// Its driver.
+    /// Name of the driver.
     pub driver: String,
-    /// Why it cannot be opened, where it cannot.
+    /// Reason why the file cannot be opened, if it cannot.
     pub problem: Option<String>,
 }
 
-/// Cameras that capture, boards that sample, cards that are read by DMA, and serial ports that have hardware behind them, by
-/// their names.
+/// Returns the cameras that capture, boards that sample, cards that are read by DMA, and serial ports with hardware,
+/// each kind sorted by name.
 pub fn found() -> Vec<Found> {
     let mut all = Vec::new();
     all.extend(names("/sys/class/video4linux").iter().filter_map(|name| video(name)));
@@ -42,7 +42,7 @@ fn names(class: &str) -> Vec<String> {
     names
 }
 
-/// A video node, if it captures.
+/// Returns a video node, if it captures.
 fn video(name: &str) -> Option<Found> {
     let file = Path::new("/dev").join(name);
     let called = fs::read_to_string(format!("/sys/class/video4linux/{name}/name")).unwrap_or_default();
@@ -63,7 +63,7 @@ fn video(name: &str) -> Option<Found> {
     Some(found)
 }
 
-/// A board of comedi's, if it samples by itself. Its parts have files of their own.
+/// Returns a comedi board, if it samples by itself. The board's parts have files of their own.
 fn board(name: &str) -> Option<Found> {
     if name.contains("subd") {
         return None;
@@ -74,14 +74,14 @@ fn board(name: &str) -> Option<Found> {
     let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
     match opened.and_then(|fd| comedi::Board::of(fd.as_fd(), None)) {
         Ok(Some(board)) => (found.name, found.driver) = (board.name, board.driver),
-        // Nothing that this program takes data from, or a number to which no board belongs.
+        // No device that this program takes data from, or a number to which no board belongs.
         Ok(None) | Err(rustix::io::Errno::NODEV) => return None,
         Err(error) => found.problem = Some(error.to_string()),
     }
     Some(found)
 }
 
-/// A card, by the name that XDMA's driver gives the files of those of its engines that write to memory.
+/// Returns a card, recognized by the name that XDMA's driver gives the files of those engines that write to memory.
 fn card(name: &str) -> Option<Found> {
     let file = Path::new("/dev").join(name);
     let is_device = fs::metadata(&file).is_ok_and(|metadata| metadata.file_type().is_char_device());
@@ -91,7 +91,7 @@ fn card(name: &str) -> Option<Found> {
     Some(Found { kind: "dma", file, name: String::new(), driver, problem: problem.map(|error| error.to_string()) })
 }
 
-/// A serial port, if a device is behind it: of the eight names for ports of the mainboard most have none.
+/// Returns a serial port, if a device is connected to it: of the eight names for ports of the mainboard most have none.
 fn serial(name: &str) -> Option<Found> {
     let device = format!("/sys/class/tty/{name}/device");
     if !Path::new(&device).exists() {
@@ -101,7 +101,7 @@ fn serial(name: &str) -> Option<Found> {
     if fs::read_to_string(format!("/sys/class/tty/{name}/type")).is_ok_and(|kind| kind.trim() == "0") {
         return None;
     }
-    // A port of a USB adapter has what the adapter says of itself two or three levels up.
+    // For a port of a USB adapter, the adapter's description is two or three levels up.
     let above = ["..", "../..", "../../.."];
     let product = above.iter().find_map(|up| fs::read_to_string(format!("{device}/{up}/product")).ok());
     Some(Found {

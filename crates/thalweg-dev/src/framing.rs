@@ -1,38 +1,37 @@
-//! Records on a line that loses bytes: each begins with a mark, or ends with one, and so the next is found again. Without
-//! IO.
+//! Records on a line that loses bytes: a mark before or after each record helps to find the next one. Without IO.
 
 use crate::records::{Rule, number};
 
-/// How records are told apart on such a line.
+/// Rule by which records on such a line are separated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// A mark is in front of each. A record counts when behind it is another mark, or nothing for a while.
+    /// A mark precedes each record. A record counts if it is followed by another mark, or by nothing for a while.
     Begins(Vec<u8>, Rule),
-    /// Each ends with a mark, and has at most so many bytes in front of it.
+    /// A mark ends each record, which has at most this number of bytes before the mark.
     Ends(Vec<u8>, usize),
 }
 
-/// What comes next.
+/// Result of looking for the next record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<'a> {
     /// A record, without its mark and its length.
     Record(&'a [u8]),
-    /// So many bytes that are of no record.
+    /// Number of bytes that belong to no record.
     Skipped(usize),
-    /// More bytes are needed, or time.
+    /// More bytes, or more time, are needed.
     More,
 }
 
-/// What came of a line and is not handed on.
+/// Bytes of a line that have arrived and are not handed on.
 #[derive(Debug)]
 pub(crate) struct Framer {
     framing: Framing,
     bytes: Vec<u8>,
-    /// Bytes in front that are done with.
+    /// Number of bytes at the front that have been handed on.
     done: usize,
-    /// Bytes behind those in which no end is.
+    /// Number of the following bytes that contain no end mark.
     searched: usize,
-    /// The record in front is longer than any: up to its end it is skipped.
+    /// True if the record at the front is longer than allowed: it is skipped up to its end.
     overlong: bool,
 }
 
@@ -41,31 +40,32 @@ impl Framer {
         Self { framing, bytes: Vec::new(), done: 0, searched: 0, overlong: false }
     }
 
-    /// A line is listened to that may be in the middle of a record: that one is skipped.
+    /// Prepares for a line that may be in the middle of a record, which is skipped.
     pub(crate) fn join(&mut self) {
         self.overlong = matches!(self.framing, Framing::Ends(..));
     }
 
-    /// Bytes came.
+    /// Appends bytes that have arrived.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.done);
         self.done = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Bytes that are not handed on.
+    /// Returns the number of bytes that are not handed on.
     pub(crate) fn pending(&self) -> usize {
         self.bytes.len() - self.done
     }
 
-    /// Throws them away. Returns how many they were.
+    /// Discards the pending bytes, and returns their number.
     pub(crate) fn clear(&mut self) -> usize {
         let pending = self.pending();
         (self.done, self.searched) = (self.bytes.len(), 0);
         pending
     }
 
-    /// What comes next. `quiet`: nothing has come for so long that what is there is all there is of a record.
+    /// Returns the next record or skipped bytes. `quiet`: nothing has arrived for so long that a record has no more
+    /// bytes than those present.
     pub(crate) fn next(&mut self, quiet: bool) -> Next<'_> {
         let rest = &self.bytes[self.done..];
         let found = match &self.framing {
@@ -77,7 +77,7 @@ impl Framer {
                     Some(end) => Found::Record { front: 0, len: end, behind: mark.len() },
                     None if self.overlong || rest.len() > longest + mark.len() => {
                         self.overlong = true;
-                        // Its last bytes may be the beginning of its end.
+                        // The last bytes may be the beginning of the end mark.
                         match rest.len().saturating_sub(mark.len() - 1) {
                             0 => Found::More,
                             skipped => {
@@ -114,10 +114,10 @@ enum Found {
     More,
 }
 
-/// A record with a mark in front.
+/// Looks for a record with a mark before it.
 fn begun(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
     let begins = |bytes: &[u8]| bytes.starts_with(mark) || mark.starts_with(bytes);
-    // From `from` on, what may begin a record.
+    // First place from `from` on at which a record may begin.
     let skip = |from: usize| match (from..rest.len()).find(|at| begins(&rest[*at..])) {
         Some(at) => Found::Skip(at),
         None => Found::Skip(rest.len()),
@@ -144,7 +144,7 @@ fn begun(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
         None => unfinished(),
         Some(behind) if behind.starts_with(mark) || quiet && begins(behind) => Found::Record { front, len, behind: 0 },
         Some(behind) if begins(behind) => Found::More,
-        // Something was lost of it, or this is no beginning.
+        // A part of the record was lost, or this is no beginning.
         Some(_) => skip(1),
     }
 }
@@ -155,7 +155,7 @@ mod tests {
     use crate::LengthPrefix;
     use proptest::prelude::*;
 
-    /// The records of what comes in pieces, and how many bytes are of none.
+    /// Returns the records in the pieces, and the number of bytes that belong to none.
     fn records(framing: &Framing, pieces: &[&[u8]]) -> (Vec<Vec<u8>>, usize) {
         let mut framer = Framer::new(framing.clone());
         let (mut found, mut skipped) = (Vec::new(), 0);
@@ -184,14 +184,14 @@ mod tests {
         let lost = |at: usize| come(&[&whole[..at], &whole[at + 1..]].concat());
         let (first_and_last, five) = (vec![b"one.".to_vec(), b"thr.".to_vec()], 5);
         for at in 6..12 {
-            // Without a byte of its mark the second is no record, nor the first, behind which none begins.
+            // Without a byte of its mark the second is no record, nor is the first, which no record follows.
             let expected = if at < 8 { vec![b"thr.".to_vec()] } else { first_and_last.clone() };
             let (found, skipped) = lost(at);
             assert_eq!(found, expected, "byte {at}");
             assert_eq!(skipped, if at < 8 { five + 6 } else { five }, "byte {at}");
         }
         assert_eq!(lost(17), (vec![b"one.".to_vec(), b"two.".to_vec()], 5), "the last one is cut off");
-        // A mark in a payload is none.
+        // A mark in a payload does not count.
         assert_eq!(come(b"\xa5\x5a\xa5\x5a\xa5\x5a\xa5\x5atwo.").0, [b"\xa5\x5a\xa5\x5a".to_vec(), b"two.".to_vec()]);
     }
 
@@ -216,8 +216,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is lost, repeated or changed on the way, in whatever pieces it comes: nothing is taken twice, the
-        /// work and the memory are bounded, and records of which nothing was touched, nor of the one behind, are there.
+        /// Whatever is lost, repeated or changed on the way, and in whatever pieces it arrives: nothing is taken twice,
+        /// the work and the memory are bounded, and records are found if they and their successors are intact.
         #[test]
         fn records_that_were_not_touched_are_found(
             seed: u64, count in 1..40_usize, harm in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8), 0..5),
@@ -237,7 +237,7 @@ mod tests {
             let mut bytes: Vec<u8> = (0..count).flat_map(line).collect();
             let mut touched = vec![false; count + 1];
             let mut places: Vec<_> = harm.iter().map(|(at, how)| (at.index(bytes.len()), *how)).collect();
-            // From the end, and each place once: a second byte taken there would be of the record behind.
+            // From the end, and each place once: a second byte taken there would belong to the following record.
             places.sort_unstable_by(|one, other| other.cmp(one));
             places.dedup_by_key(|(at, _)| *at);
             for (at, how) in places {
@@ -254,7 +254,7 @@ mod tests {
                 true => [&payload(record)[..], b"!"].concat(),
                 false => payload(record),
             };
-            // A line is whole where the end of the one in front is; a record where the mark of the one behind is.
+            // A line is whole if the end of the preceding one is; a record if the mark of the following one is.
             let safe = |record: usize| match lines {
                 true => !touched[record] && (record == 0 || !touched[record - 1]),
                 false => !touched[record] && !touched[record + 1],

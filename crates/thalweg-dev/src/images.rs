@@ -1,52 +1,54 @@
-//! The numbers of a camera's images: by its driver's count, and where that begins anew, by time. Without IO.
+//! Numbers of a camera's images: by its driver's count, and where that restarts, by time. Without IO.
 
 use std::time::Duration;
 use thalweg_device::{Absence, CounterRules, FrameCounter, FrameNumber, Trust};
 
-/// An image that was taken longer ago does not come any more.
+/// Age after which an image that was taken is no longer expected to arrive.
 const LATE: Duration = Duration::from_secs(1);
-/// A rate that is right differs by no more from what is seen of it.
+/// Maximum difference of a correct rate from the observed one, as a fraction.
 const MOST_DRIFT: f64 = 1e-4;
 
-/// The numbers of a camera's images.
+/// Numbering of a camera's images.
 #[derive(Debug)]
 pub(crate) struct Images {
     counter: FrameCounter,
-    /// The number after the newest.
+    /// Number after the newest image.
     next: u64,
-    /// Images per second, where the driver says so; and whether they were seen to come as fast, and how many.
+    /// Rate that the driver states, in images per second, and number of images for which it was seen to hold; `None` if
+    /// it did not hold, or has changed.
     rate: Option<f64>,
     rate_seen: Option<u64>,
-    /// Since when the driver captures.
+    /// Time at which the driver began to capture; `None` if it does not.
     begun: Option<Duration>,
-    /// Of what the driver captures now: the first image and the newest.
+    /// First and newest image of the present capture.
     stream: Option<(Taken, Taken)>,
-    /// Since the camera went, until there is an image again: the last one before.
+    /// Last image before the camera went away, until there is an image again.
     away: Option<Taken>,
-    /// It was away before an image came.
+    /// True if the camera was away before any image arrived.
     was_unheard: bool,
-    /// The driver had no image then, and so many buffers; and so many images have come since.
+    /// Time at which the driver last had no image, its buffers then, and the number of images that have come since.
     empty: Duration,
     buffers: usize,
     came: usize,
-    /// The driver may have had no buffer before the next image.
+    /// True if the driver may have had no buffer before the next image.
     was_full: bool,
-    /// Buffers that came back without an image since the last one.
+    /// Number of buffers that came back without an image since the last one.
     unfilled: u64,
 }
 
-/// When an image was taken.
+/// Time at which an image was taken.
 #[derive(Debug, Clone, Copy)]
 struct Taken {
     number: u64,
-    /// By the driver, where it says so.
+    /// Time that the driver states, if any.
     dated: Option<Duration>,
-    /// It came between these.
+    /// Earliest and latest time at which the image arrived.
     came: (Duration, Duration),
 }
 
 impl Images {
-    /// Of a camera of which no image has come. `rate`: images per second, where its driver states it.
+    /// Creates the numbering for a camera of which no image has arrived. `rate`: images per second, if its driver
+    /// states it.
     pub(crate) fn new(rate: Option<f64>) -> Self {
         Self {
             counter: FrameCounter::new(CounterRules::new(32, Trust::DRIVER)),
@@ -65,18 +67,18 @@ impl Images {
         }
     }
 
-    /// The driver begins to capture into so many buffers; its count begins anew.
+    /// Notes that the driver begins to capture into `buffers` buffers; its count restarts.
     pub(crate) fn begin(&mut self, now: Duration, buffers: usize) {
         self.begun = Some(now);
         (self.empty, self.buffers, self.came, self.was_full, self.unfilled) = (now, buffers, 0, false, 0);
     }
 
-    /// Whether the driver captures.
+    /// Returns true if the driver captures.
     pub(crate) fn has_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// The driver captures no more.
+    /// Notes that the driver no longer captures.
     pub(crate) fn end(&mut self) {
         if let Some((first, newest)) = self.stream.take() {
             self.rate_seen = self.rate_seen.and_then(|seen| Some(seen.max(self.kept_to_rate(first, newest)?)));
@@ -86,26 +88,26 @@ impl Images {
         (self.begun, self.was_unheard) = (None, self.was_unheard || is_unheard);
     }
 
-    /// From now on it is another rate.
+    /// Sets the rate from now on, in images per second.
     pub(crate) fn set_rate(&mut self, rate: Option<f64>) {
         if rate != self.rate {
             (self.rate, self.rate_seen) = (rate, None);
         }
     }
 
-    /// The driver has no image by now, and so many buffers.
+    /// Notes that the driver has no image by now, and `buffers` buffers.
     pub(crate) fn none_is_done(&mut self, now: Duration, buffers: usize) {
         self.was_full |= self.came >= self.buffers;
         (self.empty, self.buffers, self.came) = (now, buffers, 0);
     }
 
-    /// A buffer came back without an image in it. Its count is none.
+    /// Notes that a buffer came back without an image. Its count is not valid.
     pub(crate) fn unfilled(&mut self) {
         (self.came, self.unfilled) = (self.came + 1, self.unfilled + 1);
     }
 
-    /// An image came, with this count, taken at this time by the driver. Returns its number, and whether that is more than
-    /// a guess.
+    /// Takes an image with this count, taken at time `dated` by the driver. Returns its number, and true if the number
+    /// is certain.
     pub(crate) fn came(&mut self, sequence: u32, dated: Option<Duration>, now: Duration) -> (u64, bool) {
         let taken = Taken { number: 0, dated: dated.filter(|dated| *dated <= now), came: (self.empty.min(now), now) };
         let (number, is_certain) = match self.stream {
@@ -125,7 +127,7 @@ impl Images {
         (number, self.counter.is_certain(number))
     }
 
-    /// The numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
+    /// Reports that the numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
     pub(crate) fn numbers_agree(&mut self, first: u64) {
         self.counter.numbers_agree(first);
     }
@@ -133,20 +135,20 @@ impl Images {
     fn goes_on(&mut self, count: u64, newest: Taken, taken: Taken, now: Duration) -> (u64, bool) {
         let number = match self.counter.came(count, self.next, now) {
             FrameNumber::At(number) if number >= self.next => number,
-            // A driver that does not count, or begins anew.
+            // The driver does not count, or restarts its count.
             _ => self.counter.begin_anew(count, self.next, now),
         };
-        // A driver that counts only what it hands on skips nothing, whatever it had no buffer for.
+        // A driver that counts only the images that it hands on skips no number when it has no buffer.
         let was_full = self.was_full || self.came >= self.buffers;
         let may_lack = || self.rate.is_none_or(|rate| passed(newest, taken).1.as_secs_f64() * rate > 1.75);
         let lacks = was_full && number == self.next && may_lack();
         (number, self.unfilled <= number - self.next && !lacks)
     }
 
-    /// The first image since the driver began to capture.
+    /// Returns the number of the first image since the driver began to capture, and true if it is certain.
     fn begins(&self, count: u64, taken: Taken) -> (u64, bool) {
         let (Some(away), Some(_)) = (self.away, self.rate) else {
-            // Those that it skips at its beginning are lost, too.
+            // Images that the driver skips at its beginning are lost, too.
             let is_certain = self.away.is_none() && !self.was_unheard && self.unfilled <= count;
             return (self.next.saturating_add(count), is_certain);
         };
@@ -154,12 +156,13 @@ impl Images {
         let (least, most) = passed(away, taken);
         let [from, due] = [least, most].map(|passed| absence.due(self.rate, passed));
         let is_on_time = [least, most].iter().all(|passed| absence.is_certain(self.rate, *passed));
-        // It has to have been seen to keep to its rate for half as long.
+        // The rate must have been seen to hold for half as long.
         let is_seen = self.rate_seen.is_some_and(|seen| due - away.number <= 2 * seen);
         (due.max(self.next), from == due && is_on_time && is_seen && due >= self.next)
     }
 
-    /// Images that it would have sent by now while it was away are lost. Returns the first number, and how many.
+    /// Returns the first number and the count of the images that the camera would have sent by now while it was away:
+    /// they are lost.
     pub(crate) fn lose(&mut self, now: Duration) -> Option<(u64, u64)> {
         let away = self.away?;
         let until = self.begun.map_or(now, |begun| begun.max(now.saturating_sub(LATE)));
@@ -169,7 +172,7 @@ impl Images {
         (due > first).then(|| (first, due - first))
     }
 
-    /// Returns how many images have come as fast as the rate says; nothing where they came faster or slower.
+    /// Returns the number of images that came at the stated rate; `None` if they came faster or slower.
     fn kept_to_rate(&self, first: Taken, newest: Taken) -> Option<u64> {
         let (rate, images) = (self.rate?, newest.number - first.number);
         let (least, most) = passed(first, newest);
@@ -179,7 +182,7 @@ impl Images {
     }
 }
 
-/// How long it was from one image to a later one, at least and at most.
+/// Returns the time from one image to a later one, at least and at most.
 fn passed(from: Taken, to: Taken) -> (Duration, Duration) {
     match (from.dated, to.dated) {
         (Some(from), Some(to)) => (to.saturating_sub(from), to.saturating_sub(from)),
@@ -195,17 +198,18 @@ mod tests {
 
     const BUFFERS: usize = 8;
 
-    /// How a driver counts images.
+    /// Ways in which a driver counts images.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Counting {
-        /// Those that it has no buffer for, too.
+        /// Counts also the images for which it has no buffer.
         All,
-        /// Those that it hands on.
+        /// Counts only the images that it hands on.
         HandedOn,
         Never,
     }
 
-    /// A buffer that a driver gives back: which trigger's image is in it, if one, its count, and when it was taken.
+    /// A buffer that a driver gives back: the trigger of the image in it, if any, its count, and the time at which it
+    /// was taken.
     type Done = (Option<u64>, u32, Option<Duration>);
 
     /// A camera and its driver.
@@ -239,7 +243,7 @@ mod tests {
         let mut draw = Draw::new(seed);
         let interval = Duration::from_secs_f64(1.0 / draw.of(5..200) as f64);
         let true_rate = interval.as_secs_f64().recip();
-        // The driver states that rate, none, or another.
+        // The rate that the driver states is the true one, none, or another.
         let rate = match draw.of(0..6) {
             0 => None,
             1 => Some(true_rate * (1.0 + draw.of(2..1000) as f64 / 1000.0)),
@@ -251,7 +255,7 @@ mod tests {
             1 => Counting::HandedOn,
             _ => Counting::All,
         };
-        // Its driver's count comes round, where the run began long ago.
+        // The driver's count wraps around if the run began long ago.
         let start = if counting == Counting::All && draw.once_in(4) { (1 << 32) - draw.of(1..300) } else { 0 };
         let mut camera = Model {
             counting,
@@ -264,7 +268,7 @@ mod tests {
         let mut now = Duration::from_secs(1);
         let begun = now + interval.mul_f64(draw.of(0..1000) as f64 / 1000.0);
         images.begin(now, BUFFERS);
-        // Of the buffers that the source has taken, so many are not given back yet.
+        // Number of buffers that the source has taken and not given back yet.
         let (mut next, mut held, mut back, mut loses) = (start, 0, None::<Duration>, 0);
         for _ in 0..if is_calm { 600 } else { 1500 } {
             // The source looks.
@@ -286,7 +290,7 @@ mod tests {
                         book.fragment(number, trigger, is_certain);
                     }
                 }
-                // Buffers are given back one by one, mostly.
+                // Buffers are mostly given back one by one.
                 if !draw.once_in(3) {
                     camera.buffers += std::mem::take(&mut held);
                 }
@@ -298,18 +302,18 @@ mod tests {
             if let Some((first, count)) = images.lose(now) {
                 book.lost(first, count);
             }
-            // Until it looks again, one of these happens.
+            // Before the source looks again, one of these events happens.
             let mut later = now + draw.micros(0..interval.as_micros() as u64 / 2);
             match draw.of(0..1200) {
                 _ if is_calm => {}
                 0 | 1 => later = now + draw.micros(1000..5_000_000),
                 2 if back.is_none() => {
-                    // It is unplugged: what was under way comes back empty. It is looked for now and then.
+                    // The camera is unplugged: buffers under way come back empty. The source looks for it now and then.
                     while camera.buffers > 0 {
                         camera.buffers -= 1;
                         camera.done.push_back((None, 0, None));
                     }
-                    // Images that are done by then can be taken a while after.
+                    // Images that are done by then can be taken some time later.
                     now += if draw.once_in(4) { draw.micros(0..2_000_000) } else { Duration::ZERO };
                     while let Some((trigger, count, dated)) = camera.done.pop_front() {
                         match trigger {
@@ -326,7 +330,7 @@ mod tests {
                 }
                 _ => {}
             }
-            // Triggers until then.
+            // Triggers until then follow.
             loop {
                 let at = begun + interval.mul_f64((next - start) as f64);
                 if at > later {
@@ -334,7 +338,7 @@ mod tests {
                 }
                 if back.is_none() {
                     let (fails, is_lost) = (!is_calm && draw.once_in(100), !is_calm && draw.once_in(60));
-                    // One that is lost, and neither counted nor given back empty, cannot be known of.
+                    // An image that is lost, and neither counted nor given back empty, cannot be noticed.
                     let is_lost = is_lost && counting == Counting::All;
                     camera.take(next, at, fails || loses > 0, is_lost);
                     loses = u64::saturating_sub(loses, 1);
@@ -373,8 +377,8 @@ mod tests {
         );
     }
 
-    /// A camera of fifty images a second whose last one before it went was image 100, and which has its next one, its
-    /// driver's first or a later one, so many milliseconds after.
+    /// A camera of fifty images a second whose last image before it went away was number 100, and whose next image, the
+    /// driver's first or a later one, comes `millis` milliseconds later.
     #[test]
     fn a_camera_that_was_away_goes_on_by_its_rate() {
         let at = |millis| Duration::from_secs(1) + Duration::from_millis(millis);
@@ -387,7 +391,7 @@ mod tests {
                 images.came(sequence, Some(now), now);
             }
             images.end();
-            // It stands still for a while before it takes that one.
+            // The camera stands still for a while before it takes that image.
             images.begin(at(2000 + millis), BUFFERS);
             let dated = Some(at(2000 + millis)).filter(|_| is_dated);
             images.came(sequence, dated, at(2000 + millis + 200))
@@ -399,7 +403,7 @@ mod tests {
         assert_eq!(after(5000, 0, true), (350, false), "it was seen to keep to its rate for two seconds only");
     }
 
-    /// `THALWEG_TRIALS` says how many fresh ones.
+    /// `THALWEG_TRIALS` states the number of new ones.
     #[test]
     fn no_image_whose_status_is_good_is_another_triggers() {
         let (images, uncertain) = play("v4l2", 60, |seed| trial(seed, false));

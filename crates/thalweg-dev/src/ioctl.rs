@@ -1,26 +1,26 @@
-//! Asking a driver something (ioctl(2)).
+//! Requests to a driver (ioctl(2)).
 
 use rustix::io::Errno;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// What a structure is asked with, and by whom it is filled.
+/// Structure of a request, which the kernel reads, fills, or both.
 pub(crate) trait Request: Sized {
-    /// The command's letter and number, and whether the kernel reads (1) and writes (2) the structure.
+    /// Letter and number of the command, and flags: 1 if the kernel reads the structure, 2 if it writes it.
     const COMMAND: (u8, u8, u32);
-    /// How long the structure is, by which the command is known.
+    /// Length of the structure in bytes, which is a part of the command.
     const LENGTH: usize = mem::size_of::<Self>();
 }
 
-/// Asks the device, and returns its number, which is mostly 0.
+/// Sends a request to the device, and returns the call's result, which is mostly 0.
 pub(crate) fn ask<R: Request>(fd: BorrowedFd<'_>, request: &mut R) -> Result<u32, Errno> {
     let (letter, number, direction) = R::COMMAND;
     // `_IOC` (include/uapi/asm-generic/ioctl.h).
     let command = direction << 30 | (R::LENGTH as u32) << 16 | u32::from(letter) << 8 | u32::from(number);
     loop {
-        // SAFETY: the command's number says how long the structure is, and the kernel reads and writes no more than that; of
-        // one that is an array, no more than there are. Where a structure has an address in it, who puts one there answers
-        // for it.
+        // SAFETY: the command contains the length of the structure, and the kernel reads and writes no more than that;
+        // if the structure is an array, no more than there are elements. If a structure contains an address, the code
+        // that puts the address there is responsible for it.
         let result = unsafe { libc::ioctl(fd.as_raw_fd(), libc::Ioctl::from(command), std::ptr::from_mut(request)) };
         if let Ok(number) = u32::try_from(result) {
             return Ok(number);
@@ -32,7 +32,7 @@ pub(crate) fn ask<R: Request>(fd: BorrowedFd<'_>, request: &mut R) -> Result<u32
     }
 }
 
-/// Tells the device a number: a command whose argument is that and no address.
+/// Sends the device a command whose argument is a number and not an address.
 pub(crate) fn ask_with(fd: BorrowedFd<'_>, (letter, number): (u8, u8), value: u32) -> Result<(), Errno> {
     let command = u32::from(letter) << 8 | u32::from(number);
     // SAFETY: the command (`_IO`) has no structure: no memory is read or written.

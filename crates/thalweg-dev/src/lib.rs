@@ -1,4 +1,4 @@
-//! Devices that are files: what the kernel has a driver for, and what a program writes into a pipe.
+//! Devices that are files: devices with a kernel driver, and pipes that a program writes into.
 //!
 //! Each is an [`Acquisition`](thalweg_device::Acquisition): it fills slots that are posted to it.
 //!
@@ -7,21 +7,21 @@
 //! | file | what is in it |
 //! | --- | --- |
 //! | `options` | Options of devices that are files: their `device = { kind = "stream", … }`, `"v4l2"`, `"comedi"` and `"dma"` tables |
-//! | `found` | What there is below /dev that this crate takes data from |
-//! | `stream` | Records out of a pipe, a serial port or standard input: read into slots as they come |
-//! | `records` | Where records begin and end in a stream of bytes: all of one length, or each with its length in front |
-//! | `framing` | Records on a line that loses bytes: each begins with a mark, or ends with one, and so the next is found again |
+//! | `found` | Search for devices under /dev that this crate takes data from |
+//! | `stream` | Records from a pipe, a serial port or standard input, read into slots as they arrive |
+//! | `records` | Boundaries of records in a stream of bytes: all of one length, or each preceded by its length |
+//! | `framing` | Records on a line that loses bytes: a mark before or after each record helps to find the next one |
 //! | `video` | Cameras that the kernel has a driver for (V4L2): images into slots, and the driver's count of them |
-//! | `images` | The numbers of a camera's images: by its driver's count, and where that begins anew, by time |
+//! | `images` | Numbers of a camera's images: by its driver's count, and where that restarts, by time |
 //! | `v4l2` | The kernel's interface to video devices, as far as a capture needs it |
-//! | `sampler` | Boards that sample (comedi): samples into slots, and what was sampled while nobody took them |
-//! | `windows` | Which samples of such a board are which fragment, where it stood still for a while |
+//! | `sampler` | Boards that sample (comedi): samples into slots, and detection of samples that were lost |
+//! | `windows` | Assignment of a board's samples to fragments, also where the board stood still for a while |
 //! | `comedi` | The kernel's interface to boards that sample, as far as reading by command needs it |
 //! | `card` | Cards whose driver reads by DMA into slots, several reads at a time (io_uring) |
-//! | `transfers` | Which reads of a card are under way, and which numbers their frames have |
-//! | `ioctl` | Asking a driver something |
-//! | `port` | What bytes are read from: opened, waited for, and opened again where it was unplugged |
-//! | `trials` | Of tests: devices that lose, restart and stand still as a seed has it |
+//! | `transfers` | Reads of a card that are under way, and the numbers of their frames |
+//! | `ioctl` | Requests to a driver (ioctl(2)) |
+//! | `port` | Source of bytes: opened, waited for, and reopened after it was unplugged |
+//! | `trials` | For tests: devices that lose, restart and stand still as a seed determines |
 
 mod card;
 mod comedi;

@@ -1,4 +1,4 @@
-//! What bytes are read from: opened, waited for, and opened again where it was unplugged.
+//! Source of bytes: opened, waited for, and reopened after it was unplugged.
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-/// Bytes that a pipe is asked to hold: as many as anybody may ask for (pipe(7), `pipe-max-size`).
+/// Number of bytes that a pipe is asked to hold: the most that any user may ask for (pipe(7), `pipe-max-size`).
 const PIPE: usize = 1 << 20;
 
 /// An open file that is read from its beginning to its end.
@@ -18,22 +18,22 @@ const PIPE: usize = 1 << 20;
 pub(crate) struct Port {
     fd: OwnedFd,
     kind: Kind,
-    /// As the port was before; it is left so.
+    /// Settings of the port before it was opened, which are restored.
     before: Option<Termios>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Always has what it will ever have.
+    /// A regular file: always has all the data it will ever have.
     File,
-    /// Nobody may have it open for writing yet.
+    /// A named pipe: perhaps no program has opened it for writing yet.
     Fifo,
     Serial,
-    /// A pipe or socket that somebody else opened.
+    /// A pipe or socket that another program opened.
     Given,
 }
 
-/// What a read found.
+/// Outcome of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
     Bytes(usize),
@@ -44,7 +44,7 @@ pub(crate) enum Read {
 }
 
 impl Port {
-    /// Opens a file, and waits for nobody. A serial port gives bytes as they come, at so many bits per second.
+    /// Opens a file without waiting for a writer. A serial port gives bytes as they arrive, at `baud` bits per second.
     pub(crate) fn open(file: &Path, baud: Option<u32>) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let fd = open(file, flags, Mode::empty())?;
@@ -67,7 +67,8 @@ impl Port {
         Ok(port)
     }
 
-    /// What was opened for this process. Its flags are others', too, and stay as they are.
+    /// Takes standard input, which was opened for this process. Other processes share its flags, which stay as they
+    /// are.
     pub(crate) fn standard_input() -> io::Result<Self> {
         let fd = io::stdin().as_fd().try_clone_to_owned()?;
         let kind = match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
@@ -87,7 +88,7 @@ impl Port {
         }
         tcsetattr(&self.fd, OptionalActions::Now, &raw)?;
         self.before = Some(before);
-        // It may succeed where only some of what was asked for could be set (tcsetattr(3)).
+        // The call may succeed although only a part of the settings could be made (tcsetattr(3)).
         let is = tcgetattr(&self.fd)?;
         match baud.filter(|baud| *baud != is.output_speed()) {
             Some(baud) => {
@@ -98,17 +99,17 @@ impl Port {
         }
     }
 
-    /// Whether it is a serial port, on which others may have begun to send.
+    /// Returns true for a serial port, on which a sender may already be sending.
     pub(crate) fn is_serial(&self) -> bool {
         self.kind == Kind::Serial
     }
 
-    /// Whether there is something to wait for: a file has all there is.
+    /// Returns true if there is something to wait for: a regular file has all its data.
     pub(crate) fn tells(&self) -> bool {
         self.kind != Kind::File
     }
 
-    /// Throws away what came to a serial port: it is from before. What is in a pipe was written to be read.
+    /// Discards the bytes in a serial port's buffer, which are from before. Bytes in a pipe were written to be read.
     pub(crate) fn forget(&self) -> io::Result<()> {
         match self.kind {
             Kind::Serial => Ok(tcflush(&self.fd, QueueSelector::IFlush)?),
@@ -116,9 +117,9 @@ impl Port {
         }
     }
 
-    /// Reads what is there, in one call.
+    /// Reads the bytes that are there, in one call.
     pub(crate) fn read(&mut self, places: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
-        // What was opened elsewhere may wait in a read.
+        // A file that was opened elsewhere may block in a read.
         let told = match self.kind {
             Kind::File => PollFlags::IN,
             _ => self.poll()?,
@@ -137,7 +138,7 @@ impl Port {
         Ok(match self.kind {
             Kind::File | Kind::Given => Read::End,
             Kind::Serial => Read::Gone,
-            // Without HUP nobody has opened it for writing yet (pipe_poll, fs/pipe.c).
+            // Without HUP no program has opened it for writing yet (pipe_poll, fs/pipe.c).
             Kind::Fifo if told.contains(PollFlags::HUP) => Read::End,
             Kind::Fifo => Read::NotYet,
         })
@@ -152,7 +153,7 @@ impl Port {
         }
     }
 
-    /// What the driver of a serial port says it lost, where it says so.
+    /// Returns the number of errors that a serial port's driver has counted; `None` if it counts none.
     pub(crate) fn overruns(&self) -> Option<u64> {
         (self.kind == Kind::Serial).then(|| overruns(self.fd.as_fd())).flatten()
     }
@@ -161,7 +162,7 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // Where it is gone, nothing is to be put back.
+            // If the port is gone, there is nothing to restore.
             let _ = tcsetattr(&self.fd, OptionalActions::Now, before);
         }
     }
@@ -173,7 +174,7 @@ impl AsFd for Port {
     }
 }
 
-/// A descriptor that stays the same, whatever is behind it.
+/// A descriptor to wait on that stays the same when the file behind it changes.
 #[derive(Debug)]
 pub(crate) struct Watch(OwnedFd);
 
@@ -184,9 +185,9 @@ impl Watch {
         Ok(watch)
     }
 
-    /// It tells of this file from now on. Of one that is closed it tells no more.
+    /// Adds a file to wait for. A file that is closed is no longer waited for.
     pub(crate) fn add(&self, file: impl AsFd) -> io::Result<()> {
-        // Of what always has something, or never, nothing can be told (`do_epoll_ctl`).
+        // A file that always or never has data cannot be waited for (`do_epoll_ctl`).
         epoll::add(&self.0, file, EventData::new_u64(0), EventFlags::IN).map_err(|error| match error {
             Errno::PERM => io::Error::new(io::ErrorKind::InvalidInput, "it is no pipe, serial port, camera or board"),
             error => error.into(),

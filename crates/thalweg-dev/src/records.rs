@@ -1,26 +1,27 @@
-//! Where records begin and end in a stream of bytes: all of one length, or each with its length in front.
+//! Boundaries of records in a stream of bytes: all of one length, or each preceded by its length.
 
 use crate::LengthPrefix;
 
-/// How records are told apart.
+/// Rule by which records are separated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Each has so many bytes.
+    /// Each record has this number of bytes.
     Fixed(usize),
-    /// In front of each stands a number: how many bytes it has, at most so many.
+    /// Each record is preceded by a number, its length in bytes, which is at most `longest`.
     Prefixed { prefix: LengthPrefix, longest: usize },
 }
 
-/// How far the stream is. Without IO: it says what to read next, and is told how many bytes came.
+/// Position in a stream of records. Without IO: it determines what to read next, and receives the number of bytes that
+/// arrived.
 #[derive(Debug)]
 pub(crate) struct Records {
     rule: Rule,
     head: [u8; 8],
-    /// Bytes of `head` that are there.
+    /// Number of bytes of `head` that have arrived.
     head_has: usize,
-    /// Bytes of the record that are there.
+    /// Number of bytes of the record that have arrived.
     has: usize,
-    /// Where the record's length, or the record, begins in the stream.
+    /// Offset in the stream at which the record begins, with the length before it.
     pub(crate) at: u64,
 }
 
@@ -29,13 +30,13 @@ impl Records {
         Self { rule, head: [0; 8], head_has: 0, has: 0, at: 0 }
     }
 
-    /// How many bytes the record in front has, once that is known.
+    /// Returns the length of the current record in bytes, or `None` until it is known.
     pub(crate) fn len(&self) -> Option<usize> {
         match self.rule {
             Rule::Fixed(bytes) => Some(bytes),
             Rule::Prefixed { prefix, .. } => {
                 let bytes = usize::from(prefix.bytes);
-                // `came` has seen that it is no longer than may be.
+                // `head_came` has checked that it is no longer than allowed.
                 let number =
                     || usize::try_from(number(&self.head[..bytes], prefix.little_endian)).unwrap_or(usize::MAX);
                 (self.head_has == bytes).then(number)
@@ -43,12 +44,12 @@ impl Records {
         }
     }
 
-    /// Bytes of the record in front that are there.
+    /// Returns the number of bytes of the current record that have arrived.
     pub(crate) fn has(&self) -> usize {
         self.has
     }
 
-    /// Bytes that are missing of the number in front of the record.
+    /// Returns the place of the missing bytes of the length before the record.
     pub(crate) fn missing_head(&mut self) -> &mut [u8] {
         match self.rule {
             Rule::Fixed(_) => &mut [],
@@ -56,7 +57,7 @@ impl Records {
         }
     }
 
-    /// Bytes of the number in front of the next record.
+    /// Returns the number of bytes of the length before the next record.
     pub(crate) fn next_head(&self) -> usize {
         match self.rule {
             Rule::Fixed(_) => 0,
@@ -64,17 +65,18 @@ impl Records {
         }
     }
 
-    /// So many bytes came of what is missing of the number.
+    /// Records that `bytes` more bytes of the length have arrived.
     ///
     /// # Errors
-    /// The record would be longer than any. What to do.
+    /// Fails if the record would be longer than allowed; the text says what to do.
     pub(crate) fn head_came(&mut self, bytes: usize) -> Result<(), String> {
         self.head_has += bytes;
         let Rule::Prefixed { longest, .. } = self.rule else { return Ok(()) };
         self.len().filter(|len| *len > longest).map_or(Ok(()), |len| Err(too_long(len, longest)))
     }
 
-    /// So many bytes came of the record. Its length, if that is all of it; then the next one is in front.
+    /// Records that `bytes` more bytes of the record have arrived. Returns its length if it is whole now; then the next
+    /// record is the current one.
     pub(crate) fn came(&mut self, bytes: usize) -> Option<usize> {
         self.has += bytes;
         let len = self.len().filter(|len| self.has == *len)?;
@@ -83,7 +85,7 @@ impl Records {
         Some(len)
     }
 
-    /// What was there of a record goes. How many bytes that were.
+    /// Drops the incomplete record, and returns the number of its bytes.
     pub(crate) fn cut_off(&mut self) -> usize {
         let bytes = self.head_has + self.has;
         self.at += bytes as u64;
@@ -99,7 +101,7 @@ fn too_long(len: usize, longest: usize) -> String {
     )
 }
 
-/// A number of up to eight bytes.
+/// Returns a number of up to eight bytes.
 pub(crate) fn number(bytes: &[u8], little_endian: bool) -> u64 {
     let join = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
     match little_endian {
@@ -113,7 +115,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What comes out of a stream of which so many bytes are read at a time.
+    /// Returns the records of a stream that is read in pieces of these lengths.
     fn records(rule: Rule, stream: &[u8], pieces: &[usize]) -> Result<(Vec<Vec<u8>>, usize), String> {
         let (mut records, mut rest, mut out, mut payload) = (Records::new(rule), stream, Vec::new(), Vec::new());
         let mut pieces = pieces.iter().copied().cycle();
@@ -144,7 +146,8 @@ mod tests {
     }
 
     proptest! {
-        /// However a stream is cut into reads: its records come out, and what is left at its end is counted.
+        /// For any division of a stream into reads, the records are returned, and the bytes left at its end are
+        /// counted.
         #[test]
         fn records_come_out_however_the_stream_is_cut(
             written in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..40), 0..12),
@@ -176,7 +179,7 @@ mod tests {
             prop_assert_eq!(left, stream.len() % 7);
         }
 
-        /// Whatever comes: no record is longer than what was said.
+        /// For any bytes, no record is longer than the limit.
         #[test]
         fn a_record_that_is_too_long_is_refused(stream in proptest::collection::vec(any::<u8>(), 0..200), bytes in 1u8..=8) {
             let prefix = LengthPrefix { bytes, little_endian: false };

@@ -1,7 +1,8 @@
-//! Boards that sample (comedi): samples into slots, and what was sampled while nobody took them.
+//! Boards that sample (comedi): samples into slots, and detection of samples that were lost.
 //!
-//! The kernel writes samples into a ring of its own, and from there into the slot. Where the ring is full, the driver
-//! ends its work and says so. It is begun anew then, and how long it stood still says what was lost.
+//! The kernel writes samples into a ring of its own, and from there into the slot. When the ring is full, the driver
+//! stops sampling and reports it. The board is then restarted, and the time for which it stood still determines what
+//! was lost.
 
 use crate::ComediConfig;
 use crate::comedi::{Board, Pace};
@@ -17,11 +18,11 @@ use std::time::Duration;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame, TaiClock};
 use thalweg_wire::{Element, Meaning, PayloadType, Status, TaiNanos};
 
-/// Fragments that may be posted.
+/// Maximum number of fragments that may be posted.
 const DEPTH: u32 = 8;
-/// How often a board that was unplugged is looked for.
+/// Time between two attempts to find a board that was unplugged.
 const AGAIN: Duration = Duration::from_millis(200);
-/// Bytes of the kernel's ring: so many seconds of samples, within these bounds.
+/// Size of the kernel's ring: the seconds of samples that it holds, and its bounds in bytes.
 const RING_SECONDS: f64 = 1.0;
 const RING: (u32, u32) = (64 << 10, 64 << 20);
 
@@ -36,14 +37,14 @@ pub struct Sampler {
     watch: Watch,
     clock: TaiClock,
     posted: VecDeque<Buffer>,
-    /// Bytes of the fragment in front that are there.
+    /// Number of bytes of the current fragment that have arrived.
     has: usize,
     windows: Windows,
-    /// Bytes in front of the next fragment that are of no event.
+    /// Number of bytes before the next fragment that belong to no event.
     skips: usize,
-    /// Nanoseconds from one round of all channels to the next.
+    /// Time from one round of all channels to the next, in nanoseconds.
     nanos: u32,
-    /// When to look for a board that is gone.
+    /// Time of the next attempt to find a board that is gone.
     again: Duration,
     counts: Counts,
 }
@@ -52,7 +53,7 @@ pub struct Sampler {
 struct Open {
     fd: OwnedFd,
     board: Board,
-    /// Channels as comedi has them.
+    /// Channels in comedi's encoding.
     channels: Vec<u32>,
     pace: Pace,
 }
@@ -106,10 +107,10 @@ impl Open {
 }
 
 impl Sampler {
-    /// The board that a topology names, set up as it says.
+    /// Opens the board that a topology names, and sets it up as configured.
     ///
     /// # Errors
-    /// It is not there, is no such board, or has not what is asked for.
+    /// Fails if the file is not there, is no such board, or has not what is asked for.
     pub fn open(config: &ComediConfig) -> Result<Self, DeviceError> {
         config.check()?;
         let told = |doing, error| DeviceError::File { doing, file: config.file.clone(), error };
@@ -162,12 +163,12 @@ impl Sampler {
         DeviceError::File { doing, file: self.config.file.clone(), error: error.into() }
     }
 
-    /// Has the board begin. What it would have sampled by now is lost.
+    /// Starts the board. What it would have sampled by now is lost.
     fn begin(&mut self) -> Result<Acquired, DeviceError> {
         let Some(Open { fd, board, channels, pace }) = &self.open else { return Ok(Acquired::NotYet) };
         match board.begin(fd.as_fd(), channels, *pace) {
             Ok(()) => {}
-            // It was unplugged, which the next reading tells.
+            // The board was unplugged, which the next read reports.
             Err(Errno::NODEV) => return Ok(Acquired::NotYet),
             Err(error) => return Err(self.told("starting", error)),
         }
@@ -234,10 +235,10 @@ impl Acquisition for Sampler {
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         let Some(open) = &self.open else { return self.look_again(now) };
         while let Some(front) = self.posted.front_mut() {
-            // Samples that are skipped go where the fragment comes next.
+            // Samples to be skipped go to the place where the fragment follows.
             let place = if self.skips > 0 { 0..self.skips.min(self.size) } else { self.has..self.size };
             match read(&open.fd, &mut front.payload()[place]) {
-                // Nothing more comes: it was told to end by somebody else, or has no room.
+                // No more data comes: another program ended the command, or the ring had no room.
                 Ok(0) | Err(Errno::PIPE) => {
                     tracing::warn!("{} was not read for too long: samples are lost", self.config.file.display());
                     self.counts.overruns += 1;

@@ -1,7 +1,7 @@
-//! Records out of a pipe, a serial port or standard input: read into slots as they come.
+//! Records from a pipe, a serial port or standard input, read into slots as they arrive.
 //!
-//! The kernel writes each record into its slot. Where nobody takes them the pipe fills up, and who writes into it
-//! waits: nothing is lost. A serial port waits for nobody; its driver counts what it loses.
+//! The kernel writes each record into its slot. If no reader takes the records, the pipe fills up and the writer waits:
+//! nothing is lost. On a serial port the sender does not wait; the driver counts what it loses.
 
 use crate::StreamConfig;
 use crate::framing::{Framer, Framing, Next};
@@ -16,13 +16,13 @@ use std::time::Duration;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, Layout};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
-/// Records that one call reads, at most.
+/// Maximum number of records that one call reads.
 const BURST: usize = 64;
-/// How often a port that was unplugged is looked for.
+/// Time between two attempts to find a port that was unplugged.
 const AGAIN: Duration = Duration::from_millis(200);
-/// A line on which nothing comes for so long has no more of the record in front.
+/// Time without bytes after which no more of the current record is expected on a line.
 const QUIET: Duration = Duration::from_millis(100);
-/// Bytes of a line that are read at a time.
+/// Number of bytes of a line that are read at a time.
 const PIECE: usize = 64 << 10;
 
 /// A stream of records.
@@ -36,26 +36,26 @@ pub struct Stream {
     layout: Option<Layout>,
     longest: usize,
     records: Records,
-    /// Where records have marks.
+    /// Framer of records with marks, if the options name a mark.
     framer: Option<Framer>,
-    /// What is read of a line at a time.
+    /// Buffer for the bytes of a line that are read at a time.
     piece: Vec<u8>,
-    /// When the last byte came.
+    /// Time at which the last byte arrived.
     latest: Duration,
-    /// Something was lost, and how many records that were is not known: what follows may belong to other events.
+    /// True if an unknown number of records was lost: later ones may belong to other events.
     uncertain: bool,
-    /// Bytes were skipped since the last record.
+    /// True if bytes were skipped since the last record.
     skips: bool,
-    /// What ends it, once what came before is taken.
+    /// Error that ends the stream, after what arrived before has been taken.
     failure: Option<DeviceError>,
     posted: VecDeque<Buffer>,
     filled: VecDeque<Acquired>,
-    /// The number of the record in front.
+    /// Number of the current record.
     number: u64,
     over: bool,
-    /// When to look for a port that is gone.
+    /// Time of the next attempt to find a port that is gone.
     again: Duration,
-    /// What the driver had counted when the run began.
+    /// Count of the driver at the beginning of the run.
     before: u64,
     counts: Counts,
 }
@@ -66,24 +66,24 @@ struct Counts {
     cut_off: u64,
     skipped: u64,
     unplugged: u64,
-    /// Of a serial port.
+    /// Errors that the driver of a serial port has counted.
     overruns: Option<u64>,
 }
 
 impl Stream {
-    /// What comes out of the file that a topology names.
+    /// Opens the file that a topology names.
     ///
     /// # Errors
-    /// It cannot be opened, or an option makes no sense.
+    /// Fails if the file cannot be opened, or an option makes no sense.
     pub fn open(config: &StreamConfig) -> Result<Self, DeviceError> {
         let port = Port::open(&config.file, config.baud);
         Self::new(config, port.map_err(|error| told("opening", config, error))?)
     }
 
-    /// What comes from standard input; `config.file` is only a name.
+    /// Takes records from standard input; `config.file` is only a name.
     ///
     /// # Errors
-    /// An option makes no sense.
+    /// Fails if an option makes no sense.
     pub fn standard_input(config: &StreamConfig) -> Result<Self, DeviceError> {
         if config.baud.is_some() {
             let problem = "is for a serial port that is opened by its name".to_owned();
@@ -148,13 +148,13 @@ impl Stream {
         DeviceError::File { doing, file: self.file.clone(), error }
     }
 
-    /// Takes what is there, as far as there are buffers. Whether anything was.
+    /// Reads the bytes that are there, as far as there are buffers. Returns true if any were there.
     fn read(&mut self, now: Duration) -> Result<bool, DeviceError> {
         if self.framer.is_some() {
             return self.read_line(now);
         }
         if self.records.len() == Some(0) {
-            // Its number came with a record that took the last buffer.
+            // The record's length came with a record that took the last buffer.
             self.records.came(0);
             self.is_whole(0);
             return Ok(true);
@@ -163,7 +163,7 @@ impl Stream {
         let mut next = [0; 8];
         let has = self.records.has();
         let read = match self.records.len() {
-            // The number in front of the record comes first.
+            // The length before the record comes first.
             None => port.read(&mut [IoSliceMut::new(self.records.missing_head())]),
             Some(len) => {
                 let after = self.records.next_head();
@@ -184,7 +184,7 @@ impl Stream {
         match read.map_err(|error| self.file_error("reading", error))? {
             Read::Bytes(bytes) => {
                 self.count_overruns();
-                // What came in front of a length that cannot be is taken first.
+                // Records that precede an impossible length are taken first.
                 self.failure = self.came(bytes, &next).err();
                 return Ok(true);
             }
@@ -201,7 +201,7 @@ impl Stream {
         Ok(false)
     }
 
-    /// As [`read`](Self::read), where records have marks.
+    /// Reads like [`read`](Self::read), for records with marks.
     fn read_line(&mut self, now: Duration) -> Result<bool, DeviceError> {
         if self.take_records(false) {
             return Ok(true);
@@ -234,7 +234,7 @@ impl Stream {
         Ok(false)
     }
 
-    /// These bytes came of a line.
+    /// Takes bytes that arrived on a line.
     fn came_on_line(&mut self, bytes: &[u8], now: Duration) {
         self.counts.bytes += bytes.len() as u64;
         self.latest = now;
@@ -243,12 +243,13 @@ impl Stream {
         }
     }
 
-    /// There is nothing more on the line. Whether it has been so for a while, and something was taken for that.
+    /// Notes that the line has no more bytes. Returns true if this has been so for a while, and something was taken for
+    /// that reason.
     fn is_quiet(&mut self, now: Duration) -> bool {
         now >= self.latest + QUIET && self.take_records(true)
     }
 
-    /// Takes one record, or skips what is none. Whether there was anything.
+    /// Takes one record, or skips bytes that belong to none. Returns true if there was either.
     fn take_records(&mut self, quiet: bool) -> bool {
         let (Some(framer), Some(buffer)) = (&mut self.framer, self.posted.front_mut()) else { return false };
         let len = match framer.next(quiet) {
@@ -271,15 +272,15 @@ impl Stream {
         true
     }
 
-    /// One record is lost, and maybe more.
+    /// Notes that one record is lost, and perhaps more.
     fn lose(&mut self) {
         self.filled.push_back(Acquired::Lost { first: self.number, count: 1 });
         self.number += 1;
         self.uncertain = true;
     }
 
-    /// So many bytes came to where they were read; of those, what is behind a record is the beginning of the next one's
-    /// number.
+    /// Notes that `bytes` bytes arrived in the places that were read into; those after a record are the beginning of
+    /// the next one's length.
     fn came(&mut self, mut bytes: usize, next: &[u8; 8]) -> Result<(), DeviceError> {
         self.counts.bytes += bytes as u64;
         if self.records.len().is_none() {
@@ -336,15 +337,15 @@ impl Stream {
         self.uncertain = true;
     }
 
-    /// Looks how much the driver has lost, before anything is taken that came behind it. A port that is gone does not say
-    /// any more.
+    /// Reads how much the driver has lost, before anything is taken that arrived later. A port that is gone no longer
+    /// reports it.
     fn count_overruns(&mut self) {
         if let Some(counted) = self.port.as_ref().and_then(Port::overruns) {
             self.overruns(counted);
         }
     }
 
-    /// The driver has lost so much.
+    /// Notes the driver's present count of losses.
     fn overruns(&mut self, counted: u64) {
         let lost = counted.saturating_sub(self.before);
         *self.counts.overruns.get_or_insert(0) += lost;
@@ -352,7 +353,7 @@ impl Stream {
         self.uncertain |= lost > 0;
     }
 
-    /// What is there of a record is all that comes of it.
+    /// Drops the incomplete record, of which no more comes.
     fn cut_off(&mut self) {
         let bytes = self.framer.as_mut().map_or(0, Framer::clear) + self.records.cut_off();
         if bytes > 0 {
@@ -363,7 +364,7 @@ impl Stream {
         }
     }
 
-    /// Looks whether a port that was unplugged is there again.
+    /// Checks whether a port that was unplugged is there again.
     fn look_again(&mut self, now: Duration) -> Result<(), DeviceError> {
         if now < self.again {
             return Ok(());
@@ -380,7 +381,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What comes may begin in the middle of a record.
+    /// Notes that the bytes to come may begin in the middle of a record.
     fn join(&mut self) {
         if let Some(framer) = &mut self.framer {
             framer.join();
@@ -506,7 +507,7 @@ mod tests {
         (stream, pool)
     }
 
-    /// All that is there.
+    /// Returns all records and losses that are there.
     fn all(stream: &mut Stream, now: u64) -> Vec<Result<(u64, Vec<u8>), u64>> {
         let mut all = Vec::new();
         loop {
@@ -570,7 +571,7 @@ mod tests {
         assert!(stream.poll(Duration::ZERO).is_err());
     }
 
-    /// A line that loses bytes: records are found again, one is lost for each gap, and what follows is uncertain.
+    /// A line that loses bytes: records are found again, one is lost for each gap, and later ones are uncertain.
     #[test]
     fn on_a_line_that_loses_bytes_the_next_mark_is_found() {
         let directory = tempfile::tempdir().unwrap();
@@ -579,7 +580,7 @@ mod tests {
         std::os::unix::fs::symlink(&name, &port).unwrap();
         let text = format!("file = {port:?}\nrecord = 4\nmark = \"a55a\"");
         let (mut stream, _pool) = stream(&toml::from_str(&text).unwrap(), 8);
-        // It was listened to from the middle of a record on.
+        // It was joined in the middle of a record.
         rustix::io::write(&instrument, b"ne.\xa5\x5atwo.\xa5\x5athr.\xa5\x5afr.\xa5\x5afiv.").unwrap();
         let found = all(&mut stream, 1);
         let came = [Ok((0, b"two.".to_vec())), Ok((1, b"thr.".to_vec()))];
@@ -590,7 +591,7 @@ mod tests {
         assert!(stream.counters().contains(&("skipped_bytes", 8)), "{:?}", stream.counters());
     }
 
-    /// A terminal's other end, and its name.
+    /// Returns a terminal's other end, and its name.
     fn terminal() -> (OwnedFd, PathBuf) {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
@@ -616,7 +617,7 @@ mod tests {
         stream.port = None;
         assert!(canonical(), "it is left as it was");
 
-        // Another is plugged in there.
+        // Another port is plugged in there.
         drop((instrument, kept));
         let (instrument, name) = terminal();
         std::fs::remove_file(&port).unwrap();
@@ -630,7 +631,7 @@ mod tests {
         assert!(stream.port.is_none() && stream.next_time() > Some(Duration::from_secs(2)));
     }
 
-    /// How records are told apart, and the bytes of one.
+    /// Framing of the records: all of one length, with a length before each, or lines.
     #[derive(Debug, Clone, Copy, PartialEq)]
     enum Kind {
         Fixed,
@@ -640,7 +641,7 @@ mod tests {
 
     const SHORTEST: u64 = 20;
 
-    /// A record that names its trigger at its beginning and at its end, in letters.
+    /// Returns a record that names its trigger at its beginning and at its end, in letters.
     fn record(kind: Kind, trigger: u64, draw: &mut Draw) -> Vec<u8> {
         let name: Vec<u8> = (0..8).map(|at| b'a' + (trigger / 26_u64.pow(at) % 26) as u8).collect();
         let length = if kind == Kind::Fixed { SHORTEST } else { draw.of(SHORTEST..60) } as usize;
@@ -652,7 +653,7 @@ mod tests {
         }
     }
 
-    /// The trigger that a record names; none where it is made of two.
+    /// Returns the trigger that a record names; `None` if the record was joined from two.
     fn trigger_of(payload: &[u8]) -> Option<u64> {
         let name =
             |bytes: &[u8]| bytes.iter().rev().fold(0, |name, letter| 26 * name + u64::from(letter.wrapping_sub(b'a')));
@@ -660,8 +661,8 @@ mod tests {
         (first == last).then(|| name(first))
     }
 
-    /// A line that loses bytes, whose driver counts them or not, which is unplugged and plugged in again; and a source that
-    /// stands still.
+    /// A line that loses bytes, whose driver counts them or not, which is unplugged and plugged in again; and a source
+    /// that stands still.
     fn trial(seed: u64, file: &Path, is_calm: bool) -> Book {
         let mut draw = Draw::new(seed);
         let kind = [Kind::Fixed, Kind::Prefixed, Kind::Lines][draw.of(0..3) as usize];
@@ -672,7 +673,7 @@ mod tests {
         };
         let (mut stream, _pool) = stream(&toml::from_str(&format!("file = {file:?}\n{framing}")).unwrap(), 4);
         stream.join();
-        // From the middle of a record on.
+        // The line begins in the middle of a record.
         let (mut book, mut next, mut origin) = (Book::new(0), 1, None);
         let mut line: Vec<u8> = record(kind, 0, &mut draw);
         line.drain(..draw.of(1..SHORTEST) as usize);
@@ -680,7 +681,7 @@ mod tests {
         let (mut now, mut sent, mut lost, mut spared, mut back) = (Duration::ZERO, Duration::ZERO, 0, 0, None);
         let room = draw.of(1000..4000) as usize;
         for _ in 0..250 {
-            // The source looks: what it takes at once is what is there.
+            // The source looks: it takes all that is there at once.
             if back.is_some_and(|back| now >= back) {
                 back = None;
                 stream.before = lost;
@@ -717,18 +718,18 @@ mod tests {
                 }
                 _ => {}
             }
-            // A record takes a part of the time to the next one, and its bytes come one by one.
+            // A record takes a part of the time to the next one, and its bytes arrive one by one.
             while sent < now {
                 let mut bytes = record(kind, next, &mut draw);
                 let at = draw.of(0..bytes.len() as u64) as usize;
                 if !is_calm && spared == 0 && draw.once_in(500) {
-                    // A few bytes are lost. At the end of lines only the driver can tell.
+                    // A few bytes are lost. At the end of lines only the driver can notice.
                     let end = bytes.len().min(at + draw.of(1..SHORTEST) as usize);
                     bytes.drain(at..end);
                     spared = 3;
                     lost += u64::from(kind == Kind::Lines || draw.once_in(2));
                 } else if !is_calm && draw.once_in(1000) {
-                    // A whole one, and the driver counts it.
+                    // A whole record is lost, and the driver counts it.
                     bytes.clear();
                     lost += 1;
                 }
@@ -740,7 +741,7 @@ mod tests {
                 }
                 (next, sent) = (next + 1, sent + period);
             }
-            // Some of it comes later.
+            // A part of the bytes arrives later.
             if back.is_none() && !line.is_empty() && draw.once_in(2) {
                 let rest = line.split_off(draw.of(0..line.len() as u64) as usize);
                 stream.take_records(false);
@@ -769,7 +770,7 @@ mod tests {
         }
     }
 
-    /// `THALWEG_TRIALS` says how many fresh ones.
+    /// `THALWEG_TRIALS` states the number of new ones.
     #[test]
     fn no_record_whose_status_is_good_is_another_triggers() {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -1,60 +1,60 @@
-//! Reads of a card that are under way, and the numbers of the frames that they bring, by the card's counter.
-//! Without IO.
+//! Reads of a card that are under way, and the numbers of their frames, by the card's counter. Without IO.
 //!
-//! A frame may have waited: in a read that was over while the source stood still, and in the card, which has a little
-//! memory of its own. So the time at which it comes is not the time at which it was taken. But when the card was seen to
+//! A frame may have waited: in a read that completed while the source stood still, or in the card, which has a little
+//! memory. So the time at which a frame arrives is not the time at which it was taken. But when the card was seen to
 //! have no frame, the next one had not been taken yet.
 
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_device::{CounterRules, FrameCounter, FrameNumber, Trust};
 
-/// While a read is under way, so many times as many begin as may be under way together: however long it takes, its
-/// frame comes behind no more than theirs.
+/// Maximum number of reads that begin while one read is under way, as a multiple of those that may be under way
+/// together: the frame of a read comes after at most this many later ones, however long the read takes.
 const BEHIND: u32 = 4;
-/// A card that begins to count anew is silent for at least so long.
+/// Minimum time for which a card that restarts its count is silent.
 const SOONEST: Duration = Duration::from_millis(100);
-/// So long a card is looked at before its pace is known.
+/// Time for which a card is observed before its pace is taken as known.
 const PACE_WINDOW: Duration = Duration::from_secs(1);
-/// No card whose pace is not known has more frames per second.
+/// Maximum pace of a card whose pace is not known, in frames per second.
 const FASTEST: f64 = 1e6;
-/// A source that looks as often does not stand still.
+/// Time between two looks up to which a source does not count as standing still.
 const OFTEN: Duration = Duration::from_millis(10);
 
 /// Reads that are under way, and the numbers of their frames.
 #[derive(Debug)]
 pub(crate) struct Transfers {
-    /// Reads that may be under way together.
+    /// Maximum number of reads that may be under way together.
     most: u32,
-    /// A read that is under way for longer waits for the card.
+    /// Longest time of a transfer: a read that is under way for longer waits for the card.
     longest: Duration,
-    /// Reads that are under way: each one's number, and when it began.
+    /// Reads that are under way: the number of each, and the time at which it began.
     under_way: Vec<(u64, Duration)>,
-    /// The number of the next read.
+    /// Number of the next read.
     reads: u64,
-    /// Of the card's counter.
+    /// Number of bits of the card's counter.
     bits: u32,
-    /// None where the card has no counter: frames are numbered as they come.
+    /// Counter of the frames; `None` if the card has no counter, so that frames are numbered as they arrive.
     counter: Option<FrameCounter>,
-    /// The first number that no frame has had.
+    /// First number that no frame has had.
     next: u64,
-    /// Those before it that have not come.
+    /// Numbers before `next` that have not arrived.
     missing: Vec<Missing>,
-    /// It is known where the counter is.
+    /// True if the position of the counter is known.
     begun: bool,
-    /// The card was away, and nothing has come since.
+    /// True if the card was away, and no frame has arrived since.
     was_away: bool,
-    /// From this number on some may be missing that are not known.
+    /// Number from which on an unknown number of frames may be missing.
     uncertain_from: Option<u64>,
-    /// When the first frame came.
+    /// Time at which the first frame arrived.
     first: Duration,
     newest: Option<Counted>,
-    /// The card had nothing then, and the newest frame that had come.
+    /// Time at which the card last had no data, and the newest frame that had arrived by then.
     empty: (Duration, Option<Counted>),
-    /// When the source looked last, and from when on no frame waits that has gathered while it stood still.
+    /// Time of the source's last look, and time from which on no frame waits that was taken while the source stood
+    /// still.
     looked: Duration,
     caught_up: Duration,
-    /// A time before the newest frame came, and the newest one of that time; from it the next silence is measured.
+    /// A time before the newest frame arrived, and the newest frame by then; the next silence is measured from it.
     known: Option<(Duration, Counted)>,
 }
 
@@ -65,18 +65,18 @@ struct Counted {
     number: u64,
 }
 
-/// Numbers that reads which began before this one may still bring.
+/// Numbers that only reads which began before read `before` may still bring.
 #[derive(Debug)]
 struct Missing {
     numbers: Range<u64>,
     before: u64,
-    /// When it was seen that they are missing.
+    /// Time at which the numbers were seen to be missing.
     seen: Duration,
 }
 
 impl Transfers {
-    /// So many reads may be under way together, and none takes longer than `longest` where the card has something.
-    /// `bits`: of the card's counter.
+    /// Creates the state for `most` reads under way together, none of which takes longer than `longest` if the card has
+    /// data. `bits` is the width of the card's counter.
     pub(crate) fn new(most: u32, longest: Duration, bits: Option<u32>) -> Self {
         // Another program may reset a card while this one stands still.
         let trust = Trust { restarts_unseen: true, ..Trust::DRIVER };
@@ -101,18 +101,18 @@ impl Transfers {
         }
     }
 
-    /// Returns how many later frames may come before an earlier one.
+    /// Returns the number of later frames that may come before an earlier one.
     pub(crate) fn reorders(&self) -> u32 {
         BEHIND * self.most
     }
 
-    /// Whether another read may begin. The first is alone: it says where the counter is.
+    /// Returns true if another read may begin. The first read is alone: it shows the position of the counter.
     pub(crate) fn may_begin(&self) -> bool {
         let most = if self.begun { self.most } else { 1 };
         self.under_way.len() < most as usize && self.reads - self.oldest() < u64::from(self.reorders())
     }
 
-    /// A read begins. Returns its number.
+    /// Begins a read, and returns its number.
     pub(crate) fn begin(&mut self, now: Duration) -> u64 {
         if !self.begun {
             self.empty = (now, None);
@@ -122,19 +122,20 @@ impl Transfers {
         self.reads - 1
     }
 
-    /// A read is over.
+    /// Notes that a read has ended.
     pub(crate) fn ended(&mut self, read: u64) {
         self.under_way.retain(|(other, _)| *other != read);
     }
 
-    /// Whether no read is under way.
+    /// Returns true if no read is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    /// No other read is over by now. Where one has waited for longer than a transfer takes, the card has nothing.
+    /// Notes that no other read has ended by now. If one has waited for longer than a transfer takes, the card has no
+    /// data.
     pub(crate) fn none_is_over(&mut self, now: Duration) {
-        // A card of which nothing is asked has no say.
+        // A card without pending reads cannot show that it has no data.
         if !self.is_idle() {
             self.look(now);
         }
@@ -143,17 +144,17 @@ impl Transfers {
         }
     }
 
-    /// Returns how many frames have had a number, or could have had.
+    /// Returns the number of frames that have had a number, or could have had one.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Returns how often the counter began anew.
+    /// Returns the number of times that the counter restarted.
     pub(crate) fn restarts(&self) -> u64 {
         self.counter.as_ref().map_or(0, FrameCounter::restarts)
     }
 
-    /// The card was away: without a counter it is not known what was lost.
+    /// Notes that the card was away: without a counter it is not known what was lost.
     pub(crate) fn anew(&mut self) {
         (self.begun, self.was_away) = (false, self.next > 0);
         if self.counter.is_none() {
@@ -161,7 +162,7 @@ impl Transfers {
         }
     }
 
-    /// A frame with this count came. Returns its number, and whether that is more than a guess.
+    /// Takes a frame with this count. Returns its number, and true if the number is certain.
     pub(crate) fn came(&mut self, count: Option<u64>, now: Duration) -> (u64, bool) {
         self.begun = true;
         self.look(now);
@@ -171,8 +172,8 @@ impl Transfers {
         (number, is_certain)
     }
 
-    /// The source looks. One that has looked often for as long as it stood still before, and no shorter than a restart
-    /// takes, has taken all that had gathered.
+    /// Notes that the source looks. After it has looked often for as long as it stood still before, and no shorter than
+    /// a restart takes, it has taken all frames that had gathered.
     fn look(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.looked);
         if passed > OFTEN {
@@ -200,7 +201,7 @@ impl Transfers {
             _ => counter.begin_anew(count, next, now),
         };
         if counter.restarts() > before.restarts() {
-            // Those that are missing were known by where the counter was.
+            // The missing numbers were known by the position of the counter.
             self.doubt_from(first_missing);
         }
         let counted = Counted { count, number };
@@ -209,7 +210,7 @@ impl Transfers {
             self.doubt_from(next);
         }
         if number > next {
-            // Of a few bits, it may be a late one, too.
+            // With a counter of a few bits, it may also be a late frame.
             let is_far = u128::from(number - next) >= round / 2;
             let is_certain = self.uncertain_from.is_none();
             if is_far || is_certain && self.known.is_some_and(|known| !agrees(before, known, counted, now)) {
@@ -226,11 +227,11 @@ impl Transfers {
         number
     }
 
-    /// A frame comes whose number was missing.
+    /// Takes a frame whose number was missing.
     fn comes_late(&mut self, number: u64, now: Duration) {
         let Some(at) = self.missing.iter().position(|missing| missing.numbers.contains(&number)) else { return };
         let Missing { numbers, before, seen } = self.missing.remove(at);
-        // It would have come long ago. A card that counts anew comes by here, too.
+        // A missing frame would have come long ago. Frames of a card that restarts its count get here, too.
         if now >= seen + SOONEST {
             self.doubt_from(number);
         }
@@ -239,7 +240,8 @@ impl Transfers {
         self.missing.splice(at..at, parts.map(|numbers| Missing { numbers, before, seen }));
     }
 
-    /// Whether a card that began anew while it was away can have counted so far since: at twice its mean pace before.
+    /// Returns true if a card that restarted its count while it was away can have counted up to `count` since: at twice
+    /// its mean pace before.
     fn can_have_counted(&self, count: u64, now: Duration) -> bool {
         let Some((since, newest)) = self.known else { return true };
         let seen = since.saturating_sub(self.first);
@@ -254,7 +256,7 @@ impl Transfers {
         self.uncertain_from = Some(self.uncertain_from.map_or(number, |from| from.min(number)));
     }
 
-    /// Returns the first numbers that no read brings any more, and how many.
+    /// Returns the first run of numbers that no read can bring any more, and its length.
     pub(crate) fn lost(&mut self) -> Option<(u64, u64)> {
         let oldest = self.oldest();
         let at = self.missing.iter().position(|missing| missing.before <= oldest)?;
@@ -262,14 +264,14 @@ impl Transfers {
         Some((start, end - start))
     }
 
-    /// The first read that is under way; the next, where none is.
+    /// Returns the number of the oldest read under way, or of the next read if there is none.
     fn oldest(&self) -> u64 {
         self.under_way.first().map_or(self.reads, |(read, _)| *read)
     }
 }
 
-/// Whether a counter that was there at that time, and has been silent since, makes the same number of a count, and is
-/// certain of it.
+/// Returns true if a counter that was at `then` at time `since`, and has been silent since, derives the same number
+/// from a count, and is certain of it.
 fn agrees(mut counter: FrameCounter, (since, then): (Duration, Counted), counted: Counted, now: Duration) -> bool {
     counter.begin(then.count, then.number, true, since);
     counter.came(counted.count, then.number + 1, now) == FrameNumber::At(counted.number)
@@ -290,25 +292,25 @@ mod tests {
         Transfers::new(4, LONGEST, Some(bits))
     }
 
-    /// A card whose frames have a count in them, and its cable.
+    /// A card whose frames contain a count, and its cable.
     struct Model {
         counter: Option<Counter>,
         bits: u32,
         base: u64,
-        /// The trigger that it counted first since it was switched on.
+        /// Trigger that the card counted first since it was switched on.
         first: u64,
         off_until: Duration,
-        /// Frames that it keeps while no read is under way, and those that it has.
+        /// Maximum number of frames that the card keeps while no read is under way, and the frames that it keeps.
         room: usize,
         kept: VecDeque<Vec<u8>>,
-        /// Reads that wait for a frame, in order; and those that have one, when each is over, and its frame.
+        /// Reads that wait for a frame, in order; and those that have one, with the end of each and its frame.
         waiting: VecDeque<u64>,
         over: Vec<(Duration, u64, Vec<u8>)>,
         lost: bool,
     }
 
     impl Model {
-        /// The trigger in a frame's end, and the card's count where that is.
+        /// Returns a frame of the trigger, with the card's count at its place.
         fn frame(&self, trigger: u64) -> Vec<u8> {
             let mut bytes: Vec<u8> = (0..24).map(|at| mix_of(trigger, at)).collect();
             if let Some(Counter { at, bytes: length, little_endian, .. }) = self.counter {
@@ -333,7 +335,7 @@ mod tests {
             self.serve(at, draw);
         }
 
-        /// Reads that wait have what there is.
+        /// Hands the frames that are there to the reads that wait.
         fn serve(&mut self, now: Duration, draw: &mut Draw) {
             while !self.waiting.is_empty() && !self.kept.is_empty() {
                 let (read, frame) = (self.waiting.pop_front().unwrap(), self.kept.pop_front().unwrap());
@@ -346,19 +348,19 @@ mod tests {
         thalweg_wire::mix(trigger ^ at << 48) as u8
     }
 
-    /// A card that loses frames, is reset, is gone and comes back, and a source that stands still; where it is calm, none
-    /// of that.
+    /// A card that loses frames, is reset, goes away and comes back, and a source that stands still; if `is_calm`, none
+    /// of these.
     fn trial(seed: u64, is_calm: bool) -> Book {
         let mut draw = Draw::new(seed);
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8][draw.of(0..8) as usize];
         let counter = Counter { at: draw.of(0..16) as u32, bytes, little_endian: draw.once_in(2) };
         let counter = Some(counter).filter(|_| !draw.once_in(8));
         let bits = 8 * bytes;
-        // Without a counter it cannot be seen that a card loses frames: it waits until they are read.
+        // Without a counter lost frames cannot be noticed: the card then keeps frames until they are read.
         let room = if counter.is_some() && !is_calm { draw.of(1..20) as usize } else { usize::MAX };
         let most = if counter.is_some() { draw.of(1..17) as u32 } else { 1 };
         let interval = Duration::from_secs_f64(1.0 / [12, 50, 200, 1000, 5000][draw.of(0..5) as usize] as f64);
-        // It counts since it was switched on: this moment, or long ago.
+        // The card counts since it was switched on: at this moment, or long ago.
         let base = [0, 1, draw.of(0..1000), draw.of(0..u64::MAX)][draw.of(0..4) as usize];
         let mut card = Model {
             counter,
@@ -396,7 +398,8 @@ mod tests {
                 let trigger = u64::from_le_bytes(*frame.last_chunk().unwrap());
                 let origin = *origin.get_or_insert(trigger);
                 let (number, is_certain) = transfers.came(count, now);
-                // One that is reset unseen, and is by chance at the next count, cannot be told from one that paused.
+                // A card that is reset unseen, and is by chance at the next count, cannot be distinguished from one
+                // that paused.
                 let counts_anew = last.is_some_and(|(_, last)| last < card.first && card.first <= trigger);
                 let is_next = last.is_some_and(|(last, _)| count == last);
                 if counts_anew && is_next && !was_gone {
@@ -409,15 +412,15 @@ mod tests {
                 }
             }
             transfers.none_is_over(now);
-            // Until it looks again, one of these happens.
+            // Before the source looks again, one of these events happens.
             let mut later = now + draw.micros(0..interval.as_micros() as u64 / 2);
-            // Where a counter of a few bits begins anew may as well be where it went on to.
+            // A counter of a few bits may restart at just the value that it would have had.
             let (is_wide, counted) = (card.bits > 12, next - card.first.min(next));
             match draw.of(0..2000) {
                 _ if is_calm => {}
                 0 => later = now + draw.micros(1000..3_000_000),
                 1 if counter.is_some() && is_wide && counted >= 64 && now > known && is_gone.is_none() => {
-                    // It is reset while reads wait.
+                    // The card is reset while reads wait.
                     let off = draw.micros(100_000..3_000_000);
                     (card.off_until, card.base, card.first) = (now + off, draw.of(0..2), u64::MAX);
                     was_gone = false;
@@ -426,7 +429,7 @@ mod tests {
                     }
                 }
                 2 if now > began + Duration::from_millis(10) && transfers.next() > 0 && is_gone.is_none() => {
-                    // Its transfers fail. It is there again with its counter as it was, or from the beginning.
+                    // Transfers fail. The card is there again with its counter as it was, or at the beginning.
                     let reads: Vec<u64> =
                         card.waiting.drain(..).chain(card.over.drain(..).map(|over| over.1)).collect();
                     reads.into_iter().for_each(|read| transfers.ended(read));
@@ -444,7 +447,7 @@ mod tests {
                 4..60 if counter.is_some() => card.lost = true,
                 _ => {}
             }
-            // Triggers until then.
+            // Triggers until then follow.
             loop {
                 let at = began + interval.mul_f64(next as f64 * (1.0 + 2e-5)) + Duration::from_micros(next % 7 * 3);
                 if at > later {
@@ -464,7 +467,7 @@ mod tests {
         book
     }
 
-    /// `THALWEG_TRIALS` says how many fresh ones.
+    /// `THALWEG_TRIALS` states the number of new ones.
     #[test]
     fn no_fragment_whose_status_is_good_is_another_triggers() {
         let (fragments, uncertain) = play("dma", 40, |seed| trial(seed, false));
@@ -488,7 +491,7 @@ mod tests {
             let mask = u64::MAX >> (64 - bits);
             let truth: Vec<u64> = gaps.iter().scan(0, |next, gap| { *next += gap; Some(*next - gaps[0]) }).collect();
             let mut transfers = of(bits);
-            // Reads that have a frame and are under way; the first is alone.
+            // Reads that have a frame and are under way; the first read is alone.
             let mut under_way = vec![transfers.begin(Duration::ZERO)];
             let (mut came, mut lost) = (Vec::new(), Vec::new());
             for end in ends {

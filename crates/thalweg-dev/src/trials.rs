@@ -1,12 +1,12 @@
-//! Devices that lose, restart and stand still as a seed has it: what the tests that try many of them have in common.
+//! Devices that lose, restart and stand still as a seed determines: the common part of the tests that try many of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
 use thalweg_wire::{GAMMA, mix};
 
-/// Returns the seeds of a test's trials: as many as `THALWEG_TRIALS` says, fresh ones or those from `THALWEG_SEED` on;
-/// without it as many as usual, the same each time.
+/// Returns the seeds of a test's trials: as many as `THALWEG_TRIALS` says, new ones or those from `THALWEG_SEED` on;
+/// without `THALWEG_TRIALS` the usual number of seeds, the same each time.
 fn seeds(usual: u64) -> Range<u64> {
     match std::env::var("THALWEG_TRIALS") {
         Ok(count) => {
@@ -18,7 +18,7 @@ fn seeds(usual: u64) -> Range<u64> {
     }
 }
 
-/// Draws numbers: the same ones from equal seeds.
+/// Generator of random numbers: the same ones from equal seeds.
 #[derive(Debug)]
 pub(crate) struct Draw(u64);
 
@@ -27,30 +27,30 @@ impl Draw {
         Self(mix(seed))
     }
 
-    /// Returns one of these.
+    /// Returns a number in the range.
     pub(crate) fn of(&mut self, range: Range<u64>) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         range.start + mix(self.0) % (range.end - range.start)
     }
 
-    /// Whether what happens once in so many times does now.
+    /// Returns true with a probability of one in `times`.
     pub(crate) fn once_in(&mut self, times: u64) -> bool {
         self.of(0..times) == 0
     }
 
-    /// Returns a time between these, in microseconds.
+    /// Returns a time within the range, in microseconds.
     pub(crate) fn micros(&mut self, range: Range<u64>) -> Duration {
         Duration::from_micros(self.of(range))
     }
 }
 
-/// The fragments and losses of one trial, and what is wrong with them.
+/// Fragments and losses of one trial, and the errors found in them.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
-    /// How many later ones may come before one.
+    /// Number of later fragments that may come before an earlier one.
     reorders: usize,
     came: BTreeSet<u64>,
-    /// One past the last of what is lost, by the first.
+    /// Lost ranges: one past the last number, by the first.
     lost: BTreeMap<u64, u64>,
     pub(crate) wrong: Vec<String>,
     pub(crate) uncertain: u64,
@@ -65,7 +65,7 @@ impl Book {
         self.came.len() as u64
     }
 
-    /// A fragment has this number, and is this trigger's.
+    /// Records a fragment with this number, of this trigger.
     pub(crate) fn fragment(&mut self, number: u64, trigger: u64, is_certain: bool) {
         if self.lost.range(..=number).next_back().is_some_and(|(_, end)| number < *end) {
             self.wrong.push(format!("{number}, of trigger {trigger}, was lost before it came"));
@@ -83,7 +83,7 @@ impl Book {
         }
     }
 
-    /// So many are lost, from this number on.
+    /// Records the loss of `count` fragments, from this number on.
     pub(crate) fn lost(&mut self, first: u64, count: u64) {
         let end = first + count;
         let before = self.lost.range(..end).next_back().is_some_and(|(_, end)| first < *end);
@@ -94,7 +94,7 @@ impl Book {
     }
 }
 
-/// Plays trials in which nothing goes wrong, and fails where a number is uncertain, or there is no fragment.
+/// Plays trials without faults, and fails if a number is uncertain, or if there is no fragment.
 pub(crate) fn play_calm(name: &str, usual: u64, trial: impl Fn(u64) -> Book) {
     let (fragments, _) = play(&format!("{name}, calm"), usual, |seed| {
         let mut book = trial(seed);
@@ -106,8 +106,8 @@ pub(crate) fn play_calm(name: &str, usual: u64, trial: impl Fn(u64) -> Book) {
     assert!(fragments > 0);
 }
 
-/// Plays trials, as many as usual or as `THALWEG_TRIALS` says, and fails where one is wrong. Returns how many fragments
-/// there were, and how many of those are uncertain.
+/// Plays trials, as many as usual or as `THALWEG_TRIALS` says, and fails if one is wrong. Returns the number of
+/// fragments, and the number of those that are uncertain.
 pub(crate) fn play(name: &str, usual: u64, trial: impl Fn(u64) -> Book) -> (u64, u64) {
     let seeds = seeds(usual);
     let (trials, mut wrong, mut failed, mut fragments, mut uncertain) = (seeds.end - seeds.start, Vec::new(), 0, 0, 0);

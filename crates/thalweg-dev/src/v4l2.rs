@@ -4,26 +4,27 @@ use crate::ioctl::Request;
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `V4L2_BUF_TYPE_VIDEO_CAPTURE`.
+/// Type of buffer for capture: `V4L2_BUF_TYPE_VIDEO_CAPTURE`.
 pub(crate) const CAPTURE: u32 = 1;
-/// `V4L2_CAP_VIDEO_CAPTURE`, `V4L2_CAP_STREAMING`.
+/// Capabilities: `V4L2_CAP_VIDEO_CAPTURE`, `V4L2_CAP_STREAMING`.
 pub(crate) const CAN_CAPTURE: u32 = 1;
 pub(crate) const CAN_STREAM: u32 = 0x0400_0000;
-/// `V4L2_BUF_FLAG_ERROR`, `V4L2_BUF_FLAG_TIMESTAMP_MASK`, `V4L2_BUF_FLAG_TIMESTAMP_MONOTONIC`.
+/// Flags of a buffer: `V4L2_BUF_FLAG_ERROR`, `V4L2_BUF_FLAG_TIMESTAMP_MASK`, `V4L2_BUF_FLAG_TIMESTAMP_MONOTONIC`.
 pub(crate) const DAMAGED: u32 = 0x40;
 pub(crate) const CLOCK: u32 = 0xe000;
 pub(crate) const MONOTONIC: u32 = 0x2000;
-/// `V4L2_CTRL_TYPE_CTRL_CLASS`.
+/// Type of a control that names a group: `V4L2_CTRL_TYPE_CTRL_CLASS`.
 pub(crate) const GROUP: u32 = 6;
-/// `V4L2_CTRL_FLAG_NEXT_CTRL`, `V4L2_CAP_TIMEPERFRAME`.
+/// Flags to ask for the next control, and for a rate that can be set: `V4L2_CTRL_FLAG_NEXT_CTRL`,
+/// `V4L2_CAP_TIMEPERFRAME`.
 pub(crate) const NEXT_CONTROL: u32 = 0x8000_0000;
 pub(crate) const CAN_PACE: u32 = 0x1000;
 
-/// Whose memory images are written into.
+/// Kind of memory that images are written into.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// The driver's own (`V4L2_MEMORY_MMAP`).
+    /// Memory of the driver (`V4L2_MEMORY_MMAP`).
     Own = 1,
     /// Pages of this process (`V4L2_MEMORY_USERPTR`).
     Pages = 2,
@@ -44,7 +45,8 @@ pub(crate) struct Capability {
     reserved: [u32; 3],
 }
 
-/// `struct v4l2_format` with a `struct v4l2_pix_format`. `get` asks for it, and `set` for the nearest there is.
+/// `struct v4l2_format` with a `struct v4l2_pix_format`. With `SET` the request sets the nearest format there is;
+/// without, it reads the present one.
 #[repr(C, align(8))]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Format<const SET: bool> {
@@ -67,13 +69,13 @@ impl<const SET: bool> Default for Format<SET> {
 }
 
 impl Format<false> {
-    /// Whether images are the same.
+    /// Returns true if images have the same format.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let key = |it: &Self| (it.width, it.height, it.pixels, it.line, it.size);
         key(self) == key(other)
     }
 
-    /// The same, to be set.
+    /// Returns the same format as a request that sets it.
     pub(crate) fn to_set(self) -> Format<true> {
         let Self { kind, gap, width, height, pixels, field, line, size, rest } = self;
         Format { kind, gap, width, height, pixels, field, line, size, rest }
@@ -81,20 +83,20 @@ impl Format<false> {
 }
 
 impl Format<true> {
-    /// What the driver made of it.
+    /// Returns the format that the driver has set.
     pub(crate) fn as_given(self) -> Format<false> {
         let Self { kind, gap, width, height, pixels, field, line, size, rest } = self;
         Format { kind, gap, width, height, pixels, field, line, size, rest }
     }
 }
 
-/// What pixels are: four letters.
+/// Pixel format: a code of four letters.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FourCc(pub(crate) [u8; 4]);
 
 impl FourCc {
-    /// One to four letters; the rest are blanks.
+    /// Parses one to four letters, and fills up with blanks; `None` for anything else.
     pub(crate) fn parse(letters: &str) -> Option<Self> {
         let mut code = [b' '; 4];
         code.get_mut(..letters.len())?.copy_from_slice(letters.as_bytes());
@@ -121,7 +123,7 @@ pub(crate) struct Pace<const SET: bool> {
     pub(crate) kind: u32,
     pub(crate) can: u32,
     mode: u32,
-    /// Seconds from frame to frame: so many, divided by so many.
+    /// Time from frame to frame in seconds, as a numerator and a denominator.
     pub(crate) period: [u32; 2],
     rest: [u32; 46],
 }
@@ -143,7 +145,7 @@ pub(crate) struct Buffers {
     pub(crate) flags: u32,
 }
 
-/// `struct v4l2_buffer`, and what is asked with it.
+/// `struct v4l2_buffer`, with the number of the request.
 #[repr(C, align(8))]
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Place<const HOW: u8> {
@@ -158,7 +160,7 @@ pub(crate) struct Place<const HOW: u8> {
     pub(crate) time_code: [u32; 4],
     pub(crate) sequence: u32,
     pub(crate) memory: u32,
-    /// An offset, an address, or a descriptor.
+    /// Offset, address or descriptor of the buffer, by its kind of memory.
     place: u64,
     pub(crate) length: u32,
     pub(crate) reserved: u32,
@@ -167,33 +169,33 @@ pub(crate) struct Place<const HOW: u8> {
 }
 
 impl Place<QUERY> {
-    /// Where it is to be mapped from: the kernel has written a 32-bit offset there.
+    /// Returns the offset to map the buffer from: the kernel has written a 32-bit offset there.
     pub(crate) fn offset(&self) -> u64 {
         self.place & 0xffff_ffff
     }
 }
 
 impl<const HOW: u8> Place<HOW> {
-    /// One of the driver's own, or none in particular.
+    /// Describes a buffer of the driver's own, or none in particular.
     pub(crate) fn of(index: u32, memory: Memory) -> Self {
         Self { index, kind: CAPTURE, memory: memory as u32, ..Self::default() }
     }
 }
 
 impl Place<ENQUEUE> {
-    /// Memory of this process, for the driver to write into.
+    /// Describes memory of this process for the driver to write into.
     ///
     /// # Safety
-    /// There are `length` bytes at `address`, which nobody reads or writes, or gives back, until the buffer was taken
+    /// There are `length` bytes at `address`, which no other code reads, writes or frees until the buffer was taken
     /// back or the device's file is closed.
     pub(crate) unsafe fn pages(index: u32, address: *mut u8, length: u32) -> Self {
         Self { place: address.addr() as u64, length, ..Self::of(index, Memory::Pages) }
     }
 
-    /// A DMA buffer, for the driver to write into.
+    /// Describes a DMA buffer for the driver to write into.
     ///
     /// # Safety
-    /// Nobody reads or writes what is in it until the buffer was taken back or the device's file is closed.
+    /// No other code reads or writes its contents until the buffer was taken back or the device's file is closed.
     pub(crate) unsafe fn dma_buf(index: u32, fd: BorrowedFd<'_>, length: u32) -> Self {
         Self { place: u64::from(fd.as_raw_fd().cast_unsigned()), length, ..Self::of(index, Memory::DmaBufs) }
     }
@@ -203,7 +205,7 @@ pub(crate) const QUERY: u8 = 9;
 pub(crate) const ENQUEUE: u8 = 15;
 pub(crate) const DEQUEUE: u8 = 17;
 
-/// Begin to capture (`VIDIOC_STREAMON`), or stop.
+/// Request to begin to capture (`VIDIOC_STREAMON`), or to stop.
 #[repr(transparent)]
 #[derive(Debug)]
 pub(crate) struct Stream<const ON: bool>(pub(crate) u32);
@@ -224,7 +226,7 @@ pub(crate) struct Control {
 }
 
 impl Control {
-    /// As v4l2-ctl has it: `brightness`, `auto_exposure`.
+    /// Returns the name in the form that v4l2-ctl uses: `brightness`, `auto_exposure`.
     pub(crate) fn name(&self) -> String {
         let letters = self.name.iter().take_while(|letter| **letter != 0);
         let letters =
@@ -245,7 +247,8 @@ pub(crate) struct Setting {
 macro_rules! requests {
     ($($type:ty: $number:literal, $direction:literal, $bytes:literal;)*) => {
         $(impl Request for $type { const COMMAND: (u8, u8, u32) = (b'V', $number, $direction); })*
-        // As `sizeof` in C has it on machines of 64 bits: otherwise the kernel would not know the command.
+        // Lengths that `sizeof` gives in C on machines of 64 bits: otherwise the kernel would not recognize the
+        // command.
         $(const _: () = assert!(size_of::<$type>() == $bytes);)*
     };
 }

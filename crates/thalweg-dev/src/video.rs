@@ -1,8 +1,8 @@
 //! Cameras that the kernel has a driver for (V4L2): images into slots, and the driver's count of them.
 //!
-//! The driver writes into slots by itself, where it can: they are DMA buffers that it takes (`V4L2_MEMORY_DMABUF`), or their
+//! The driver writes into slots itself, if it can: they are DMA buffers that it takes (`V4L2_MEMORY_DMABUF`), or their
 //! pages are its buffers (`V4L2_MEMORY_USERPTR`). Otherwise it has buffers of its own, and images are copied once
-//! (`V4L2_MEMORY_MMAP`). Which it is, is in the log.
+//! (`V4L2_MEMORY_MMAP`). The log states the way in use.
 
 use crate::V4l2Config;
 use crate::images::Images;
@@ -24,12 +24,12 @@ use thalweg_arena::DmaBuf;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame, TaiClock};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
-/// Images that may be under way.
+/// Maximum number of images that may be under way.
 const DEPTH: u32 = 8;
-/// How often a camera that was unplugged is looked for.
+/// Time between two attempts to find a camera that was unplugged.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// A video node.
+/// A camera with a video node.
 #[derive(Debug)]
 pub struct Video {
     // The order matters: a camera that is dropped writes no more to what is dropped next.
@@ -37,21 +37,21 @@ pub struct Video {
     queued: Vec<Option<Buffer>>,
     waiting: VecDeque<Buffer>,
     config: V4l2Config,
-    /// What its driver writes into, as far as it was not found to refuse that.
+    /// Best kind of memory that the driver has not been found to refuse.
     best: Memory,
     description: Description,
     payload_type: PayloadType,
-    /// What its images are.
+    /// Format of the images.
     format: Format<false>,
     size: usize,
-    /// Images that were finished when it began anew.
+    /// Images that were finished when the camera was restarted.
     done: VecDeque<Frame>,
     watch: Watch,
     clock: TaiClock,
     started: bool,
-    /// When to look for a camera that is gone.
+    /// Time of the next attempt to find a camera that is gone.
     again: Duration,
-    /// Whether it was said that what came instead is another.
+    /// True if a warning was given that a different camera has taken the place of this one.
     told_of_another: bool,
     images: Images,
     counts: Counts,
@@ -72,12 +72,13 @@ struct Camera {
     fd: OwnedFd,
     format: Format<false>,
     memory: Memory,
-    /// Its own buffers.
+    /// Mappings of the driver's own buffers.
     own: Vec<MmapRaw>,
 }
 
 impl Camera {
-    /// Sets a camera up. `best`: what its driver is to write into, or what is next, if it does not offer that.
+    /// Sets a camera up. `best` is the kind of memory that the driver is to write into; if the driver does not offer
+    /// it, the next kind is used.
     fn open(config: &V4l2Config, best: Memory) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = open(&config.file, flags, Mode::empty())?;
@@ -96,7 +97,7 @@ impl Camera {
                 wrong(format!("format = {letters:?}: one to four letters, such as \"GREY\" (v4l2-ctl --list-formats)"))
             })?;
         }
-        // As long as the pixels make them, and not as they were before.
+        // The lengths follow from the pixels, and not from the previous format.
         (format.line, format.size) = (0, 0);
         let mut set = format.to_set();
         ask(fd.as_fd(), &mut set).map_err(|error| match error {
@@ -116,7 +117,7 @@ impl Camera {
         if let Some(rate) = config.rate {
             camera.set_pace(rate.hertz(), &config.file.display())?;
         }
-        // A count of 0 asks whether there is this kind.
+        // A request for 0 buffers shows whether the driver offers this kind.
         while camera.request(0).is_err()
             && let Some(next) = below(camera.memory)
         {
@@ -134,7 +135,7 @@ impl Camera {
             if let Some(at) = left.iter().position(|(wanted, _)| **wanted == name && control.kind != GROUP) {
                 let (_, value) = left.swap_remove(at);
                 let mut setting = Setting { id: control.id, value: i32::try_from(*value).unwrap_or(0) };
-                // What is out of its range the kernel brings there, without an error (v4l2_s_ctrl).
+                // The kernel adapts a value that is out of range, without an error (v4l2_s_ctrl).
                 let set = ask(self.fd.as_fd(), &mut setting);
                 if set.is_err() || i64::from(setting.value) != *value {
                     let (least, most) = (control.least, control.most);
@@ -143,7 +144,7 @@ impl Camera {
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
                 }
             }
-            // The name of a group of controls is none (`V4L2_CTRL_TYPE_CTRL_CLASS`).
+            // The name of a group of controls is not a control (`V4L2_CTRL_TYPE_CTRL_CLASS`).
             if control.kind != GROUP {
                 known.push(name);
             }
@@ -158,7 +159,7 @@ impl Camera {
         }
     }
 
-    /// Images per second, where its driver says so.
+    /// Returns the number of images per second, or `None` if the driver does not state it.
     fn pace(&self) -> Option<f64> {
         let mut pace = Pace::<false>::default();
         ask(self.fd.as_fd(), &mut pace).ok()?;
@@ -182,13 +183,13 @@ impl Camera {
         Ok(())
     }
 
-    /// Asks for so many buffers. How many there are.
+    /// Asks for `count` buffers, and returns the number that there are.
     fn request(&self, count: u32) -> Result<u32, Errno> {
         let mut buffers = Buffers { count, kind: CAPTURE, memory: self.memory as u32, ..Buffers::default() };
         ask(self.fd.as_fd(), &mut buffers).map(|_| buffers.count)
     }
 
-    /// Makes buffers. How many there are.
+    /// Makes buffers, and returns their number.
     fn prepare(&mut self) -> io::Result<u32> {
         let count = self.request(DEPTH)?;
         if self.memory != Memory::Own {
@@ -212,29 +213,29 @@ impl Camera {
     /// Gives the driver a slot to write into.
     ///
     /// # Safety
-    /// Until the driver gives it back, or this camera was dropped, nobody does anything with it.
+    /// The buffer must not be used in any way until the driver gives it back, or this camera was dropped.
     unsafe fn give(&self, index: u32, buffer: &mut Buffer) -> Result<(), Errno> {
         let mut place = if self.memory == Memory::DmaBufs {
             let dma_buf = buffer.dma_buf().ok_or(Errno::NOTSUP)?;
             dma_buf.end_reading()?;
             let length = u32::try_from(dma_buf.length()).unwrap_or(u32::MAX);
-            // SAFETY: in it are the payload's bytes, and the rest is the caller's promise.
+            // SAFETY: it contains the payload's bytes; the caller promises the rest.
             unsafe { Place::dma_buf(index, dma_buf.as_fd(), length) }
         } else {
             let payload = buffer.payload();
             let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-            // SAFETY: these are the payload's bytes, and the rest is the caller's promise.
+            // SAFETY: these are the payload's bytes; the caller promises the rest.
             unsafe { Place::pages(index, payload.as_mut_ptr(), length) }
         };
         ask(self.fd.as_fd(), &mut place).map(|_| ())
     }
 
-    /// Gives the driver slots, as many as it takes; where it takes none, or not this one, they are left.
+    /// Gives the driver as many slots as it takes; a slot that the driver refuses stays in `waiting`.
     fn give_all(&self, queued: &mut [Option<Buffer>], waiting: &mut VecDeque<Buffer>) -> Result<(), Errno> {
         for (place, index) in queued.iter_mut().zip(0..).filter(|(place, _)| place.is_none()) {
             let Some(mut buffer) = waiting.pop_front() else { break };
-            // SAFETY: it is put where it stays until the driver gives it back, or the camera was dropped: `Video` lets go of
-            // what is queued after that only.
+            // SAFETY: the buffer is put into `queued`, where it stays until the driver gives it back, or the camera was
+            // dropped: `Video` releases queued buffers only after that.
             match unsafe { self.give(index, &mut buffer) } {
                 Ok(()) => *place = Some(buffer),
                 Err(error) => {
@@ -254,14 +255,14 @@ impl Camera {
 
 impl Drop for Camera {
     fn drop(&mut self) {
-        // Nothing is written into any buffer after this (vb2_core_streamoff). Where the device is gone and answers nothing,
-        // it is closing the file, next, that ends it (vb2_fop_release).
+        // The driver writes into no buffer after this (vb2_core_streamoff). If the device is gone and does not answer,
+        // closing the file, which follows, ends the writing (vb2_fop_release).
         let _ = ask(self.fd.as_fd(), &mut Stream::<false>(CAPTURE));
         let _ = self.request(0);
     }
 }
 
-/// What a driver may write into that does not take this.
+/// Returns the kind of memory to try after a driver has refused this one.
 fn below(memory: Memory) -> Option<Memory> {
     match memory {
         Memory::DmaBufs => Some(Memory::Pages),
@@ -270,7 +271,7 @@ fn below(memory: Memory) -> Option<Memory> {
     }
 }
 
-/// Whether the camera is not there any more, or about to go.
+/// Returns true if the error means that the camera is gone, or about to go.
 fn is_gone(error: Errno) -> bool {
     matches!(error, Errno::NODEV | Errno::NXIO | Errno::NOENT | Errno::IO)
 }
@@ -284,10 +285,10 @@ fn how(memory: Memory) -> &'static str {
 }
 
 impl Video {
-    /// The camera that a topology names, set up as it says.
+    /// Opens the camera that a topology names, and sets it up as configured.
     ///
     /// # Errors
-    /// It is not there, is no camera, or has not what is asked for.
+    /// Fails if the file is not there, is no camera, or has not what is asked for.
     pub fn open(config: &V4l2Config) -> Result<Self, DeviceError> {
         let told = |doing, error| DeviceError::File { doing, file: config.file.clone(), error };
         let dma_bufs = DmaBuf::probe();
@@ -347,7 +348,7 @@ impl Video {
         DeviceError::File { doing, file: self.config.file.clone(), error: error.into() }
     }
 
-    /// Gives the driver what buffers it takes.
+    /// Gives the driver as many buffers as it takes.
     fn queue(&mut self, now: Duration) -> Result<(), DeviceError> {
         let Some(camera) = self.camera.as_ref().filter(|camera| camera.memory != Memory::Own) else { return Ok(()) };
         match camera.give_all(&mut self.queued, &mut self.waiting) {
@@ -360,8 +361,8 @@ impl Video {
         }
     }
 
-    /// Slots are not what its driver takes: they do not lie in one piece, or are no DMA buffers. It begins anew with what is
-    /// next.
+    /// Restarts the camera with the next kind of memory, after the driver has refused slots: they are not contiguous,
+    /// or are no DMA buffers.
     fn lower(&mut self, error: Errno, now: Duration) -> Result<(), DeviceError> {
         let Some(next) = below(self.best) else { return Err(self.told("giving a slot to", error)) };
         while let Ok(Some(frame)) = self.take(now) {
@@ -383,10 +384,10 @@ impl Video {
         self.begin(now)
     }
 
-    /// Queues buffers, and has the driver fill them.
+    /// Queues buffers, and starts the capture.
     fn begin(&mut self, now: Duration) -> Result<(), DeviceError> {
         self.queue(now)?;
-        // Where slots were refused, it has begun already.
+        // If slots were refused, the capture has begun already.
         let may_begin = self.started && !self.images.has_begun();
         let Some(camera) = self.camera.as_ref().filter(|_| may_begin) else { return Ok(()) };
         match ask(camera.fd.as_fd(), &mut Stream::<true>(CAPTURE)) {
@@ -408,14 +409,15 @@ impl Video {
         self.images.end();
     }
 
-    /// What it would have sent by now while it was away is lost: how many images, from which on.
+    /// Returns the first number and the count of the images that the camera would have sent by now while it was away:
+    /// they are lost.
     fn lose(&mut self, now: Duration) -> Option<(u64, u64)> {
         let lost = self.images.lose(now);
         self.counts.lost_while_away += lost.map_or(0, |(_, count)| count);
         lost
     }
 
-    /// Buffers that the driver has.
+    /// Returns the number of buffers that the driver has.
     fn buffers(&self) -> usize {
         let own = self.camera.as_ref().map_or(0, |camera| camera.own.len());
         own + self.queued.iter().flatten().count()
@@ -429,7 +431,7 @@ impl Video {
         Ok(())
     }
 
-    /// The camera is gone: what it had is free again.
+    /// Notes that the camera is gone, and frees its buffers.
     fn gone(&mut self) {
         tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
         self.let_go();
@@ -451,7 +453,7 @@ impl Video {
             return;
         }
         self.images.set_rate(camera.pace());
-        // A loose contact: it is looked for further.
+        // The plug may have a loose contact: the search goes on.
         if self.take_up(camera).and_then(|()| self.begin(now).map_err(io::Error::other)).is_err() {
             return self.let_go();
         }
@@ -461,7 +463,7 @@ impl Video {
         }
     }
 
-    /// The next image that is finished. Nothing where none is, or the camera is gone.
+    /// Returns the next finished image; `None` if there is none, or the camera is gone.
     fn take(&mut self, now: Duration) -> Result<Option<Frame>, DeviceError> {
         while self.has_room() {
             let Some(camera) = &self.camera else { break };
@@ -484,8 +486,8 @@ impl Video {
                 u32::try_from(place.micros).unwrap_or(0).saturating_mul(1000),
             );
             let dated = Some(taken).filter(|taken| is_dated && !taken.is_zero());
-            // A buffer that was never written to, as drivers give them back where a transfer failed or the camera is gone.
-            // Some state its length all the same, and no time. Its number is none.
+            // A buffer that was never written to: drivers give such buffers back if a transfer failed or the camera is
+            // gone. Some state its length all the same, and no time. Such a buffer's sequence number is not valid.
             let empty = is_damaged && (place.used == 0 || is_dated && dated.is_none());
             let len = (place.used as usize).min(self.size);
             let (buffer, copied) = match camera.own.get(place.index as usize) {
@@ -503,11 +505,11 @@ impl Video {
                     let mut buffer = self.waiting.pop_front();
                     if let Some(buffer) = &mut buffer {
                         let payload = &mut buffer.payload()[..len];
-                        // SAFETY: the driver's buffer is mapped for at least `len` bytes, and until it is given back nobody
-                        // writes into it.
+                        // SAFETY: the driver's buffer is mapped for at least `len` bytes, and no one writes into it
+                        // until it is given back.
                         unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), payload.as_mut_ptr(), len) };
                     }
-                    // That it is gone is found where the next image is taken.
+                    // That the camera is gone is noticed when the next image is taken.
                     match camera.give_back(place.index) {
                         Err(error) if !is_gone(error) => return Err(self.told("giving a buffer back to", error)),
                         _ => (buffer, len),
@@ -593,7 +595,7 @@ impl Acquisition for Video {
         Some(self.watch.as_fd())
     }
 
-    /// With nothing queued the driver tells of an error, again and again (vb2_core_poll).
+    /// Returns false while no buffer is queued: the driver would report an error again and again (vb2_core_poll).
     fn has_room(&self) -> bool {
         match &self.camera {
             None => false,

@@ -1,48 +1,49 @@
-//! Which samples of a board are which fragment. A board counts nothing: fragment *n* is what is sampled while the *n*th
-//! stretch of time passes. Where the board stood still, the clock says which is next. Without IO.
+//! Assignment of a board's samples to fragments. A board counts nothing: fragment *n* is what is sampled during the
+//! *n*th stretch of time. Where the board stood still, the clock determines the next fragment. Without IO.
 
 use std::time::Duration;
 use thalweg_wire::TaiNanos;
 
-/// A board's clock and this machine's differ by no more.
+/// Maximum difference of a board's clock from this machine's, as a fraction.
 const MOST_DRIFT: f64 = 1e-4;
 
 /// Fragments of a board that samples.
 #[derive(Debug)]
 pub(crate) struct Windows {
-    /// Nanoseconds from one round of all channels to the next, and that a fragment covers.
+    /// Time from one round of all channels to the next, and time that a fragment covers, in nanoseconds.
     round: u64,
     length: u64,
-    /// A time, and how many nanoseconds of samples there were by then.
+    /// A time, and the nanoseconds of samples that there were by then.
     seen: Option<(Duration, u64)>,
-    /// Fewest nanoseconds of samples that came at once: so many may have been taken by a time, and come later.
+    /// Smallest amount of samples that arrived at once, in nanoseconds: as much may have been sampled by a time, and
+    /// arrive later.
     grain: Option<u64>,
-    /// When the first sample was taken since the board was begun anew, and which fragment that began.
+    /// Time of the first sample since the board was last started, and the fragment that it began.
     begun: Option<(TaiNanos, u64)>,
     next: u64,
-    /// By so many nanoseconds fragments may begin later than they should.
+    /// Nanoseconds by which fragments may begin later than they should.
     late: u64,
 }
 
 impl Windows {
-    /// A fragment has so many rounds of all channels, and so many nanoseconds pass from one to the next.
+    /// Creates the windows of fragments with `rounds` rounds of all channels, `nanos` nanoseconds apart.
     pub(crate) fn new(rounds: u32, nanos: u32) -> Self {
         let round = u64::from(nanos).max(1);
         Self { round, length: round * u64::from(rounds.max(1)), seen: None, grain: None, begun: None, next: 0, late: 0 }
     }
 
-    /// Returns how many nanoseconds a fragment covers.
+    /// Returns the time that a fragment covers, in nanoseconds.
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Fragment 0 begins now, though the board does not, unless it has begun already.
+    /// Begins fragment 0 at `now` although the board has not started, unless the board has started already.
     pub(crate) fn start(&mut self, now: Duration) {
         self.seen.get_or_insert((now, 0));
     }
 
-    /// The board begins now, which is this date. Returns the first fragment that is lost by that and how many are, if
-    /// any, and how many rounds come in front of the next one's.
+    /// Notes that the board starts at `now`, which is `date`. Returns the first lost fragment and the number of lost
+    /// ones, if any, and the number of rounds before the next fragment begins.
     pub(crate) fn begin(&mut self, now: Duration, date: TaiNanos) -> (Option<(u64, u64)>, u64) {
         let first = self.next;
         let mut skipped = 0;
@@ -69,8 +70,8 @@ impl Windows {
         (Some((first, self.next - first)).filter(|(_, count)| *count > 0), skipped)
     }
 
-    /// All samples that the board has handed on by now are here: so many rounds of the next fragment, or, below zero, so
-    /// many fewer than come in front of it.
+    /// Notes that all samples which the board has handed on by now have been read: `rounds` rounds of the next
+    /// fragment, or, if negative, as many fewer than precede it.
     pub(crate) fn none_is_left(&mut self, now: Duration, rounds: i64) {
         let has = rounds.saturating_mul(self.round.cast_signed());
         let samples = self.next.saturating_mul(self.length).saturating_add_signed(has);
@@ -81,8 +82,8 @@ impl Windows {
         self.seen = Some((now, samples));
     }
 
-    /// Returns the number of a fragment that is whole, when its first sample was taken, and whether the number is more
-    /// than a guess.
+    /// Returns the number of the fragment that is whole now, the time of its first sample, and true if the number is
+    /// certain.
     pub(crate) fn whole(&mut self) -> (u64, TaiNanos, bool) {
         let number = self.next;
         self.next += 1;
@@ -110,10 +111,10 @@ mod tests {
         windows.none_is_left(at(1200), 10);
         assert_eq!(windows.grain, Some(210), "all of it came at once");
         windows.none_is_left(at(1230), 30);
-        // It ends in the middle of fragment 2, and begins anew in the middle of fragment 5: the next one is 6.
+        // The board stops in the middle of fragment 2, and restarts in the middle of fragment 5: the next one is 6.
         assert_eq!(windows.begin(at(1550), TaiNanos(5550)), (Some((2, 4)), 50));
         assert_eq!([(); 2].map(|()| windows.whole()), [(6, TaiNanos(5600), true), (7, TaiNanos(5700), true)]);
-        // A board that is a tenth faster than this machine's clock has not lost less for that.
+        // A board whose clock is a tenth faster than this machine's has lost no less for that reason.
         windows.none_is_left(at(1740), 50);
         assert_eq!(windows.begin(at(1940), TaiNanos(5940)), (Some((8, 3)), 50));
         // It may be anywhere between two by now.
@@ -130,24 +131,24 @@ mod tests {
         assert_eq!(windows.whole(), (5, TaiNanos(5500), true));
     }
 
-    /// A board and its driver: a ring that runs over ends its work.
+    /// A board and its driver, which ends its work when the ring overflows.
     struct Model {
-        /// Nanoseconds from sample to sample by this machine's clock, and how many are in a fragment.
+        /// Time from sample to sample in nanoseconds by this machine's clock, and number of samples in a fragment.
         nanos: f64,
         per_fragment: u64,
-        /// When the first sample of the run was taken, and of those that it samples now.
+        /// Time of the first sample of the run, and of the first sample since the last start.
         origin: f64,
         begun: f64,
-        /// Samples are handed on in blocks of so many, and the ring holds so many.
+        /// Number of samples in a block, in which they are handed on, and number of samples that the ring holds.
         block: u64,
         ring: u64,
-        /// Samples since it was begun that were read.
+        /// Number of samples read since the last start.
         read: u64,
         ended: Option<u64>,
     }
 
     impl Model {
-        /// Samples that are in the ring by then.
+        /// Returns the number of samples that are in the ring by then.
         fn has(&mut self, now: f64) -> u64 {
             let taken = ((now - self.begun) / self.nanos).max(0.0) as u64 / self.block * self.block;
             if taken - self.read > self.ring {
@@ -156,17 +157,17 @@ mod tests {
             self.ended.unwrap_or(taken) - self.read
         }
 
-        /// The fragment that is due where a fragment with this first sample has its middle.
+        /// Returns the fragment in which the middle of a fragment with this first sample lies.
         fn trigger(&self, first: u64) -> u64 {
             let middle = self.begun + (first as f64 + self.per_fragment as f64 / 2.0) * self.nanos;
             ((middle - self.origin) / self.nanos / self.per_fragment as f64) as u64
         }
     }
 
-    /// The board is told to begin. Returns how many samples are skipped, and how many are there of the next fragment.
+    /// Starts the board. Returns the number of samples that are skipped, and the number of those of the next fragment.
     fn begin(board: &mut Model, windows: &mut Windows, book: &mut Book, now: f64) -> (u64, u64) {
         let (lost, skipped) = windows.begin(Duration::from_nanos(now as u64), TaiNanos(now as u64));
-        // It began a little before that is known.
+        // The board starts a little before the driver's answer arrives.
         (board.begun, board.read, board.ended) = (now - 1000.0, 0, None);
         if let Some((first, count)) = lost {
             book.lost(first, count);
@@ -180,7 +181,7 @@ mod tests {
         let nanos = draw.of(1000..1_000_000);
         let per_fragment = draw.of(10..2000);
         let drift = draw.of(0..100) as f64 * 1e-6 - 5e-5;
-        // Blocks that are a part of a fragment, or as long as some.
+        // Blocks are a part of a fragment, or as long as several.
         let block = if draw.once_in(4) { draw.of(1..2 * per_fragment) } else { draw.of(1..per_fragment / 5 + 2) };
         let mut now = 1e9;
         let mut board = Model {
@@ -197,7 +198,7 @@ mod tests {
         let mut windows = Windows::new(per_fragment as u32, nanos as u32);
         let mut book = Book::new(0);
         let time = |now: f64| Duration::from_nanos(now as u64);
-        // It may be away when the run begins.
+        // The board may be away when the run begins.
         let mut back = None;
         if !is_calm && draw.once_in(6) {
             back = Some(now + length * draw.of(1..500) as f64 / 10.0);
@@ -244,7 +245,7 @@ mod tests {
         book
     }
 
-    /// `THALWEG_TRIALS` says how many fresh ones.
+    /// `THALWEG_TRIALS` states the number of new ones.
     #[test]
     fn no_fragment_whose_status_is_good_is_another_triggers() {
         let (fragments, uncertain) = play("comedi", 30, |seed| trial(seed, false));

@@ -1,8 +1,8 @@
-//! From datagrams to fragments in order, and what is lost. Without IO.
+//! Assembly of datagrams into ordered fragments, and detection of losses. Without IO.
 //!
-//! Fragments come out in the order of their numbers. One that is missing, or of which something is missing, is waited
-//! for until so many datagrams of later ones have come (`reorders`), or nothing more of it has come for a while
-//! (`patience`), or nobody has a buffer any more because later ones hold them all. Then it is lost.
+//! Fragments are handed on in the order of their numbers. A missing or incomplete fragment is waited for until a number
+//! of datagrams of later fragments have arrived (`reorders`), or no more of it has arrived for a while (`patience`), or
+//! no buffer is free any more because later fragments hold all of them. Then it is lost.
 
 use crate::clock::Clock;
 use crate::format::{self, Format, Part, Refusal, Said};
@@ -15,12 +15,12 @@ use thalweg_device::{
 };
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
-/// Runs of lost numbers that are remembered, to tell what is late from what comes twice.
+/// Maximum number of remembered runs of lost numbers, to distinguish late datagrams from duplicates.
 const REMEMBERED: usize = 64;
-/// Separate parts of a fragment: more of them are no reordering.
+/// Maximum number of separate parts of a fragment: more of them cannot result from reordering.
 const MOST_RANGES: usize = 1024;
 
-/// Puts fragments together from what a port has received.
+/// Assembles fragments from the datagrams that a port has received.
 #[derive(Debug)]
 pub struct Assembler {
     format: Box<dyn Format>,
@@ -28,18 +28,18 @@ pub struct Assembler {
     reorders: u64,
     patience: Duration,
     partial: Partial,
-    /// Now, by this machine's clock, and whether that is asked for.
+    /// Present time by this machine's clock; kept only if `needs_date` is true.
     date: TaiNanos,
     needs_date: bool,
     counter: FrameCounter,
     free: Vec<Buffer>,
-    /// How many buffers there are, here and out.
+    /// Total number of buffers, free and in use.
     buffers: usize,
     started: bool,
-    /// A datagram found no buffer.
+    /// True if a datagram found no buffer.
     starved: bool,
     entries: BTreeMap<u64, Entry>,
-    /// Datagrams in all entries.
+    /// Number of datagrams in all entries.
     held: u64,
     next: u64,
     lost: VecDeque<(u64, u64)>,
@@ -47,17 +47,17 @@ pub struct Assembler {
     counts: Counts,
 }
 
-/// A fragment that is not handed on yet.
+/// A fragment that has not been handed on yet.
 #[derive(Debug)]
 struct Entry {
     buffer: Buffer,
     total: usize,
-    /// What of it is there, in order and apart from each other.
+    /// Byte ranges that have arrived, in order and not adjacent.
     ranges: Vec<(usize, usize)>,
     filled: Filled,
     packets: u64,
     copied: usize,
-    /// When the last of them came.
+    /// Time at which the last of its datagrams arrived.
     last: Duration,
 }
 
@@ -66,16 +66,16 @@ impl Entry {
         self.total == 0 || self.ranges[..] == [(0, self.total)]
     }
 
-    /// Returns what of it is missing, in order.
+    /// Returns the byte ranges that are missing, in order.
     fn gaps(&self) -> Vec<(usize, usize)> {
         let begins = std::iter::once(0).chain(self.ranges.iter().map(|(_, end)| *end));
         let ends = self.ranges.iter().map(|(begin, _)| *begin).chain([self.total]);
         begins.zip(ends).filter(|(begin, end)| begin < end).collect()
     }
 
-    /// Makes a note of a part. Why not, where it is there already, or overlaps what is.
+    /// Records the arrival of a part; fails if it has arrived before, or overlaps parts that have.
     fn cover(&mut self, at: usize, end: usize) -> Result<(), Cover> {
-        // Most parts come behind all others.
+        // Most parts follow all others.
         if let Some(last) = self.ranges.last_mut()
             && last.1 == at
         {
@@ -109,20 +109,20 @@ enum Cover {
     Overlaps,
 }
 
-/// What became of a datagram.
+/// Outcome of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// It was taken, or counted and dropped.
+    /// The datagram was taken, or counted and dropped.
     Done,
-    /// It needs a buffer, and there is none: it may be given again.
+    /// The datagram needs a buffer, and none is free: the caller may give it again.
     NoBuffer,
 }
 
 impl Assembler {
-    /// For the datagrams of a device.
+    /// Creates an assembler for the datagrams of a device.
     ///
     /// # Errors
-    /// An option of the device makes no sense.
+    /// Fails if an option of the device makes no sense.
     pub fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
         let mut format = format::of(config)?;
         let expected = "from 1 byte to 1 GiB";
@@ -160,33 +160,33 @@ impl Assembler {
         })
     }
 
-    /// Bytes in the longest fragment.
+    /// Returns the length of the longest fragment, in bytes.
     pub fn longest(&self) -> usize {
         self.size
     }
 
-    /// What fragments are.
+    /// Returns the payload type of the fragments.
     pub fn payload_type(&self) -> PayloadType {
         self.format.payload_type()
     }
 
-    /// The axes of fragments that are arrays.
+    /// Returns the axes of fragments that are arrays.
     pub fn shape(&self) -> Option<&[u64]> {
         self.format.shape()
     }
 
-    /// Whether it is to be [told](Self::set_date) the date before datagrams are given to it.
+    /// Returns true if the caller must [set the date](Self::set_date) before it gives datagrams.
     pub fn needs_date(&self) -> bool {
         self.needs_date
     }
 
-    /// Sets the date of the datagrams that are given to it from now on, by this machine's clock.
+    /// Sets the date, by this machine's clock, of the datagrams that are given from now on.
     pub fn set_date(&mut self, date: TaiNanos) {
         self.date = date;
     }
 
-    /// Bytes in front of a datagram's payload, where each datagram is a fragment and its payload can be received in its
-    /// place.
+    /// Returns the number of bytes before a datagram's payload, if each datagram is a fragment and its payload can be
+    /// received in place.
     pub fn in_place(&self) -> Option<usize> {
         self.format.whole().then(|| self.format.front())
     }
@@ -194,23 +194,23 @@ impl Assembler {
     /// Takes a buffer for a fragment.
     pub fn post(&mut self, buffer: Buffer) {
         self.free.push(buffer);
-        // Before the start all that there are come here.
+        // All buffers are posted here before the start.
         self.buffers += usize::from(!self.started);
         self.starved = false;
     }
 
-    /// From now on fragments are handed on.
+    /// Starts handing fragments on.
     pub fn start(&mut self) {
         self.started = true;
     }
 
-    /// Whether the next datagram can be received: always where it is copied, since it may belong to a fragment that has a
-    /// buffer.
+    /// Returns true if the next datagram can be received. This is always so where datagrams are copied, since the next
+    /// one may belong to a fragment that has a buffer.
     pub fn has_room(&self) -> bool {
         !self.free.is_empty() || self.in_place().is_none()
     }
 
-    /// Buffers that datagrams can be received into, at most so many: each comes back by
+    /// Appends at most `most` buffers that datagrams can be received into. Each is returned by
     /// [`received`](Self::received) or [`unused`](Self::unused).
     pub fn take_buffers(&mut self, most: usize, buffers: &mut Vec<Buffer>) {
         let left = self.free.len().saturating_sub(most);
@@ -218,28 +218,29 @@ impl Assembler {
         self.starved |= buffers.is_empty();
     }
 
-    /// A buffer that nothing was received into.
+    /// Takes back a buffer into which nothing was received.
     pub fn unused(&mut self, buffer: Buffer) {
         self.free.push(buffer);
     }
 
-    /// Whether it is to be told what the port [`dropped`](Self::dropped), though it costs something to ask.
+    /// Returns true if the caller should report what the port [`dropped`](Self::dropped), although asking the port has
+    /// a cost.
     pub fn needs_drops(&self) -> bool {
         self.counter.is_narrow()
     }
 
-    /// Takes note of datagrams that the port dropped, before or among those that were given last.
+    /// Records datagrams that the port dropped, before or among those that were given last.
     pub fn dropped(&mut self, datagrams: u64) {
         self.counter.dropped(datagrams / self.format.packets(), self.next);
     }
 
-    /// A datagram that is not to be looked at: for the counts.
+    /// Counts a datagram from another sender, which is not examined.
     pub fn stranger(&mut self) {
         self.counts.stranger += 1;
     }
 
-    /// A datagram was received in its place: the first bytes here, the rest in a buffer. `length` is what it had, of
-    /// which more may be missing.
+    /// Takes a datagram that was received in place: its first bytes in `front`, the rest in a buffer. `length` is the
+    /// datagram's full length in bytes, of which some may be missing.
     pub fn received(&mut self, front: &[u8], mut buffer: Buffer, length: usize, now: Duration) {
         let body = length.checked_sub(front.len());
         let room = self.size.min(buffer.payload().len());
@@ -274,7 +275,7 @@ impl Assembler {
         }
     }
 
-    /// A datagram came, and lies elsewhere.
+    /// Takes a datagram that was received elsewhere, and copies its payload.
     pub fn datagram(&mut self, bytes: &[u8], now: Duration) -> Taken {
         if self.over {
             return Taken::Done;
@@ -288,7 +289,7 @@ impl Assembler {
             Ok(Said::Part(part)) if self.free.is_empty() => {
                 self.counter.expects(part.number, self.next).is_some_and(|number| !self.entries.contains_key(&number))
             }
-            // Others that came before the end still wait.
+            // Others that arrived before the end still wait.
             Ok(Said::End) => self.starved,
             _ => false,
         };
@@ -300,7 +301,7 @@ impl Assembler {
         let end = part.at + part.payload.len();
         let Self { entries, free, .. } = self;
         if let std::collections::btree_map::Entry::Vacant(place) = entries.entry(number) {
-            // It was not expected, and is believed all the same: others like it have come.
+            // Its number was not expected, but is accepted: others like it have arrived.
             let Some(buffer) = free.pop() else {
                 self.starved = true;
                 return Taken::NoBuffer;
@@ -315,10 +316,10 @@ impl Assembler {
         }
         match entry.cover(part.at, end) {
             Ok(()) => {
-                // An item of SPEAD's may be in any of its packets.
+                // An item of a SPEAD heap may be in any of the heap's packets.
                 let timestamp = entry.filled.timestamp.or(part.filled.timestamp);
                 if part.at == 0 {
-                    // Which came first is chance.
+                    // The order of arrival is chance.
                     entry.filled = part.filled;
                 }
                 entry.filled.timestamp = entry.filled.timestamp.or(timestamp);
@@ -335,14 +336,14 @@ impl Assembler {
         Taken::Done
     }
 
-    /// A datagram is in its place.
+    /// Counts a datagram that has been put in its place.
     fn take(&mut self, body: &[u8]) {
         self.counts.taken += 1;
         self.format.accepted(body);
     }
 
-    /// The number and place of what was read, where it belongs to a fragment that is still waited for. Else it is
-    /// counted.
+    /// Returns the number and the part of the fragment that a datagram holds, if the fragment is still waited for;
+    /// otherwise counts the datagram and returns `None`.
     fn admit(&mut self, said: Result<Said, Refusal>, now: Duration) -> Option<(u64, Part)> {
         let part = match said {
             Ok(Said::Part(part)) => part,
@@ -407,13 +408,13 @@ impl Assembler {
         None
     }
 
-    /// The numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
+    /// Reports that the numbers from `first` on are right: see [`FrameCounter::numbers_agree`].
     pub fn numbers_agree(&mut self, first: u64) {
         self.counter.numbers_agree(first);
     }
 
-    /// What comes next in order, where that is known. `now` is when the port was last found empty: what waits there may
-    /// be what is missing.
+    /// Returns the next fragment or loss in order, if it is known. `now` is the time at which the port was last found
+    /// empty: datagrams that wait there may be the missing ones.
     pub fn next(&mut self, now: Duration) -> Option<Acquired> {
         let Some((&number, first)) = self.entries.first_key_value() else {
             return self.over.then_some(Acquired::Over);
@@ -445,7 +446,7 @@ impl Assembler {
         Some(Acquired::Lost { first: begin, count: end - begin })
     }
 
-    /// The next fragment, with zeros for what is missing.
+    /// Returns the next fragment, with zeros for its missing bytes.
     fn hand_on(&mut self, number: u64) -> Option<Acquired> {
         let entry = self.remove(number)?;
         let gaps = entry.gaps();
@@ -470,64 +471,65 @@ impl Assembler {
         Some(entry)
     }
 
-    /// Whether fragments that wait for an earlier one hold all buffers: nobody gives one, and without one nothing more can
-    /// be received in its place, or is, where it lies elsewhere and belongs to none of them.
+    /// Returns true if fragments that wait for an earlier one hold all buffers. No one gives another buffer then.
+    /// Without a buffer nothing more can be received in place; where datagrams are received elsewhere, nothing more
+    /// that belongs to none of these fragments.
     fn is_stuck(&self) -> bool {
         let cannot_be_received = self.free.is_empty() && self.in_place().is_some();
         (self.starved || cannot_be_received) && self.entries.len() >= self.buffers
     }
 
-    /// When what is next is given up.
+    /// Returns the time at which the next fragment is given up.
     fn due(&self) -> Duration {
         self.entries.first_key_value().map_or(Duration::MAX, |(_, first)| first.last + self.patience)
     }
 
-    /// When to ask for the [`next`](Self::next) although nothing came.
+    /// Returns the time at which to ask for the [`next`](Self::next) fragment although nothing has arrived.
     pub fn next_time(&self) -> Option<Duration> {
         let (number, first) = self.entries.first_key_value()?;
         let at_once = *number == self.next && first.is_whole() || self.is_stuck();
         Some(if at_once { Duration::ZERO } else { self.due() })
     }
 
-    /// What it has counted.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 }
 
-/// What became of datagrams, and of fragments that are lost.
+/// Counters of datagrams by outcome, and of lost fragments.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Datagrams that were a fragment or a part of one that was waited for.
+    /// Datagrams that were a fragment, or a part of one, that was waited for.
     pub taken: u64,
-    /// That were there before.
+    /// Datagrams that had arrived before.
     pub duplicate: u64,
-    /// Whose fragment was given up before.
+    /// Datagrams whose fragment had been given up.
     pub late: u64,
-    /// Before the run's first number.
+    /// Datagrams numbered before the run's first number.
     pub early: u64,
-    /// With a number far from all others.
+    /// Datagrams with a number far from all others.
     pub stray: u64,
-    /// That were not what they should be.
+    /// Datagrams that did not have the expected form.
     pub malformed: u64,
-    /// Shorter than they said.
+    /// Datagrams shorter than they declared.
     pub truncated: u64,
-    /// Of fragments longer than `size`.
+    /// Datagrams of fragments longer than `size`.
     pub oversize: u64,
-    /// From somebody who is not listened to.
+    /// Datagrams from a sender that is not the configured one.
     pub stranger: u64,
-    /// Of another thread, stream or kind.
+    /// Datagrams of another thread, stream or kind.
     pub other_stream: u64,
-    /// That have no number, since nobody says how many frames a second has.
+    /// Datagrams that have no number, since the number of frames in a second is not known.
     pub unnumbered: u64,
-    /// Fragments of which some datagrams did not come.
+    /// Fragments of which some datagrams did not arrive.
     pub incomplete: u64,
-    /// How often the instrument began to count anew.
+    /// Number of times that the instrument restarted its count.
     pub restarts: u64,
 }
 
 impl Counts {
-    /// By name.
+    /// Returns the counters with their names.
     pub fn list(&self) -> [(&'static str, u64); 13] {
         [
             ("datagrams", self.taken),
@@ -557,7 +559,7 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(5);
 
-    /// Four datagrams of two bytes make a fragment; or one of eight.
+    /// Returns an assembler of fragments of 8 bytes, in `packets` datagrams each (1 or 4).
     fn assembler(packets: u32, reorders: u32, slots: u32) -> (Assembler, SlotPool) {
         let text = format!(
             "listen = \"udp:0.0.0.0:1\"\nformat = \"fixed\"\nsize = 8\nheader = 8\nreorders = {reorders}\n\
@@ -576,7 +578,7 @@ mod tests {
         [&number.to_be_bytes()[..], &vec![number as u8; 8 / packets as usize]].concat()
     }
 
-    /// Gives it a datagram, in one of the two ways.
+    /// Gives the assembler a datagram, in place or elsewhere.
     fn give(assembler: &mut Assembler, bytes: &[u8]) -> Taken {
         let Some(front) = assembler.in_place() else { return assembler.datagram(bytes, NOW) };
         let mut buffers = Vec::new();
@@ -592,7 +594,8 @@ mod tests {
         Taken::Done
     }
 
-    /// What comes out: fragments, and how many were lost in between. Buffers go back.
+    /// Returns the fragments that are handed on, and the numbers of lost ones in between. Their buffers are posted
+    /// again.
     fn out(assembler: &mut Assembler, now: Duration) -> Vec<Result<(u64, Vec<u8>), u64>> {
         let mut all = Vec::new();
         while let Some(acquired) = assembler.next(now) {
@@ -650,12 +653,12 @@ mod tests {
         let mut pool = SlotPool::new("slots", 4, 128).unwrap();
         while let Some(slot) = pool.take() {
             let mut buffer = Buffer::new(slot);
-            // What was in a slot before is in no fragment.
+            // Bytes that were in a slot before must not be in any fragment.
             buffer.payload().fill(0xee);
             assembler.post(buffer);
         }
         assembler.start();
-        // The third fragment is lost altogether.
+        // All datagrams of the third fragment are lost.
         (0..20).filter(|number| ![5, 6, 8, 9, 10, 11].contains(number)).for_each(|number| {
             assert_eq!(give(&mut assembler, &datagram(number, 4)), Taken::Done);
         });
@@ -685,7 +688,7 @@ mod tests {
 
     #[test]
     fn later_fragments_that_hold_all_buffers_do_not_wait_for_ever() {
-        // Received in place, none can come any more: there is no place.
+        // Datagrams received in place cannot arrive any more: there is no place for them.
         let (mut assembler, _pool) = assembler(1, 1000, 4);
         for number in 1..=4 {
             assert_eq!(out(&mut assembler, NOW), []);
@@ -709,7 +712,7 @@ mod tests {
         assert_eq!((came.len(), &came[0]), (4, &Err(1)));
     }
 
-    /// A packet of a SPEAD-64-48 heap of one byte; or the end of the stream.
+    /// Returns a packet of a SPEAD-64-48 heap of one byte; or, without a number, the end of the stream.
     fn spead(number: Option<u64>) -> Vec<u8> {
         let items = number.map_or(vec![(6, 2)], |number| vec![(1, number), (2, 1), (3, 0), (4, 1)]);
         let pointers = items.iter().flat_map(|(item, value)| (1 << 63 | item << 48 | value).to_be_bytes());
@@ -752,8 +755,8 @@ mod tests {
     }
 
     proptest! {
-        /// Datagrams that are lost, swapped within the bound, and come twice: each fragment that was sent whole comes
-        /// out once, with its bytes, and all others are lost.
+        /// Datagrams are lost, swapped within the bound, and sent twice: each fragment that was sent whole is handed on
+        /// once, with its bytes, and all others are lost.
         #[test]
         fn what_is_whole_comes_and_the_rest_is_lost(
             lost in proptest::collection::hash_set(0u64..160, 0..12),
@@ -765,7 +768,7 @@ mod tests {
                 .flat_map(|n| std::iter::repeat_n(n, 1 + usize::from(twice.contains(&n)))).collect();
             let mut moved = std::collections::HashSet::new();
             for (at, by) in swaps {
-                // None is moved twice, so that none is moved further.
+                // No datagram is moved twice, so that none is moved further.
                 if at + by < sent.len() && moved.insert(at) && moved.insert(at + by) {
                     sent.swap(at, at + by);
                 }
@@ -793,7 +796,8 @@ mod tests {
         }
     }
 
-    /// Whatever comes: numbers come out in order and once, nothing is written outside, buffers are not lost.
+    /// For any datagrams, numbers are handed on in order and once, nothing is written out of bounds, and no buffer is
+    /// lost.
     #[test]
     fn any_datagrams() {
         let taken = RefCell::new(BTreeMap::new());
@@ -802,7 +806,7 @@ mod tests {
             prop_oneof![
                 proptest::collection::vec(any::<u8>(), 0..64),
                 (0u64..50, 0usize..20).prop_map(|(n, len)| [&n.to_be_bytes()[..], &vec![1; len]].concat()),
-                // SPEAD: a header, and items that mean something.
+                // SPEAD: a header, and items with a meaning.
                 proptest::collection::vec((0u64..8, 0u64..20), 0..6).prop_map(|items| {
                     let mut bytes = vec![0x53, 4, 2, 6, 0, 0, 0, items.len() as u8];
                     let pointer = |(item, value): (u64, u64)| (1 << 63 | item << 48 | value).to_be_bytes();
@@ -810,14 +814,14 @@ mod tests {
                     bytes.extend([5; 20]);
                     bytes
                 }),
-                // VDIF: frames of 8 bytes behind the header, of thread 0, with 8 bytes in front or without.
+                // VDIF: frames of 8 bytes after the header, of thread 0, with or without 8 bytes before it.
                 (any::<bool>(), 0u32..3, 0u32..12).prop_map(|(front, second, number)| {
                     let words = [second, 50 << 24 | number, 1 << 29 | 5, 1 << 26, 0, 0, 0, 0, 1, 2];
                     let sequence = [second * 10 + number, 0];
                     let front = &sequence[..if front { 2 } else { 0 }];
                     front.iter().chain(&words).flat_map(|word| word.to_le_bytes()).collect()
                 }),
-                // SPEAD: a heap, whole.
+                // SPEAD: a whole heap.
                 (0u64..50).prop_map(|number| spead(Some(number))),
                 // VITA-49: a packet with a time, three a second.
                 (0u32..50).prop_map(|number| {

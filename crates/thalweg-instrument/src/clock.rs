@@ -7,25 +7,25 @@ use thalweg_wire::TaiNanos;
 /// Nanoseconds in a second.
 pub(crate) const NANOS: u64 = 1_000_000_000;
 
-/// What a datagram says of its time.
+/// Time that a datagram carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticks {
     pub(crate) ticks: u64,
-    /// Bits of the field that they were in.
+    /// Number of bits of the field that held the ticks.
     pub(crate) bits: u32,
-    /// Nanoseconds that are beside whole seconds.
+    /// Nanoseconds in addition to whole seconds.
     pub(crate) nanos: u64,
 }
 
-/// A clock that counts so many ticks in a second.
+/// A clock that counts `hertz` ticks in a second.
 #[derive(Debug)]
 pub(crate) struct Clock {
     hertz: u64,
-    /// Since when it counts, where that is known.
+    /// Epoch of the count, if it is known.
     epoch: Option<Epoch>,
-    /// Where it counts since anything.
+    /// Clock that is used if the epoch is unknown.
     clock: DeviceClock,
-    /// The ticks seen last, in 64 bits.
+    /// Ticks that were seen last, extended to 64 bits.
     ticks: Option<u64>,
 }
 
@@ -34,17 +34,17 @@ impl Clock {
         Self { hertz, epoch, clock: DeviceClock { hertz, offset: None }, ticks: None }
     }
 
-    /// Whether it counts since anything, and is set by when the first datagram comes.
+    /// Returns true if the epoch is unknown, so that the arrival of the first datagram sets the clock.
     pub(crate) fn is_free_running(&self) -> bool {
         self.epoch.is_none()
     }
 
-    /// It may have begun anew.
+    /// Forgets the setting of the clock, since the instrument may have restarted its count.
     pub(crate) fn restarted(&mut self) {
         *self = Self::new(self.hertz, self.epoch);
     }
 
-    /// Returns ticks in 64 bits: those that end in these bits and are nearest to the last.
+    /// Returns the ticks extended to 64 bits: the value with these low bits that is nearest to the last one.
     fn extend(&mut self, ticks: u64, bits: u32) -> u64 {
         let missing = 64 - bits;
         if missing == 0 {
@@ -55,7 +55,7 @@ impl Clock {
         *self.ticks.insert(last.wrapping_add_signed(ahead))
     }
 
-    /// Returns when that was; nothing where it is no time. `now` is by this machine's clock.
+    /// Returns the date of a datagram's time; `None` if it is not a valid time. `now` is by this machine's clock.
     pub(crate) fn date(&mut self, time: Ticks, now: TaiNanos) -> Option<TaiNanos> {
         let Ticks { ticks, bits, nanos } = time;
         if nanos >= NANOS {

@@ -1,4 +1,4 @@
-//! A payload behind a header that the topology declares: how long it is, and where its counters are.
+//! A payload after a header that the topology declares: the header's length, and the places of its counters.
 
 use crate::clock::{Clock, Ticks};
 use crate::format::{Format, Part, Refusal, Said, filled, layout_of};
@@ -13,9 +13,9 @@ pub(crate) struct Fixed {
     counter: Counter,
     index: Option<Counter>,
     packets: u64,
-    /// Bytes in a fragment.
+    /// Number of bytes in a fragment.
     size: usize,
-    /// Where it is stated what fragments are made of: all are whole.
+    /// Layout of a fragment, if the options state it: all fragments are whole then.
     layout: Option<Layout>,
     time: Option<(TimeField, Clock)>,
 }
@@ -36,7 +36,7 @@ impl Fixed {
             }
         }
         let each = config.size.0.div_ceil(u64::from(packets).max(1));
-        // Each has the same, and the last what is left: something.
+        // All parts have the same length, and the last has the remaining bytes, at least one.
         if packets == 0 || each.saturating_mul(u64::from(packets - 1)) >= config.size.0 {
             let problem = format!("{packets}; {} bytes are not that many equal parts and a last one", config.size.0);
             return Err(wrong("packets", problem));
@@ -85,7 +85,7 @@ impl Format for Fixed {
 
     fn bits(&self) -> u32 {
         let split = if self.index.is_none() { self.packets.ilog2() } else { 0 };
-        // A counter of 8 bytes does not begin anew.
+        // A counter of 8 bytes does not wrap around.
         if self.counter.bytes == 8 { 64 } else { (8 * self.counter.bytes).saturating_sub(split).max(1) }
     }
 
@@ -213,7 +213,7 @@ mod tests {
         let both = "at = 4, bytes = 4, hertz = 1, nanoseconds = { at = 8, bytes = 4 }, epoch = \"gps\"";
         assert_eq!(dates(both, &front), Some((315_964_819 + 3) * NANOS + 5));
         assert_eq!(dates("at = 7, bytes = 1, hertz = 2, epoch = \"tai\"", &front), Some(1_500_000_000));
-        // The leap seconds of before 1972 are nobody's business.
+        // Leap seconds of before 1972 are not supported.
         assert_eq!(dates("at = 4, bytes = 4, hertz = 1, epoch = \"utc\"", &front), None);
         let much = [0, 0, 0, 0, 0, 0, 0, 3, 0xff, 0, 0, 0];
         assert_eq!(dates(both, &much), None, "more nanoseconds than a second has");
@@ -230,7 +230,7 @@ mod tests {
         let ms = |ms: u64| TaiNanos(1_000_000_000_000 + ms * 1_000_000);
         let mut date_of = |ticks: u8, now| date(&mut device, &[0, ticks], now).unwrap();
         assert_eq!(date_of(250, ms(0)), ms(0));
-        // It passes its end, and one comes late.
+        // The counter wraps around, and one datagram comes late.
         for (ticks, since) in [(255, 5), (4, 10), (254, 4), (120, 126), (240, 246), (10, 272)] {
             assert_eq!(date_of(ticks, ms(9999)), ms(since));
         }
@@ -253,7 +253,7 @@ mod tests {
             ("header = 4\ncounter = { at = 0, bytes = 4 }\npackets = 3", "begins anew"),
             ("header = 4\ncounter = { at = 0, bytes = 4 }\npackets = 0", "packets"),
             ("header = 8\ncounter = { at = 0, bytes = 8 }\npackets = 11", "11; 10 bytes are not"),
-            // Of two bytes each five would do.
+            // With two bytes in each, five parts would be enough.
             ("header = 8\ncounter = { at = 0, bytes = 8 }\npackets = 6", "6; 10 bytes are not"),
             ("header = 4\ncounter = { at = 0, bytes = 1 }\npackets = 512 #", "counter with bytes = 1 does not"),
             (

@@ -1,4 +1,4 @@
-//! What all formats have in common: from a datagram to its place in a fragment.
+//! Common interface of all formats: the place of a datagram in a fragment.
 
 use crate::clock::{Clock, Ticks};
 use crate::{DatagramFormat, UdpConfig};
@@ -8,119 +8,121 @@ use std::ops::Range;
 use thalweg_device::{DeviceError, Filled, Layout};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
-/// Reads datagrams of one kind.
+/// Reader of datagrams of one format.
 pub(crate) trait Format: Debug + Send {
-    /// Bytes in front of what [`read`](Self::read) calls the body.
+    /// Returns the number of bytes before the part that [`read`](Self::read) takes as the body.
     fn front(&self) -> usize {
         0
     }
 
-    /// Bits in the instrument's counter of fragments.
+    /// Returns the number of bits in the instrument's counter of fragments.
     fn bits(&self) -> u32 {
         64
     }
 
-    /// Whether that counter is one of time, which goes on while the instrument is away and does not begin anew.
+    /// Returns true if that counter is one of time, which goes on while the instrument is away and does not restart.
     fn is_absolute(&self) -> bool {
         false
     }
 
-    /// Datagrams in a fragment, where all have as many.
+    /// Returns the number of datagrams in a fragment, where all fragments have the same number.
     fn packets(&self) -> u64 {
         1
     }
 
-    /// Whether each datagram is one fragment, whose payload is the body.
+    /// Returns true if each datagram is one fragment, whose payload is the body.
     fn whole(&self) -> bool;
 
-    /// What fragments are made of, where that is stated: all have as many bytes.
+    /// Returns the layout of fragments, if the options state it: all fragments have the same number of bytes then.
     fn layout(&self) -> Option<&Layout> {
         None
     }
 
-    /// What the fragments are.
+    /// Returns the payload type of the fragments.
     fn payload_type(&self) -> PayloadType {
         self.layout().map_or(PayloadType::RAW, |layout| layout.payload_type)
     }
 
-    /// What a datagram says.
+    /// Reads the header of a datagram.
     fn read(&self, front: &[u8], body: &[u8]) -> Result<Said, Refusal>;
 
-    /// The axes of fragments that are arrays.
+    /// Returns the axes of fragments that are arrays.
     fn shape(&self) -> Option<&[u64]> {
         self.layout()?.shape.as_deref()
     }
 
-    /// Makes of a whole fragment, as the instrument sends it, what a fragment has.
+    /// Converts the payload of a whole fragment from the instrument's byte order to little-endian.
     fn to_little_endian(&self, payload: &mut [u8]) {
         self.layout().into_iter().for_each(|layout| layout.to_little_endian(payload));
     }
 
-    /// The clock by which [`time`](Part::time) is a date, where [`read`](Self::read) does not date fragments itself.
+    /// Returns the clock by which [`time`](Part::time) is a date, where [`read`](Self::read) does not date fragments
+    /// itself.
     fn clock(&mut self) -> Option<&mut Clock> {
         None
     }
 
-    /// A datagram that was read was taken: what is to be learned from the first holds for all from now on.
+    /// Records that a datagram that was read has been taken: properties learned from the first hold for all from now
+    /// on.
     fn accepted(&mut self, body: &[u8]) {
         let _ = body;
     }
 }
 
-/// What a datagram says.
+/// Content of a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     /// A part of a fragment, or all of it.
     Part(Part),
-    /// There will be no more.
+    /// The end of the stream: no more datagrams follow.
     End,
 }
 
-/// A part of a fragment.
+/// Part of a fragment that a datagram holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The instrument's count of the fragment.
+    /// Number of the fragment, by the instrument's count.
     pub(crate) number: u64,
-    /// Where in the fragment it lies.
+    /// Offset of the part in the fragment, in bytes.
     pub(crate) at: usize,
-    /// Bytes in the fragment.
+    /// Length of the fragment, in bytes.
     pub(crate) total: usize,
-    /// Which bytes of the body they are.
+    /// Byte range of the part in the body.
     pub(crate) payload: Range<usize>,
-    /// What goes into the fragment's header.
+    /// Values of the fragment's header.
     pub(crate) filled: Filled,
-    /// When it was taken, by the instrument's clock.
+    /// Time of the data, by the instrument's clock.
     pub(crate) time: Option<Ticks>,
-    /// The same, to less than the time between two of them.
+    /// Time of the data, more precise than the time between two fragments.
     pub(crate) taken: Option<TaiNanos>,
 }
 
 impl Part {
-    /// All of a fragment.
+    /// Returns a part that is a whole fragment.
     pub(crate) fn whole(number: u64, body: &[u8], filled: Filled, time: Option<Ticks>) -> Said {
         Said::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time, taken: None })
     }
 }
 
-/// Why a datagram is not taken.
+/// Reason why a datagram is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It is not what it should be.
+    /// The datagram does not have the expected form.
     Malformed,
-    /// It is shorter than it says.
+    /// The datagram is shorter than it declares.
     Truncated,
-    /// It belongs to another stream, or is of a kind that is not recorded.
+    /// The datagram belongs to another stream, or is of a kind that is not recorded.
     Other,
-    /// Nobody says how many frames a second has, so that it has no number.
+    /// The number of frames in a second is not known, so that the datagram has no number.
     Unnumbered,
 }
 
-/// What is known of a fragment of which only its time may be known.
+/// Returns header values with at most a time and no other facts.
 pub(crate) fn filled(payload_type: PayloadType, timestamp: Option<TaiNanos>) -> Filled {
     Filled { payload_type, status: Status::empty(), window: 0, timestamp }
 }
 
-/// Returns what fragments of a device are made of, where its options state it.
+/// Returns the layout of a device's fragments, if its options state it.
 pub(crate) fn layout_of(config: &UdpConfig) -> Result<Option<Layout>, DeviceError> {
     match (config.stored, config.shape.as_deref()) {
         (None, None) => Ok(None),
@@ -128,11 +130,11 @@ pub(crate) fn layout_of(config: &UdpConfig) -> Result<Option<Layout>, DeviceErro
     }
 }
 
-/// The format of a device, where its options go together.
+/// Returns the format of a device; fails if its options do not go together.
 pub(crate) fn of(config: &UdpConfig) -> Result<Box<dyn Format>, DeviceError> {
     use DatagramFormat::{Fixed, Spead, Vdif, Vita49};
     let options: [(&'static str, bool, &[DatagramFormat]); 14] = [
-        // The packets' own count begins anew every 16, and their times are counted from the first that comes.
+        // The packets' own count wraps around every 16, and their times are counted from the first one that arrives.
         ("first", config.first.is_some(), &[Vdif, Spead, Fixed]),
         ("step", config.step.is_some(), &[Spead, Fixed]),
         ("rate", config.rate.is_some(), &[Vdif, Vita49]),

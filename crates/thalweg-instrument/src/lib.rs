@@ -1,36 +1,36 @@
 //! Instruments that send UDP datagrams of their own, received straight into slots.
 //!
-//! A [`Listener`] is the [`Acquisition`] of a `device = { kind = "udp", … }`. It reads each datagram's header, finds the
-//! fragment that the datagram is or belongs to, and hands fragments on in the order of the instrument's own count. A
-//! number that does not come is said to be lost.
+//! A [`Listener`] is the [`Acquisition`] of a `device = { kind = "udp", … }`. It reads each datagram's header, finds
+//! the fragment that the datagram is or belongs to, and hands fragments on in the order of the instrument's own count.
+//! A number that does not arrive is reported as lost.
 //!
-//! | format | a fragment is | its number is | it is received |
+//! | format | a fragment is | its number is | the payload is received |
 //! | --- | --- | --- | --- |
-//! | `vdif` | a data frame with its header | second and frame number, or the sequence number in front (VTP) | in its place |
-//! | `spead` | the payload of a heap | the heap's | and copied once |
-//! | `vita49` | a signal data packet with its header | the packet count, of 4 bits; with `rate`, the time stamp too | in its place |
-//! | `fixed` | the payload behind a header, of one datagram or several | a counter in the header | in its place, or of several and copied once |
+//! | `vdif` | a data frame with its header | second and frame number, or preceding sequence number (VTP) | in place |
+//! | `spead` | the payload of a heap | the number of the heap | elsewhere and copied once |
+//! | `vita49` | a signal data packet with its header | packet count (4 bits); with `rate` also time stamp | in place |
+//! | `fixed` | payload after a header, of 1 or more datagrams | counter in the header | in place; if several, copied |
 //!
-//! *In its place*: a kernel's socket writes the payload into the slot itself ([`DirectSocket`]). What comes through
-//! another port is copied once, since that has memory of its own.
+//! *In place*: a kernel's socket writes the payload into the slot itself ([`DirectSocket`]). A payload that arrives
+//! through another port is copied once, since such a port has its own memory.
 //!
-//! Every datagram is from a stranger. What is malformed, cut short, too long, from somebody else, late or there already
-//! is counted and dropped. A number far from all before it is believed only when others follow it and nothing else
-//! comes.
+//! No datagram is trusted. One that is malformed, cut short, too long, from another sender, late or a duplicate is
+//! counted and dropped. A number far from all earlier ones is accepted only after others follow it and nothing else
+//! arrives.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
 //! | `options` | Options of an instrument: its `device = { kind = "udp", … }` table |
-//! | `listener` | The device: a port, and what comes through it |
-//! | `format` | What all formats have in common: from a datagram to its place in a fragment |
+//! | `listener` | UDP device: a port, and the datagrams that arrive through it |
+//! | `format` | Common interface of all formats: the place of a datagram in a fragment |
 //! | `vdif` | VDIF data frames, with or without VTP's sequence number |
 //! | `spead` | Packets of SPEAD heaps |
 //! | `vita49` | VITA-49 signal data packets |
-//! | `fixed` | A payload behind a header that the topology declares |
+//! | `fixed` | A payload after a header that the topology declares |
 //! | `clock` | The instrument's own time, in each of its datagrams or fragments |
-//! | `assembler` | From datagrams to fragments in order, and what is lost. Without IO |
+//! | `assembler` | Assembly of datagrams into ordered fragments, and detection of losses. Without IO |
 #![forbid(unsafe_code)]
 
 mod assembler;

@@ -1,4 +1,4 @@
-//! The device: a port, and what comes through it.
+//! UDP device: a port, and the datagrams that arrive through it.
 
 use crate::UdpConfig;
 use crate::assembler::{Assembler, Taken};
@@ -13,66 +13,66 @@ use thalweg_frames::{Arrival, Counters, DirectSocket, FrameIo, FramesError, Plac
 use thalweg_link::Adapter;
 use thalweg_wire::TaiNanos;
 
-/// Datagrams received in one call.
+/// Maximum number of datagrams received in one call.
 const BURST: usize = 64;
-/// Buffers that it takes: all that there are.
+/// Maximum number of buffers that the device takes: all that there are.
 const DEPTH: u32 = 1 << 16;
-/// Bursts received before others have their turn.
+/// Maximum number of bursts received before others have their turn.
 const TURNS: usize = 16;
-/// From one look at a port that wakes nobody to the next.
+/// Time between two looks at a port that has no file descriptor to wait on.
 const LOOK: Duration = Duration::from_micros(50);
-/// The same, while nothing is taken: somebody may ask for its address (ARP).
+/// Time between two looks at such a port while no run is taken: a peer may ask for its address (ARP).
 const GLANCE: Duration = Duration::from_millis(1);
-/// A run that is to stop pauses for a moment: what comes within this time is still wanted.
+/// Time after the last poll during which datagrams are still wanted: a run that is about to stop pauses for a moment.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Datagrams thrown away when the run begins: those that came before.
+/// Maximum number of datagrams discarded when the run begins: those that arrived before.
 const STALE: usize = 1 << 20;
 
-/// A device that listens.
+/// A device that receives UDP datagrams.
 #[derive(Debug)]
 pub struct Listener {
     description: Description,
     port: Port,
     from: Option<Sender>,
-    /// It was said which of several threads or streams is meant.
+    /// True if the options choose one of several threads or streams.
     chosen: bool,
     assembler: Assembler,
-    /// What came and found no buffer.
+    /// Datagrams that arrived and found no buffer.
     waiting: VecDeque<Box<[u8]>>,
-    /// When it was last looked at the port, and when that was found empty.
+    /// Time of the last look at the port, and time at which it was last found empty.
     looked: Duration,
     empty: Duration,
-    /// There may be more than was received.
+    /// True if the port may hold more datagrams than were received.
     more: bool,
-    /// What the port had counted before the run.
+    /// Counters of the port at the beginning of the run.
     before: Counters,
-    /// What it had dropped when it was looked at last.
+    /// Number of datagrams that the port had dropped at the last look.
     dropped: u64,
     fronts: Vec<u8>,
     buffers: Vec<Buffer>,
 }
 
-/// What datagrams come through.
+/// Port through which datagrams arrive.
 #[derive(Debug)]
 enum Port {
-    /// In their places.
+    /// A socket that receives datagrams in place.
     Direct(DirectSocket),
-    /// To be copied from there.
+    /// A port whose datagrams are copied.
     Frames(Box<dyn FrameIo>),
 }
 
-/// What a look at the port found.
+/// Outcome of a look at the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
-    /// Something.
+    /// At least one datagram arrived.
     Came,
-    /// Nothing.
+    /// No datagram arrived.
     Empty,
-    /// It was not looked at: there is no buffer for what may be there.
+    /// The port was not read: there is no buffer for a datagram that may be there.
     NoBuffer,
 }
 
-/// Who is listened to.
+/// Sender whose datagrams are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
     Host(IpAddr),
@@ -88,7 +88,7 @@ impl Sender {
     }
 }
 
-/// Checks the options that no format has to do with.
+/// Checks the options that do not depend on a format.
 pub(crate) fn check(config: &UdpConfig) -> Result<(), DeviceError> {
     sender(config)?;
     address(&config.listen).map(drop)
@@ -104,7 +104,7 @@ fn sender(config: &UdpConfig) -> Result<Option<Sender>, DeviceError> {
     Ok(Some(sender))
 }
 
-/// The ways that datagrams come by.
+/// Ways by which datagrams arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Udp,
@@ -134,7 +134,7 @@ fn bind<T>(found: &[SocketAddr], port: impl Fn(SocketAddr) -> io::Result<T>) -> 
     for at in found {
         match port(*at) {
             Ok(port) => return Ok(port),
-            // The first one says what is wrong.
+            // The first error shows the cause.
             Err(error) => failed = failed.or(Some(error)),
         }
     }
@@ -142,10 +142,10 @@ fn bind<T>(found: &[SocketAddr], port: impl Fn(SocketAddr) -> io::Result<T>) -> 
 }
 
 impl Listener {
-    /// Opens a port, and holds what comes there from now on.
+    /// Opens a port, and keeps the datagrams that arrive there from now on.
     ///
     /// # Errors
-    /// An option makes no sense, or the port cannot be opened.
+    /// Fails if an option makes no sense, or if the port cannot be opened.
     pub fn open(config: &UdpConfig, adapter: Option<&Adapter>) -> Result<Self, DeviceError> {
         let assembler = Assembler::new(config)?;
         let doing = || format!("listening on {}", config.listen);
@@ -216,7 +216,7 @@ impl Listener {
         })
     }
 
-    /// Where the instrument is to send to.
+    /// Returns the address that the instrument is to send to.
     pub fn local(&self) -> SocketAddr {
         match &self.port {
             Port::Direct(socket) => socket.local(),
@@ -224,7 +224,7 @@ impl Listener {
         }
     }
 
-    /// Takes what has come, as far as there are buffers.
+    /// Receives the datagrams that have arrived, as far as there are buffers.
     fn receive(&mut self, now: Duration) -> Result<Look, DeviceError> {
         if self.assembler.needs_date() {
             self.assembler.set_date(TaiClock.now());
@@ -241,7 +241,7 @@ impl Listener {
         }
     }
 
-    /// Tells the assembler what the port has dropped.
+    /// Reports to the assembler the number of datagrams that the port has dropped.
     fn note_drops(&mut self) {
         let dropped = self.port_counters().dropped;
         self.assembler.dropped(dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped)));
@@ -303,7 +303,7 @@ impl Listener {
             }
         };
         port.receive(&mut each).map_err(network)?;
-        // A port that has to be told that somebody waits may have something by then.
+        // A port that must be informed before a wait may have received something by then.
         if !came.get() && !port.prepare_wait() {
             port.receive(&mut each).map_err(network)?;
         }
@@ -326,7 +326,7 @@ impl Port {
         }
     }
 
-    /// Throws away what waits. Whether anything did.
+    /// Discards one burst of waiting datagrams, and returns their number.
     fn discard(&mut self) -> Result<usize, FramesError> {
         match self {
             Self::Direct(socket) => {
@@ -342,10 +342,10 @@ impl Port {
     }
 }
 
-/// Why less is kept than was asked for, and what to do.
+/// Returns the reason why the port keeps less than was asked for, and the remedy.
 fn too_small(way: Way, wanted: u64) -> String {
     match way {
-        // A byte takes two: the kernel counts its own beside (socket(7), `SO_RCVBUF`).
+        // Each byte takes two: the kernel also counts its own bookkeeping (socket(7), `SO_RCVBUF`).
         Way::Udp => format!("set net.core.rmem_max to {wanted} at least"),
         Way::AfXdp => "the interface's rings hold no more. Ask for a smaller `buffer`".into(),
         Way::Dpdk => "the adapter has no more descriptors. Ask for a smaller `buffer`".into(),
@@ -373,7 +373,7 @@ impl Acquisition for Listener {
         self.assembler.post(buffer);
     }
 
-    /// What came before is no part of the run.
+    /// Starts the run. Datagrams that arrived before are not part of it.
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         let mut stale = 0;
         while stale < STALE {
@@ -404,7 +404,7 @@ impl Acquisition for Listener {
                 self.empty = now;
             }
             if !self.more {
-                // What came without a buffer may have left no way but to give up what is next.
+                // A datagram that found no buffer may have left no way but to give up the next fragment.
                 return Ok(self.assembler.next(self.empty).unwrap_or(Acquired::NotYet));
             }
         }
@@ -426,7 +426,7 @@ impl Acquisition for Listener {
         self.port.fd()
     }
 
-    /// Nobody is to be woken for what has no buffer.
+    /// Returns false while datagrams wait for a buffer, so that the caller is not woken for them.
     fn has_room(&self) -> bool {
         self.assembler.has_room() && self.waiting.is_empty()
     }
@@ -435,9 +435,10 @@ impl Acquisition for Listener {
         if self.more {
             return Some(Duration::ZERO);
         }
-        // What waits at the port may be what is missing: nothing is given up while nobody looks there, unless nobody can.
+        // Datagrams that wait at the port may be the missing ones: no fragment is given up while the port is not read,
+        // unless it cannot be read.
         let due = self.assembler.next_time().filter(|due| due.is_zero() || self.has_room());
-        // Nobody tells of what comes at a port that is polled.
+        // A port that is polled does not report arrivals.
         let look = self.port.fd().is_none().then(|| self.looked + LOOK);
         due.into_iter().chain(look).min()
     }
@@ -446,8 +447,9 @@ impl Acquisition for Listener {
         self.assembler.numbers_agree(first);
     }
 
-    /// Datagrams that anybody may have sent count where all that come are the instrument's; those of another thread or
-    /// stream where none was chosen.
+    /// Returns the number of datagrams that belong to no event. Datagrams that anyone may have sent count only if
+    /// `from` is set, so that all of them are the instrument's; those of another thread or stream count only if none
+    /// was chosen.
     fn of_no_event(&self) -> u64 {
         let counts = self.assembler.counts();
         let broken = counts.malformed + counts.truncated + counts.oversize;

@@ -2,8 +2,8 @@
 //! 2012; version 4, item pointers of 64 bits), in the flavours 64-40 and 64-48.
 //!
 //! A packet is a header of 8 bytes, item pointers of 8 bytes each, and a part of the heap's payload. All numbers are
-//! big-endian. An item pointer's highest bit says that its value is in the pointer itself; then come the item's number
-//! and the value, the last 40 or 48 bits.
+//! big-endian. If the highest bit of an item pointer is set, the pointer itself holds the item's value; the item's
+//! number and the value, the last 40 or 48 bits, follow that bit.
 
 use crate::clock::{Clock, Ticks};
 use crate::format::{Format, Part, Refusal, Said, filled, layout_of};
@@ -22,9 +22,9 @@ const STREAM_STOP: u64 = 2;
 /// Heaps of one stream.
 #[derive(Debug)]
 pub(crate) struct Spead {
-    /// The item that is a heap's time.
+    /// Number of the item that holds a heap's time, and the clock of that time.
     time: Option<(u64, Clock)>,
-    /// Where it is stated what heaps are made of: all are whole.
+    /// Layout of a heap, if the options state it: all heaps are whole then.
     layout: Option<Layout>,
 }
 
@@ -53,7 +53,7 @@ impl Format for Spead {
         self.time.as_mut().map(|(_, clock)| clock)
     }
 
-    /// Those that both flavours have.
+    /// Returns the number of bits that the heap counters of both flavours have.
     fn bits(&self) -> u32 {
         40
     }
@@ -93,7 +93,7 @@ impl Format for Spead {
         let place = |value: Option<u64>| value.and_then(|value| usize::try_from(value).ok()).ok_or(Refusal::Malformed);
         let (number, at, bytes, total) = (number.ok_or(Refusal::Malformed)?, place(at)?, place(bytes)?, place(total)?);
         let begin = header.len() + length;
-        // What is behind the payload is not the heap's.
+        // Bytes after the payload do not belong to the heap.
         let end = begin.checked_add(bytes).ok_or(Refusal::Malformed)?;
         if end > body.len() {
             return Err(Refusal::Truncated);

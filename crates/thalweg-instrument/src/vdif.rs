@@ -1,6 +1,6 @@
 //! VDIF data frames (*VLBI Data Interchange Format Specification*, release 1.1.1, 2014,
-//! <https://vlbi.org/vlbi-standards/vdif/>), with or without the 8 bytes that VTP puts in front of each (*VDIF
-//! Transport Protocol Specification*, release 1.0.0, 2017: a packet sequence number, little-endian).
+//! <https://vlbi.org/vlbi-standards/vdif/>), with or without the 8 bytes that VTP puts before each (*VDIF Transport
+//! Protocol Specification*, release 1.0.0, 2017: a packet sequence number, little-endian).
 
 use crate::UdpConfig;
 use crate::format::{Format, Part, Refusal, Said};
@@ -62,7 +62,7 @@ impl Format for Vdif {
             (None, Some(sequence)) => u64::from_le_bytes(*sequence),
             (None, None) => return Err(Refusal::Unnumbered),
         };
-        // What a header says of its own frame's time is no more than that.
+        // The rate in a frame's own header is used for the time of that frame only.
         let rate = rate.or(frame.rate).filter(|rate| frame.number < *rate);
         let nanos = rate.map_or(0, |rate| u64::from(frame.number) * 1_000_000_000 / u64::from(rate));
         let filled = Filled {
@@ -84,7 +84,8 @@ impl Format for Vdif {
 }
 
 impl Vdif {
-    /// What numbers follow from: one that a header states, only where there is no sequence number.
+    /// Returns the rate from which numbers follow: a rate that a header states is used only if there is no sequence
+    /// number.
     fn rate(&self, frame: &VdifFrame) -> Option<u32> {
         self.rate.or(frame.rate.filter(|_| !self.sequence))
     }
@@ -94,7 +95,7 @@ impl Vdif {
 mod tests {
     use super::*;
 
-    /// A frame of 16 samples; with a rate of `khz`, where it is not 0 (EDV 3).
+    /// Returns a frame of 16 samples; with a rate of `khz` if that is not 0 (EDV 3).
     fn frame(thread: u32, number: u32, khz: u32) -> Vec<u8> {
         let extension = if khz == 0 { 0 } else { 3 << 24 | khz };
         let words = [9, 50 << 24 | number, 1 << 29 | 5, 7 << 26 | thread << 16 | 0x4566, extension, 0xacab_feed, 0, 0];

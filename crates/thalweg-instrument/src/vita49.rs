@@ -1,9 +1,9 @@
 //! VITA-49 signal data packets (ANSI/VITA 49.0-2009, *VITA Radio Transport Standard*, section 6.1; 49.2-2017, section
 //! 5.1). All numbers are big-endian.
 //!
-//! A packet's own count has 4 bits: of a gap of more than ten packets it does not tell how long it was, and a packet that
-//! is overtaken by more than four is taken for a later one. Where the packets come at a known rate and have time stamps,
-//! these do.
+//! A packet's own count has 4 bits: it does not tell the length of a gap of more than ten packets, and a packet that is
+//! overtaken by more than four is taken for a later one. Where the packets arrive at a known rate and have time stamps,
+//! the time stamps resolve both.
 
 use crate::format::{Format, Part, Refusal, Said, filled};
 use crate::{Epoch, UdpConfig};
@@ -12,20 +12,21 @@ use thalweg_wire::{PayloadType, Status, TaiNanos};
 /// Picoseconds in a second.
 const PICO: u64 = 1_000_000_000_000;
 
-/// So many packets in a row whose counts are off by the same: the counter has begun anew.
+/// Number of consecutive packets whose counts differ by the same amount after which the counter is taken to have
+/// restarted.
 const COUNTS_ANEW: u32 = 8;
 
 /// Packets of one stream.
 #[derive(Debug)]
 pub(crate) struct Vita49 {
     stream: Option<Stream>,
-    /// Millionths of packets per second.
+    /// Rate in millionths of packets per second.
     rate: Option<i128>,
     /// The last packet whose count and time agree.
     anchor: Option<Anchor>,
-    /// By how much counts are off from what times say, and of how many packets in a row.
+    /// Difference of counts from the times, and number of consecutive packets with that difference.
     off: (i8, u32),
-    /// They have differed by the same for so long that the instrument may have begun to count anew.
+    /// True if the counts differed by the same amount for so long that the instrument may have restarted its count.
     is_doubted: bool,
 }
 
@@ -38,14 +39,14 @@ struct Anchor {
 }
 
 impl Anchor {
-    /// Returns the number of another packet, and how far its count is off from what its time says.
+    /// Returns the number of another packet, and the difference of its count from its time.
     fn number(&self, time: i128, rate: i128, count: u8) -> (u64, i8) {
         let (since, off) = number(time - self.time, rate, count.wrapping_sub(self.count));
         (self.number.wrapping_add(since), off)
     }
 }
 
-/// Whose a packet is: the standard allows a stream without a number.
+/// Stream that a packet belongs to: the standard allows a stream without a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stream {
     Unnamed,
@@ -84,7 +85,7 @@ impl Format for Vita49 {
             (Some(rate), Some(time)) => {
                 let (number, off) = self.anchor.unwrap_or(Anchor { time, count, number: 0 }).number(time, rate, count);
                 if off != 0 || self.is_doubted {
-                    // Its time is off, or it counts anew.
+                    // The packet's time is off, or the instrument has restarted its count.
                     filled.status |= Status::UNCERTAIN;
                 }
                 number
@@ -105,7 +106,7 @@ impl Format for Vita49 {
         let row = if off == self.off.0 { self.off.1.saturating_add(1) } else { 1 };
         self.off = (off, row);
         if off == 0 {
-            // The instrument's clock and its packets may come apart slowly.
+            // The instrument's clock and its packets may drift apart slowly.
             self.anchor = Some(Anchor { time, count, number });
         } else if row >= COUNTS_ANEW {
             tracing::warn!(
@@ -118,11 +119,11 @@ impl Format for Vita49 {
     }
 }
 
-/// What a packet's header says.
+/// Content of a packet's header.
 struct Packet {
     stream: Stream,
     count: u8,
-    /// In picoseconds, where it is known to one.
+    /// Time in picoseconds, if it is known to one picosecond.
     time: Option<i128>,
     timestamp: Option<TaiNanos>,
 }
@@ -143,7 +144,7 @@ impl Packet {
             _ => return Err(Refusal::Other),
         };
         if head >> 27 & 1 == 1 {
-            // The class: who made it, and what its payload is.
+            // The class: the maker of the packet, and the kind of its payload.
             next()?;
             next()?;
         }
@@ -167,11 +168,11 @@ impl Packet {
     }
 }
 
-/// Returns the number so many picoseconds after number 0: that which has these four last bits and is nearest by time; and how
-/// far that is from what the time says.
+/// Returns the number of the packet that came `pico` picoseconds after number 0: the number with these four low bits
+/// that is nearest by time; and the difference of the count from the time.
 fn number(pico: i128, rate: i128, count: u8) -> (u64, i8) {
     const UNIT: i128 = PICO as i128 * 1_000_000;
-    // Times are of 32 bits of seconds: what no rate could count is not a number either.
+    // Times have 32 bits of seconds. A product that no rate could reach is not a number either.
     let by_time = pico.checked_mul(rate).map_or(0, |product| (product + UNIT / 2).div_euclid(UNIT));
     #[expect(clippy::cast_possible_truncation, reason = "modulo 2⁶⁴, as numbers are compared")]
     let by_time = by_time as u64;
@@ -193,7 +194,7 @@ mod tests {
         words.iter().flat_map(|word| word.to_be_bytes()).collect()
     }
 
-    /// A packet of stream 7, at a UTC second and picosecond.
+    /// Returns a packet of stream 7, at a UTC second and picosecond.
     fn packet(count: u32, second: u32, pico: u64) -> Vec<u8> {
         words(&[0x1060_0006 | count << 16, 7, second, (pico >> 32) as u32, pico as u32, 0xdead_beef])
     }
@@ -204,7 +205,7 @@ mod tests {
         let Said::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
         assert_eq!((part.number, part.total, part.payload), (5, 24, 0..24));
         assert_eq!(part.filled.timestamp, Some(TaiNanos(1_700_000_037_250_000_000)));
-        // Without a stream, with a class, no time, a trailer.
+        // No stream, but a class; no time; a trailer.
         let bytes = words(&[0x0c01_0005, 1, 2, 0xdead_beef, 0]);
         let Said::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
         assert_eq!((part.number, part.filled.timestamp), (1, None));
@@ -262,7 +263,7 @@ mod tests {
             (part.number, part.filled.status.contains(Status::UNCERTAIN))
         };
         (0..40).for_each(|number| assert_eq!(read(number as u32, number), (number, false)));
-        // From 0 on, after 60 that did not come: 100 is 4 modulo 16.
+        // The count restarts at 0, after 60 packets that did not arrive: 100 is 4 modulo 16.
         (0..u64::from(COUNTS_ANEW)).for_each(|at| assert_eq!(read(at as u32, 100 + at), (96 + at, true)));
         (8..40).for_each(|at| assert_eq!(read(at as u32, 100 + at), (100 + at, true)));
     }
@@ -271,7 +272,7 @@ mod tests {
     fn a_clock_that_comes_apart_from_its_packets_is_followed() {
         let mut device = device("rate = 1000");
         for number in 0..100_000_u64 {
-            // A packet in a thousand too fast.
+            // Packets come faster than stated by one in a thousand.
             let packet = packet((number % 16) as u32, 1_700_000_100, number * PICO / 1001 % PICO);
             let second = 1_700_000_100 + (number / 1001) as u32;
             let packet = [&packet[..8], &second.to_be_bytes(), &packet[12..]].concat();

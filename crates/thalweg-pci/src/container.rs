@@ -1,4 +1,4 @@
-//! VFIO's container: which addresses its devices reach.
+//! VFIO's container: the addresses that its devices reach.
 
 use crate::{Held, PciError, vfio};
 use std::fs::File;
@@ -17,11 +17,11 @@ pub(crate) struct Container {
     pub(crate) has_iommu: bool,
 }
 
-/// Somebody else in this process has opened a container, and has a device in it: devices that are opened from now on join
-/// it.
+/// Notes that another part of this process has opened a container, and has a device in it: devices that are opened from
+/// now on join it.
 ///
 /// # Errors
-/// The process has no descriptor left.
+/// Fails if the process has no descriptor left.
 pub fn share_container(fd: BorrowedFd<'_>, has_iommu: bool) -> io::Result<()> {
     let fd = fd.try_clone_to_owned()?;
     *SHARED.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(Container { fd, has_iommu }));
@@ -29,8 +29,8 @@ pub fn share_container(fd: BorrowedFd<'_>, has_iommu: bool) -> io::Result<()> {
 }
 
 impl Container {
-    /// Puts a group into the process's container, which is opened for the first one. Where the group cannot be together
-    /// with the others, it gets one of its own.
+    /// Puts a group into the process's container, which is opened for the first group. If the group cannot be in one
+    /// container with the others, it gets a container of its own.
     pub(crate) fn take_in(group: BorrowedFd<'_>, has_iommu: bool) -> io::Result<Arc<Self>> {
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(container) = shared.as_ref().filter(|container| container.has_iommu == has_iommu) {
@@ -38,7 +38,7 @@ impl Container {
                 Ok(()) => {
                     tracing::debug!("a device joins the process's container");
                     // A container whose last group has left has no IOMMU any more (`vfio_group_detach_container`,
-                    // drivers/vfio/container.c). Where it has one, EINVAL says so.
+                    // drivers/vfio/container.c). If it still has one, the call fails with EINVAL.
                     match vfio::set_iommu(container.fd.as_fd(), container.kind()) {
                         Err(error) if error.raw_os_error() != Some(libc::EINVAL) => return Err(error),
                         _ => return Ok(Arc::clone(container)),
@@ -60,8 +60,8 @@ impl Container {
     }
 }
 
-/// An arena that a device reads and writes, and where it finds its bytes. The device has to be stopped before this is
-/// dropped: without an IOMMU, or where DPDK has mapped the arena too, nothing else keeps it away.
+/// An arena that a device reads and writes, and the addresses of its bytes on the bus. The device must be stopped
+/// before this is dropped: without an IOMMU, or if DPDK has mapped the arena too, nothing else keeps the device away.
 #[derive(Debug)]
 pub struct DeviceMemory {
     way: Way,
@@ -71,10 +71,10 @@ pub struct DeviceMemory {
 
 #[derive(Debug)]
 enum Way {
-    /// By the process's addresses. Ours to take away, unless DPDK has mapped it before. The group keeps the container's
-    /// IOMMU until then.
+    /// Mapping by the process's addresses. It is removed with this value, unless DPDK had mapped the arena before. The
+    /// group keeps the container's IOMMU until then.
     Mapped { container: Arc<Container>, ours: bool, _group: Arc<OwnedFd> },
-    /// By physical ones.
+    /// Pages at physical addresses.
     Physical(Box<Held>),
 }
 
@@ -86,12 +86,12 @@ impl DeviceMemory {
         device: &str,
     ) -> Result<Self, PciError> {
         let way = if container.has_iommu {
-            // SAFETY: the mapping stays as long as the arena does, which this keeps. Devices write where a driver of
-            // this crate has them write.
+            // SAFETY: the mapping stays as long as the arena does, which this value keeps. Devices write where a driver
+            // of this crate tells them to write.
             let ours = match unsafe { vfio::map(container.fd.as_fd(), arena.mapping()) } {
                 Ok(()) => true,
-                // DPDK has, at the same addresses, for a NIC in the same container. Any other that overlaps is an error:
-                // who knows which pages are behind it.
+                // DPDK has mapped it, at the same addresses, for a NIC in the same container. Any other overlap is an
+                // error: the pages behind it are unknown.
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) && arena.registrations().contains(&"DPDK") => {
                     false
                 }
@@ -107,12 +107,12 @@ impl DeviceMemory {
         Ok(Self { way, arena: Arc::clone(arena), _registration: arena.registered("VFIO") })
     }
 
-    /// Whether it is this arena, through this mapping.
+    /// Returns true for this arena, through this mapping.
     pub(crate) fn is_of(&self, arena: &Arc<Arena>) -> bool {
         Arc::ptr_eq(&self.arena, arena)
     }
 
-    /// The address on the bus of a range of the arena, where it is in one piece there.
+    /// Returns the bus address of a range of the arena; `None` if it is not contiguous there, or exceeds the arena.
     pub fn address(&self, offset: usize, length: usize) -> Option<u64> {
         offset.checked_add(length).filter(|end| *end <= self.arena.size())?;
         match &self.way {

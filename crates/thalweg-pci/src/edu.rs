@@ -1,9 +1,9 @@
-//! QEMU's edu device, as a source's device: the simplest there is with DMA
+//! QEMU's edu device, as a source's device: the simplest device with DMA
 //! (<https://www.qemu.org/docs/master/specs/edu.html>).
 //!
-//! It has a buffer of 4 KiB, and copies between that and memory. Each frame is a pattern that the driver has the device
-//! fetch, and that the device then writes into a slot. So what is in the slot was written by the device. Byte `i` of
-//! frame `n` is `7 i + n`, modulo 256.
+//! The device has a buffer of 4 KiB, and copies between that and memory. Each frame is a pattern that the driver has
+//! the device fetch, and that the device then writes into a slot. So the contents of the slot were written by the
+//! device. Byte `i` of frame `n` is `7 i + n`, modulo 256.
 
 use crate::EduConfig;
 use crate::container::DeviceMemory;
@@ -17,23 +17,23 @@ use thalweg_arena::{Arena, PAGE, Span};
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
-/// Registers: what it is; from where, to where, how many bytes, and the command.
+/// Registers: identity; source, destination and length in bytes of a copy, and its command.
 const IDENTITY: usize = 0x00;
 const FROM: usize = 0x80;
 const TO: usize = 0x88;
 const COUNT: usize = 0x90;
 const COMMAND: usize = 0x98;
-/// Bits of the command: begin, which reads as one until it is done; and that the buffer is read.
+/// Bits of the command: begin, which reads as one until the copy is done; and the direction, from the buffer to memory.
 const BEGIN: u64 = 1;
 const READ_BUFFER: u64 = 2;
-/// Where its buffer is, to itself.
+/// Address of the device's buffer, as the device sees it.
 const BUFFER: u64 = 0x40000;
-/// A copy takes a tenth of a second.
+/// Time after which a copy is taken to have failed: it takes a tenth of a second.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// From one look to the next.
+/// Time from one look at the device to the next.
 const PACE: Duration = Duration::from_millis(1);
 
-/// The device, which is opened when it is shown the arena.
+/// The edu device, which is opened when it is shown the arena.
 #[derive(Debug)]
 pub struct Edu {
     // The order matters: what is dropped first writes no more to what is dropped next.
@@ -46,7 +46,7 @@ pub struct Edu {
     started: bool,
     next: u64,
     look: Option<Duration>,
-    /// Since when it copies.
+    /// Time since which the device has been copying.
     busy: Option<Duration>,
 }
 
@@ -55,7 +55,7 @@ enum Step {
     Idle,
     /// The device fetches the pattern for this buffer.
     Fetching(Buffer),
-    /// And writes it there.
+    /// The device writes the pattern into this buffer.
     Writing(Buffer),
 }
 
@@ -68,13 +68,13 @@ struct Open {
 }
 
 impl Edu {
-    /// Buffers that it takes at a time. It fills one after the other.
+    /// Number of buffers that the device takes at a time. It fills one after the other.
     const DEPTH: u32 = 4;
 
-    /// The device that a topology names. It is opened later.
+    /// Takes the device that a topology names. It is opened later.
     ///
     /// # Errors
-    /// It is not there, or an option makes no sense.
+    /// Fails if the device is not there, or an option makes no sense.
     pub fn new(config: &EduConfig) -> Result<Self, DeviceError> {
         config.check()?;
         let location = ready(&config.address)?;
@@ -110,7 +110,7 @@ impl Edu {
         if identity & 0xffff != 0x00ed {
             return Err(wrong(&format!("it is no edu device: it says {identity:#010x} of itself")));
         }
-        // Whoever had it before may have left a copy under way. It ends before any memory is reached.
+        // An earlier user may have left a copy under way. It must end before the device reaches any memory.
         idle(&function).map_err(wrong)?;
         function.begin()?;
         let bytes = Arena::create("edu", PAGE).map_err(|error| wrong(&error.to_string()))?;
@@ -118,7 +118,7 @@ impl Edu {
         Ok(Open { function, slots, pattern, bytes })
     }
 
-    /// Has it write where it may not, and looks whether it did.
+    /// Tells the device to write to memory that it was not shown, and fails if it does.
     fn stray(&mut self) -> Result<(), DeviceError> {
         let size = self.size();
         let Some(open) = &mut self.open else { return Ok(()) };
@@ -128,16 +128,16 @@ impl Edu {
             return Err(wrong("`stray` is for a device behind an IOMMU: without one nothing stops it"));
         }
         let other = Arena::create("not shown", PAGE).map_err(|error| wrong(&error.to_string()))?;
-        // Not of frame 0: its first byte is what is there already.
+        // A frame other than 0, whose first byte is the value that is there already.
         open.fetch(1, size);
         open.wait().map_err(wrong)?;
         let address = other.as_ptr().addr() as u64;
-        // SAFETY: the memory is this function's alone, and is looked at as such: an IOMMU that lets the device through
-        // is what is looked for.
+        // SAFETY: the memory belongs to this function alone, and is read as memory that the device may have written:
+        // the test looks for an IOMMU that lets the device through.
         unsafe { open.copy(BUFFER, address, size, BEGIN | READ_BUFFER) };
         open.wait().map_err(wrong)?;
         let changed = (0..other.len()).any(|at| {
-            // SAFETY: within the memory, which is this function's.
+            // SAFETY: within the memory, which belongs to this function.
             unsafe { ptr::from_ref(&other[at]).read_volatile() != 0 }
         });
         if changed {
@@ -148,12 +148,12 @@ impl Edu {
     }
 }
 
-/// Whether it copies.
+/// Returns true while the device copies.
 fn is_busy(function: &Function) -> bool {
     function.registers().read64(COMMAND) & BEGIN != 0
 }
 
-/// Waits until it does not copy.
+/// Waits until the device does not copy.
 fn idle(function: &Function) -> Result<(), &'static str> {
     let begun = Instant::now();
     while is_busy(function) {
@@ -168,32 +168,32 @@ fn idle(function: &Function) -> Result<(), &'static str> {
 impl Open {
     fn wait(&self) -> Result<(), &'static str> {
         idle(&self.function)?;
-        // What it has written is looked at after this.
+        // The bytes that the device has written are read after this.
         fence(Ordering::Acquire);
         Ok(())
     }
 
-    /// Has it copy.
+    /// Starts a copy.
     ///
     /// # Safety
-    /// Memory that it writes to is nobody's until it is done.
+    /// The memory that the device writes to must not be used by other code until the copy is done.
     unsafe fn copy(&self, from: u64, to: u64, length: usize, command: u64) {
         let registers = self.function.registers();
-        // What it is to read has been written.
+        // The bytes that the device is to read have been written.
         fence(Ordering::Release);
         for (register, value) in [(FROM, from), (TO, to), (COUNT, length as u64), (COMMAND, command)] {
-            // SAFETY: the device does nothing before the last of them; then the caller answers for it.
+            // SAFETY: the device does nothing before the last write; for the copy the caller is responsible.
             unsafe { registers.write64(register, value) };
         }
     }
 
-    /// Has it fetch the pattern of a frame.
+    /// Starts fetching the pattern of a frame.
     fn fetch(&mut self, number: u64, length: usize) {
         for (byte, at) in self.bytes[..length].iter_mut().zip(0_u64..) {
             *byte = (7 * at).wrapping_add(number) as u8;
         }
         let from = self.pattern.address(0, length).expect("a page is in one piece");
-        // SAFETY: it only reads memory.
+        // SAFETY: the device only reads memory.
         unsafe { self.copy(from, BUFFER, length, BEGIN) };
     }
 }
@@ -256,8 +256,8 @@ impl Acquisition for Edu {
                     let problem = "a slot is in several pieces of memory, too short, or none that it was shown".into();
                     return Err(DeviceError::Hardware { device: self.config.address.clone(), problem });
                 };
-                // SAFETY: the buffer is in the memory that the device was shown, has so much room, and is this device's
-                // alone until it is given back, which is when it is not busy any more.
+                // SAFETY: the buffer is in the memory that the device was shown, is long enough, and belongs to this
+                // device alone until it is given back, which happens when the device is no longer busy.
                 unsafe { open.copy(BUFFER, to, size, BEGIN | READ_BUFFER) };
                 tracing::debug!("{}: frame {} is written to {to:#x}, {size} bytes", self.location, self.next);
                 self.step = Step::Writing(buffer);

@@ -1,49 +1,49 @@
-//! What can be wrong with a device.
+//! Errors of a PCI device.
 
 use std::io;
 use thalweg_arena::PageListError;
 use thiserror::Error;
 
-/// Why a device cannot be driven.
+/// Error of driving a device.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PciError {
-    /// No address of a PCI device.
+    /// The text is not the address of a PCI device.
     #[error("'{0}' is no PCI address: write one such as 0000:00:10.0, as `lspci -D` does")]
     Location(String),
-    /// It is not there.
+    /// The device is not there.
     #[error("{0}: there is no such PCI device (`lspci -D` lists them)")]
     Nobody(String),
-    /// Another driver has it, or none.
+    /// The device is bound to another driver, or to none.
     #[error("{device} is not bound to vfio-pci ({present}): dpdk-devbind.py --bind=vfio-pci {device}")]
     NotBound {
-        /// Which device.
+        /// Address of the device.
         device: String,
-        /// Whose it is.
+        /// Driver that it is bound to, as a sentence.
         present: String,
     },
-    /// The kernel's answer.
+    /// A system call failed.
     #[error("{device}: {doing}: {error}")]
     Os {
-        /// Which device.
+        /// Address of the device.
         device: String,
-        /// What was being done.
+        /// Operation that failed.
         doing: &'static str,
-        /// The answer.
+        /// Error that the kernel returned.
         error: io::Error,
     },
-    /// It is not what it was taken for.
+    /// The device is of another kind, or has failed.
     #[error("{device}: {problem}")]
     Device {
-        /// Which device.
+        /// Address of the device.
         device: String,
-        /// What is wrong.
+        /// Description of the problem.
         problem: String,
     },
-    /// Pages cannot be kept in place.
+    /// The pages of an arena cannot be kept in place.
     #[error("keeping an arena's pages in place: {0}")]
     Hold(io::Error),
-    /// Where pages are is not told.
+    /// The kernel does not show the physical addresses of the pages.
     #[error(transparent)]
     Pages(#[from] PageListError),
 }

@@ -1,26 +1,26 @@
-//! Which PCI functions there are, who drives them, and what stands between them and memory.
+//! Search for PCI functions: the driver of each, and the IOMMU between it and memory.
 
 use crate::Location;
 use std::fs;
 
-/// A function of a PCI device.
+/// A PCI function of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// Where it is.
+    /// Address of the function.
     pub location: Location,
-    /// What kind it is, by its class.
+    /// Kind of device, by its class.
     pub class: &'static str,
     /// Vendor and device, as four hexadecimal digits each: `1b36:0010`.
     pub id: String,
-    /// Its driver, where it has one.
+    /// Name of its driver, if it has one.
     pub driver: Option<String>,
-    /// Its group behind an IOMMU, where there is one.
+    /// Number of its IOMMU group, if there is an IOMMU.
     pub group: Option<u32>,
-    /// The `kind` that takes data from it, where there is one.
+    /// The `kind` of device that takes data from it, if there is one.
     pub kind: Option<&'static str>,
 }
 
-/// All functions but bridges, by their addresses.
+/// Returns all functions but bridges, sorted by address.
 pub fn found() -> Vec<Found> {
     let entries = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
     let locations = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<Location>().ok());
@@ -54,7 +54,7 @@ fn look(location: Location) -> Option<Found> {
     })
 }
 
-/// What a class is called (PCI Code and ID Assignment Specification, section 1); nothing for bridges.
+/// Returns the name of a class (PCI Code and ID Assignment Specification, section 1); `None` for bridges.
 fn class_name(class: u32) -> Option<&'static str> {
     Some(match (class >> 16, class >> 8 & 0xff) {
         (0x01, 0x08) => "NVMe disk",

@@ -16,7 +16,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use thalweg_arena::Arena;
 
-/// Where a function is: domain, bus, device and function, `0000:00:10.0`.
+/// Address of a function: domain, bus, device and function, `0000:00:10.0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location {
     domain: u32,
@@ -55,7 +55,7 @@ impl fmt::Display for Location {
 }
 
 impl Location {
-    /// What it says it is: class, subclass and interface (PCI Code and ID Assignment Specification).
+    /// Returns the class, subclass and interface that the function states (PCI Code and ID Assignment Specification).
     pub(crate) fn class(self) -> Option<u32> {
         let text = fs::read_to_string(self.file("class")).ok()?;
         u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
@@ -65,10 +65,10 @@ impl Location {
         format!("/sys/bus/pci/devices/{self}/{name}").into()
     }
 
-    /// Whether it is there, and bound to `vfio-pci`.
+    /// Checks that the function is there, and bound to `vfio-pci`.
     ///
     /// # Errors
-    /// It is not, and what to do.
+    /// Fails if it is not; the error says what to do.
     pub fn is_ready(self) -> Result<(), PciError> {
         if !self.file("").exists() {
             return Err(PciError::Nobody(self.to_string()));
@@ -84,26 +84,27 @@ impl Location {
         }
     }
 
-    /// Its group of devices that cannot be told apart, and whether an IOMMU does that.
+    /// Returns the function's group of devices that cannot be isolated from each other, and true if an IOMMU isolates
+    /// the group.
     fn group(self) -> io::Result<(String, bool)> {
         let group = fs::read_link(self.file("iommu_group"))?;
         let number = group.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        // The kernel makes groups of its own where there is no IOMMU, and calls them so (vfio_noiommu_group_alloc,
+        // Without an IOMMU the kernel makes groups itself, with this name (vfio_noiommu_group_alloc,
         // drivers/vfio/group.c).
         let name = fs::read_to_string(self.file("iommu_group/name")).unwrap_or_default();
         Ok((number, name.trim() != "vfio-noiommu"))
     }
 }
 
-/// Whether an IOMMU stands between a device and memory. None where the name is no PCI device's that is bound to
-/// `vfio-pci`.
+/// Returns true if an IOMMU stands between a device and memory; `None` if the name is not that of a PCI device that is
+/// bound to `vfio-pci`.
 pub fn has_iommu(device: &str) -> Option<bool> {
     let location: Location = device.parse().ok()?;
     location.is_ready().ok()?;
     location.group().ok().map(|(_, has_iommu)| has_iommu)
 }
 
-/// A function that this process drives. Dropped, it writes to memory no more.
+/// A function that this process drives. When this is dropped, the function no longer writes to memory.
 #[derive(Debug)]
 pub struct Function {
     location: Location,
@@ -116,17 +117,18 @@ pub struct Function {
 
 /// Offset of the command register (PCI Local Bus Specification 3.0, 6.2.2), and two of its bits.
 const COMMAND: u64 = 4;
-/// And of the byte that says where its capabilities begin (6.7).
+/// Offset of the byte that holds the offset of the first capability (6.7).
 const CAPABILITIES: u8 = 0x34;
 const MEMORY: u16 = 1 << 1;
 const MASTER: u16 = 1 << 2;
 
 impl Function {
-    /// Opens a function, with the registers of its base address `bar`. It reaches no memory before it is
-    /// [let](Self::begin).
+    /// Opens a function, with the registers of its base address `bar`. It reaches no memory before
+    /// [`begin`](Self::begin) is called.
     ///
     /// # Errors
-    /// It is not there or not bound to `vfio-pci`, or the kernel does not give it to this process.
+    /// Fails if the function is not there or not bound to `vfio-pci`, or if the kernel does not give it to this
+    /// process.
     pub fn open(location: Location, bar: u32) -> Result<Self, PciError> {
         location.is_ready()?;
         let failed = |doing| move |error| PciError::Os { device: location.to_string(), doing, error };
@@ -147,33 +149,34 @@ impl Function {
         Ok(function)
     }
 
-    /// Lets it read and write memory from now on: to be called when what somebody else had it do has ended.
+    /// Lets the function read and write memory from now on. The caller must first make sure that operations of an
+    /// earlier user have ended.
     ///
     /// # Errors
-    /// The kernel does not write to its configuration.
+    /// Fails if the kernel does not write to the function's configuration.
     pub fn begin(&self) -> Result<(), PciError> {
         let doing = "letting it write to memory";
         let failed = |error| PciError::Os { device: self.location.to_string(), doing, error };
         self.command(|before| before | MASTER).map_err(failed)
     }
 
-    /// Its registers.
+    /// Returns the registers of the function.
     pub fn registers(&self) -> &Registers {
         &self.registers
     }
 
-    /// Its capabilities with this number, in the order of its list: each as its first 20 bytes (PCI Local Bus Specification
-    /// 3.0, 6.7). What a maker has to say of his device is number 9.
+    /// Returns the capabilities with this number, in the order of the function's list: each as its first 20 bytes (PCI
+    /// Local Bus Specification 3.0, 6.7). Number 9 is the vendor-specific capability.
     ///
     /// # Errors
-    /// The kernel does not read its configuration.
+    /// Fails if the kernel does not read the function's configuration.
     pub fn capabilities(&self, number: u8) -> Result<Vec<[u8; 20]>, PciError> {
         let doing = "reading its configuration";
         let failed = |error| PciError::Os { device: self.location.to_string(), doing, error };
         let read = |at: u8, bytes: &mut [u8]| self.device.read_exact_at(bytes, self.configuration + u64::from(at));
         let (mut found, mut at) = (Vec::new(), [0]);
         read(CAPABILITIES, &mut at).map_err(failed)?;
-        // No more than there is room for: a list that bites its tail has no end.
+        // No more than there is room for: a circular list has no end.
         for _ in 0..48 {
             let mut capability = [0; 20];
             if at[0] < 0x40 {
@@ -191,11 +194,12 @@ impl Function {
         Ok(found)
     }
 
-    /// Its first interrupts, so many: messages (MSI-X, else MSI). To be asked for once, before the device is told to use
-    /// them. They are off again when the function is dropped.
+    /// Switches on the first `count` interrupts: messages (MSI-X, else MSI). The caller does so once, before it tells
+    /// the device to use them. They are off again when the function is dropped.
     ///
     /// # Errors
-    /// It has fewer, or only a line (INTx), which is shared with others and is to be polled instead.
+    /// Fails if the function has fewer, or only a line (INTx), which is shared with other devices: such a function must
+    /// be polled.
     pub fn interrupts(&self, count: u32) -> Result<Vec<Interrupt>, PciError> {
         let device = self.device.as_fd();
         let failed =
@@ -213,15 +217,15 @@ impl Function {
         Ok(interrupts)
     }
 
-    /// Whether an IOMMU keeps it to the memory that it was shown.
+    /// Returns true if an IOMMU restricts the function to the memory that it was shown.
     pub fn has_iommu(&self) -> bool {
         self.container.has_iommu
     }
 
-    /// Lets it read and write an arena.
+    /// Lets the function read and write an arena.
     ///
     /// # Errors
-    /// The IOMMU does not take it, or without one its pages cannot be held.
+    /// Fails if the IOMMU does not take the arena, or if without an IOMMU its pages cannot be held.
     pub fn show(&self, arena: &Arc<Arena>) -> Result<DeviceMemory, PciError> {
         DeviceMemory::new(&self.container, &self.group, arena, &self.location.to_string())
     }
@@ -236,11 +240,11 @@ impl Function {
 
 impl Drop for Function {
     fn drop(&mut self) {
-        // What is under way reaches memory no more, whoever has it next.
+        // Operations that are under way no longer reach memory, which may have another owner next.
         if let Err(error) = self.command(|before| before & !MASTER) {
             tracing::warn!("{} may still write to memory: {error}", self.location);
         }
-        // Not every device can be.
+        // Some devices cannot be reset.
         let _ = vfio::reset(self.device.as_fd());
     }
 }
@@ -252,27 +256,27 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// What is readable from when it has come until it is [taken](Self::take).
+    /// Returns the descriptor, which is readable from the interrupt until it is [taken](Self::take).
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Whether it has come since it was last taken. To be called before looking what the device has done: what comes
-    /// afterwards makes the descriptor readable again.
+    /// Returns true if the interrupt has come since it was last taken. Call it before looking for what the device has
+    /// done: a later interrupt makes the descriptor readable again.
     pub fn take(&self) -> bool {
         rustix::io::read(&self.fd, &mut [0; 8]).is_ok()
     }
 }
 
-/// Registers of a function, mapped.
+/// Mapped registers of a function.
 pub struct Registers {
     start: NonNull<u8>,
     size: usize,
 }
 
-// SAFETY: a mapping that is this value's alone; registers are read and written whole.
+// SAFETY: the mapping belongs to this value alone; registers are read and written whole.
 unsafe impl Send for Registers {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for Registers {}
 
 impl Registers {
@@ -282,13 +286,13 @@ impl Registers {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "they are none that can be mapped"));
         }
         let both = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, where there is none.
+        // SAFETY: a new mapping, at an address that the kernel chooses.
         let start = unsafe { mmap(ptr::null_mut(), size, both, MapFlags::SHARED, device, region.offset)? };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self { start, size })
     }
 
-    /// How many bytes they are.
+    /// Returns the size of the registers in bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -300,87 +304,87 @@ impl Registers {
         self.start.as_ptr().wrapping_add(offset).cast()
     }
 
-    /// Reads a register.
+    /// Reads a register of 8 bits.
     ///
     /// # Panics
-    /// It lies outside, or across others.
+    /// Panics if the register is out of bounds, or not aligned.
     pub fn read8(&self, offset: usize) -> u8 {
         // SAFETY: within the mapping.
         unsafe { self.at::<u8>(offset).read_volatile() }
     }
 
-    /// Reads a register.
+    /// Reads a register of 16 bits.
     ///
     /// # Panics
-    /// It lies outside, or across others.
+    /// Panics if the register is out of bounds, or not aligned.
     pub fn read16(&self, offset: usize) -> u16 {
         // SAFETY: within the mapping, and aligned.
         unsafe { self.at::<u16>(offset).read_volatile() }
     }
 
-    /// Reads a register.
+    /// Reads a register of 32 bits.
     ///
     /// # Panics
-    /// It lies outside, or across others.
+    /// Panics if the register is out of bounds, or not aligned.
     pub fn read32(&self, offset: usize) -> u32 {
         // SAFETY: within the mapping, and aligned.
         unsafe { self.at::<u32>(offset).read_volatile() }
     }
 
-    /// Reads a register.
+    /// Reads a register of 64 bits.
     ///
     /// # Panics
-    /// It lies outside, or across others.
+    /// Panics if the register is out of bounds, or not aligned.
     pub fn read64(&self, offset: usize) -> u64 {
         // SAFETY: within the mapping, and aligned.
         unsafe { self.at::<u64>(offset).read_volatile() }
     }
 
-    /// Writes a register.
+    /// Writes a register of 8 bits.
     ///
     /// # Safety
-    /// As [`write64`](Self::write64).
+    /// The same as for [`write64`](Self::write64).
     ///
     /// # Panics
-    /// It lies outside, or across others.
+    /// Panics if the register is out of bounds, or not aligned.
     pub unsafe fn write8(&self, offset: usize, value: u8) {
-        // SAFETY: within the mapping. The caller answers for the device.
+        // SAFETY: within the mapping. The caller is responsible for the device.
         unsafe { self.at::<u8>(offset).write_volatile(value) }
     }
 
-    /// Writes a register.
+    /// Writes a register of 16 bits.
     ///
     /// # Safety
-    /// As [`write64`](Self::write64).
+    /// The same as for [`write64`](Self::write64).
     ///
     /// # Panics
-    /// It lies outside, or across others.
+    /// Panics if the register is out of bounds, or not aligned.
     pub unsafe fn write16(&self, offset: usize, value: u16) {
-        // SAFETY: within the mapping, and aligned. The caller answers for the device.
+        // SAFETY: within the mapping, and aligned. The caller is responsible for the device.
         unsafe { self.at::<u16>(offset).write_volatile(value) }
     }
 
-    /// Writes a register.
+    /// Writes a register of 32 bits.
     ///
     /// # Safety
-    /// As [`write64`](Self::write64).
+    /// The same as for [`write64`](Self::write64).
     ///
     /// # Panics
-    /// It lies outside, or across others.
+    /// Panics if the register is out of bounds, or not aligned.
     pub unsafe fn write32(&self, offset: usize, value: u32) {
-        // SAFETY: within the mapping, and aligned. The caller answers for the device.
+        // SAFETY: within the mapping, and aligned. The caller is responsible for the device.
         unsafe { self.at::<u32>(offset).write_volatile(value) }
     }
 
-    /// Writes a register.
+    /// Writes a register of 64 bits.
     ///
     /// # Safety
-    /// What the device does then is right: it writes to no memory that somebody else reads or writes.
+    /// The write must not make the device write to memory that other code reads or writes.
     ///
     /// # Panics
-    /// It lies outside, or across others.
+    /// Panics if the register is out of bounds, or not aligned.
     pub unsafe fn write64(&self, offset: usize, value: u64) {
-        // SAFETY: within the mapping, and aligned. The caller answers for the device.
+        // SAFETY: within the mapping, and aligned. The caller is responsible for the device.
         unsafe { self.at::<u64>(offset).write_volatile(value) }
     }
 }
@@ -393,7 +397,7 @@ impl fmt::Debug for Registers {
 
 impl Drop for Registers {
     fn drop(&mut self) {
-        // SAFETY: as it was mapped, and nobody looks there any more.
+        // SAFETY: the mapping is the one that was made, and no one uses it any more.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
     }
 }

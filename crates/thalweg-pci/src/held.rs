@@ -1,4 +1,4 @@
-//! Pages that stay where they are, and their physical addresses: for a device that no IOMMU translates for.
+//! Pages that stay in place, and their physical addresses: for a device without an IOMMU.
 
 use crate::PciError;
 use io_uring::IoUring;
@@ -6,15 +6,15 @@ use std::fmt;
 use std::sync::Arc;
 use thalweg_arena::{Arena, PAGE};
 
-/// The most that one registered buffer holds (`io_buffer_validate`, io_uring/rsrc.c).
+/// Maximum length of one registered buffer, in bytes (`io_buffer_validate`, io_uring/rsrc.c).
 const MOST: usize = 1 << 30;
 
-/// An arena whose pages the kernel leaves where they are, until this is dropped.
+/// An arena whose pages the kernel keeps in place until this is dropped.
 ///
-/// Locked pages may still be moved, so they are registered with a ring of io_uring's, which holds a long-term reference
-/// to each (`FOLL_LONGTERM`, Documentation/core-api/pin_user_pages.rst).
+/// Locked pages may still be moved, so they are registered with an io_uring, which holds a long-term reference to each
+/// (`FOLL_LONGTERM`, Documentation/core-api/pin_user_pages.rst).
 pub struct Held {
-    /// Lets go of the pages first.
+    /// Ring that holds the pages; dropped before the arena.
     _ring: IoUring,
     addresses: Box<[u64]>,
     arena: Arc<Arena>,
@@ -24,7 +24,8 @@ impl Held {
     /// Keeps all pages of an arena in place.
     ///
     /// # Errors
-    /// The kernel does not hold so many (`RLIMIT_MEMLOCK`), or does not tell where they are (`CAP_SYS_ADMIN`).
+    /// Fails if the kernel does not hold that many pages (`RLIMIT_MEMLOCK`), or does not show their addresses
+    /// (`CAP_SYS_ADMIN`).
     pub fn new(arena: &Arc<Arena>) -> Result<Self, PciError> {
         let ring = IoUring::new(1).map_err(PciError::Hold)?;
         let (start, size) = (arena.mapping().cast::<u8>().cast_mut(), arena.size());
@@ -32,8 +33,8 @@ impl Held {
             .step_by(MOST)
             .map(|at| libc::iovec { iov_base: start.wrapping_add(at).cast(), iov_len: MOST.min(size - at) })
             .collect();
-        // SAFETY: parts of the arena's mapping, which stays as long as this does. The ring is never given an operation:
-        // nothing is read or written through it.
+        // SAFETY: the buffers are parts of the arena's mapping, which stays as long as this value does. The ring is
+        // never given an operation: nothing is read or written through it.
         unsafe { ring.submitter().register_buffers(&vectors) }.map_err(PciError::Hold)?;
         let list = arena.page_list()?;
         if list.page_bytes() != PAGE {
@@ -44,12 +45,12 @@ impl Held {
         Ok(Self { _ring: ring, addresses, arena: Arc::clone(arena) })
     }
 
-    /// The physical address of each page of 4 KiB.
+    /// Returns the physical address of each page of 4 KiB.
     pub fn addresses(&self) -> &[u64] {
         &self.addresses
     }
 
-    /// The physical address of a range that is in one piece there.
+    /// Returns the physical address of a range; `None` if it is not contiguous in physical memory.
     pub fn address(&self, offset: usize, length: usize) -> Option<u64> {
         let (first, last) = (offset / PAGE, (offset + length.max(1) - 1) / PAGE);
         let pages = self.addresses.get(first..=last)?;

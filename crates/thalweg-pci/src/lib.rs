@@ -1,29 +1,29 @@
 //! PCI devices that a program drives by itself (VFIO), and that write into its arenas.
 //!
-//! A [`Function`] is one function of a PCI device. Somebody has bound it to `vfio-pci`. It is shown an arena
-//! ([`Function::show`]), and the answer says where the device finds the arena's bytes:
+//! A [`Function`] is one function of a PCI device, which must already be bound to `vfio-pci`. [`Function::show`] gives
+//! the device access to an arena, and returns the addresses at which the device finds the arena's bytes:
 //!
-//! | | an address on the bus is | what no device of the process was shown |
+//! | | an address on the bus is | memory that no device of the process was shown |
 //! | --- | --- | --- |
-//! | behind an IOMMU | the process's own | is not reached: the IOMMU stops it, and the kernel's log has the fault |
+//! | behind an IOMMU | the process's own | is not reached: the IOMMU stops the device, and the kernel logs the fault |
 //! | without one (VFIO's no-IOMMU mode) | physical; the pages are [held](Held) in place | is reached. Nothing stops a wrong address |
 //!
-//! The devices of a process share one container of VFIO's, and so one table of addresses, where that can be: a NIC that
-//! DPDK drives is in it, too ([`share_container`]). So a device writes a slot, and the NIC sends it, by the same address.
+//! The devices of a process share one VFIO container, and so one table of addresses, where possible: a NIC that DPDK
+//! drives is in it, too ([`share_container`]). So a device writes a slot, and the NIC sends it, by the same address.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
 //! | `options` | Options of the devices that this crate drives: their `device = { kind = "edu", … }` and `"nvme"` tables |
-//! | `found` | Which PCI functions there are, who drives them, and what stands between them and memory |
-//! | `edu` | QEMU's edu device, as a source's device: the simplest there is with DMA |
+//! | `found` | Search for PCI functions: the driver of each, and the IOMMU between it and memory |
+//! | `edu` | QEMU's edu device, as a source's device: the simplest device with DMA |
 //! | `nvme` | An NVMe disk, as a source's device |
 //! | `function` | A function of a PCI device: its registers, and the memory it may write to |
-//! | `container` | VFIO's container: which addresses its devices reach |
-//! | `held` | Pages that stay where they are, and their physical addresses |
+//! | `container` | VFIO's container: the addresses that its devices reach |
+//! | `held` | Pages that stay in place, and their physical addresses: for a device without an IOMMU |
 //! | `vfio` | VFIO's system calls |
-//! | `error` | What can be wrong with a device |
+//! | `error` | Errors of a PCI device |
 
 mod container;
 mod edu;
@@ -52,14 +52,14 @@ pub fn register() {
     thalweg_device::register::<NvmeConfig>();
 }
 
-/// The device that a topology names, where it is there and bound to `vfio-pci`.
+/// Returns the device that a topology names, if it is there and bound to `vfio-pci`.
 fn ready(address: &str) -> Result<Location, DeviceError> {
     let location: Location = address.parse().map_err(|error| told(address, &error))?;
     location.is_ready().map_err(|error| told(&location.to_string(), &error))?;
     Ok(location)
 }
 
-/// What went wrong, as a device's error: which names the device by itself.
+/// Converts an error to a device's error, which names the device by itself.
 fn told(device: &str, error: &PciError) -> DeviceError {
     let problem = error.to_string();
     let problem = problem.strip_prefix(&format!("{device}: ")).map(str::to_owned).unwrap_or(problem);

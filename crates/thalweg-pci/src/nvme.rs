@@ -1,8 +1,8 @@
-//! An NVMe disk, as a source's device: it writes its blocks into slots by itself. Sections are those of the NVM Express
+//! An NVMe disk, as a source's device: it writes its blocks into slots itself. Sections are those of the NVM Express
 //! Base Specification, revision 1.4.
 //!
-//! Frame *n* is the *n*th part of the disk's first namespace. Several reads are under way, each into a slot. A source never
-//! writes to the disk. A [`DmaEngine`], which is there to be measured, does where it is told to.
+//! Frame *n* is the *n*th part of the disk's first namespace. Several reads are under way, each into a slot. A source
+//! never writes to the disk. A [`DmaEngine`], which exists for measurements, writes to it where it is told to.
 
 use crate::NvmeConfig;
 use crate::container::DeviceMemory;
@@ -16,9 +16,9 @@ use thalweg_arena::{Arena, PAGE, Span};
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
-/// Mass storage, non-volatile memory, NVM Express.
+/// Class code of NVMe disks: mass storage, non-volatile memory, NVM Express.
 const CLASS: u32 = 0x01_08_02;
-/// Registers (3.1): capabilities, configuration, status, the admin queues' attributes and places; doorbells.
+/// Registers (3.1): capabilities, configuration, status, attributes and addresses of the admin queues; doorbells.
 const CAPABILITIES: usize = 0x00;
 const CONFIGURATION: usize = 0x14;
 const STATUS: usize = 0x1c;
@@ -28,42 +28,42 @@ const ADMIN_COMPLETIONS: usize = 0x30;
 const DOORBELLS: usize = 0x1000;
 /// Configuration: enabled, with entries of 64 and of 16 bytes (3.1.5).
 const ENABLED: u32 = 1 | 6 << 16 | 4 << 20;
-/// Status (3.1.6): ready, and broken.
+/// Status (3.1.6): ready, and failed.
 const READY: u32 = 1;
 const FATAL: u32 = 2;
-/// Bytes of a command and of a completion (4.2, 4.6).
+/// Lengths in bytes of a command and of a completion (4.2, 4.6).
 const COMMAND: usize = 64;
 const COMPLETION: usize = 16;
-/// Entries of each queue. One always stays empty, so that reads may be one less.
+/// Number of entries of each queue. One always stays empty, so that there may be one read less.
 const ENTRIES: u32 = 16;
-/// Reads under way.
+/// Maximum number of reads under way.
 const DEPTH: usize = 8;
-/// Completions of a queue (5.3): it is in one piece, and calls when there is one.
+/// Flags of a completion queue (5.3): it is contiguous, and sends an interrupt for a completion.
 const IN_ONE_PIECE: u32 = 1;
 const CALLS: u32 = 1 << 1;
-/// Opcodes (5.3, 5.4, 5.15, 6.9).
+/// Opcodes of commands (5.3, 5.4, 5.15, 6.9).
 const CREATE_COMMANDS: u32 = 1;
 const CREATE_COMPLETIONS: u32 = 5;
 const IDENTIFY: u32 = 6;
 const READ: u32 = 2;
 const WRITE: u32 = 1;
-/// The admin queues' number, and that of ours.
+/// Numbers of the admin queues and of the queues for reads and writes.
 const ADMIN: u32 = 0;
 const OURS: u32 = 1;
-/// The namespace that is read.
+/// Number of the namespace that is read.
 const NAMESPACE: u32 = 1;
-/// Pages of the memory for queues: commands of either, completions of either, one to be told something in, and one for each
-/// read, which lists the pages of its slot.
+/// Offsets in the memory for queues: commands of both pairs, completions of both, one page for the answer to Identify,
+/// and one page for each read, which lists the pages of its slot.
 const COMMANDS: usize = 0;
 const COMPLETIONS: usize = 2 * PAGE;
 const IDENTITY: usize = 4 * PAGE;
 const LISTS: usize = 5 * PAGE;
-/// How long an answer of the controller's may take.
+/// Maximum time for an answer of the controller.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// From one look to the next, at what does not call.
+/// Time from one look to the next, at a device that sends no interrupts.
 const PACE: Duration = Duration::from_millis(1);
 
-/// The disk, which is opened when it is shown the arena.
+/// An NVMe disk, which is opened when it is shown the arena.
 #[derive(Debug)]
 pub struct Nvme {
     // The order matters: what is dropped first writes no more to what is dropped next.
@@ -76,33 +76,33 @@ pub struct Nvme {
     started: bool,
     next: u64,
     look: Option<Duration>,
-    /// Since when nothing was answered of what is under way.
+    /// Time since which reads have been under way without an answer.
     silent: Option<Duration>,
-    /// How often it has called.
+    /// Number of interrupts.
     interrupts: u64,
 }
 
 #[derive(Debug)]
 struct Open {
     function: Function,
-    /// What it calls with when reads are done, where it does.
+    /// Interrupt that the disk sends when reads are done, if it sends any.
     interrupt: Option<Interrupt>,
     slots: DeviceMemory,
     queues: DeviceMemory,
     commands: Span,
-    /// The disk writes there at any time: it is read by pointer, and never borrowed.
+    /// Completions, which the disk writes at any time: they are read by pointer, and never borrowed.
     completions: Span,
     identity: Span,
     lists: Vec<Span>,
     pairs: [Pair; 2],
-    /// Bytes from one doorbell to the next.
+    /// Number of bytes from one doorbell to the next.
     stride: usize,
-    /// Bytes of a block, as a power of two, and frames in all.
+    /// Length of a block in bytes, as a power of two, and total number of frames.
     shift: u32,
     frames: u64,
 }
 
-/// A queue for commands and one for completions: where we are in each, and what the next completion's phase is.
+/// A queue for commands and one for completions: the position in each, and the phase of the next completion.
 #[derive(Debug, Default)]
 struct Pair {
     tail: u32,
@@ -110,7 +110,7 @@ struct Pair {
     phase: bool,
 }
 
-/// A completion: which command, and what became of it.
+/// A completion: the number of the command, and its status.
 #[derive(Debug, Clone, Copy)]
 struct Completion {
     command: u16,
@@ -118,14 +118,14 @@ struct Completion {
 }
 
 impl Nvme {
-    /// The disk that a topology names. It is opened later.
+    /// Takes the disk that a topology names. It is opened later.
     ///
     /// # Errors
-    /// It is not there, or an option makes no sense.
+    /// Fails if the disk is not there, or an option makes no sense.
     pub fn new(config: &NvmeConfig) -> Result<Self, DeviceError> {
         config.check()?;
         let location = ready(&config.address)?;
-        // Before anything is written to a register of it.
+        // This is checked before anything is written to one of its registers.
         if location.class() != Some(CLASS) {
             let problem = "it is no NVMe disk".to_owned();
             return Err(DeviceError::Hardware { device: location.to_string(), problem });
@@ -161,11 +161,11 @@ impl Nvme {
         DeviceError::Hardware { device: self.config.address.clone(), problem: problem.into() }
     }
 
-    /// Begins to read into the slots that are there.
+    /// Starts reads into the slots that are there.
     fn ask(&mut self) -> Result<(), DeviceError> {
         let size = self.size();
         let Some(open) = &mut self.open else { return Ok(()) };
-        // None further ahead of the oldest than was promised: see `reorders`.
+        // No read is further ahead of the oldest than was promised: see `reorders`.
         let oldest = |reads: &[Option<(u64, Buffer)>]| reads.iter().flatten().map(|(number, _)| *number).min();
         while self.next < open.frames
             && oldest(&self.reads).is_none_or(|oldest| self.next - oldest <= DEPTH as u64)
@@ -184,7 +184,8 @@ impl Nvme {
 }
 
 impl Open {
-    /// `calls`: whether it is to call when something is done, if it can; who looks all the time does without.
+    /// Opens the disk. `calls`: true if it is to send interrupts for completions, if it can; a caller that polls needs
+    /// none.
     fn new(location: Location, arena: &Arc<Arena>, size: usize, calls: bool) -> Result<Self, PciError> {
         let wrong = |problem: String| PciError::Device { device: location.to_string(), problem };
         let function = Function::open(location, 0)?;
@@ -193,8 +194,8 @@ impl Open {
         if DOORBELLS + 4 * stride > registers.size() {
             return Err(wrong(format!("it has {} bytes of registers, and its doorbells lie behind", registers.size())));
         }
-        // What an earlier user left under way ends before it is shown memory.
-        // SAFETY: it does nothing any more.
+        // Operations of an earlier user end before the disk is shown memory.
+        // SAFETY: a disabled controller does nothing.
         unsafe { registers.write32(CONFIGURATION, 0) };
         wait_for(&function, 0).map_err(wrong)?;
         let interrupt = calls.then(|| function.interrupts(1)).transpose().unwrap_or_else(|error| {
@@ -235,7 +236,8 @@ impl Open {
         let registers = self.function.registers();
         let last = ENTRIES - 1;
         let places = [(ADMIN_COMMANDS, self.page(COMMANDS)), (ADMIN_COMPLETIONS, self.page(COMPLETIONS))];
-        // SAFETY: pages of memory that it was shown and that is there for nothing else, with so many entries.
+        // SAFETY: the pages belong to memory that the disk was shown and that has no other use, and have room for the
+        // entries.
         unsafe { registers.write32(ADMIN_ATTRIBUTES, last << 16 | last) };
         for (register, place) in places {
             // SAFETY: as above.
@@ -246,7 +248,7 @@ impl Open {
         wait_for(&self.function, READY)
     }
 
-    /// Finds out how long blocks are, how many there are, and how many may be read at a time.
+    /// Reads the length of blocks, their number, and the maximum length of a read, and checks them against `size`.
     fn look(&mut self, size: usize) -> Result<(), String> {
         let identity = self.page(IDENTITY);
         self.administer(command(IDENTIFY, 0, [identity, 0], [1, 0, 0]))?;
@@ -290,12 +292,12 @@ impl Open {
         self.administer(command(CREATE_COMMANDS, 0, [commands, 0], [size, OURS << 16 | IN_ONE_PIECE, 0]))
     }
 
-    /// The address of a page of the memory for queues.
+    /// Returns the address of a page of the memory for queues.
     fn page(&self, at: usize) -> u64 {
         self.queues.address(at, PAGE).expect("a page is in one piece")
     }
 
-    /// Has it do something, and waits until it is done.
+    /// Gives the controller an admin command, and waits until it is done.
     fn administer(&mut self, command: [u32; 16]) -> Result<(), String> {
         self.submit(ADMIN, command);
         let begun = Instant::now();
@@ -309,7 +311,8 @@ impl Open {
         }
     }
 
-    /// Hands a command over. What it reads and writes is memory that it was shown, and nobody else's until it is done.
+    /// Hands over a command. The memory that it reads and writes was shown to the disk, and must not be used by other
+    /// code until the command is done.
     fn submit(&mut self, queue: u32, command: [u32; 16]) {
         let pair = &mut self.pairs[queue as usize];
         let at = queue as usize * PAGE + pair.tail as usize * COMMAND;
@@ -319,43 +322,43 @@ impl Open {
         pair.tail = (pair.tail + 1) % ENTRIES;
         fence(Ordering::Release);
         let doorbell = DOORBELLS + 2 * queue as usize * self.stride;
-        // SAFETY: the commands up to there are whole, and those of this file.
+        // SAFETY: the commands up to there are complete, and were made by this file.
         unsafe { self.function.registers().write32(doorbell, pair.tail) };
     }
 
-    /// The next command that is done.
+    /// Returns the next completion; `None` if no further command is done.
     fn completion(&mut self, queue: u32) -> Option<Completion> {
         let pair = &mut self.pairs[queue as usize];
         let at = COMPLETIONS + queue as usize * PAGE + pair.head as usize * COMPLETION;
         let last = self.completions.arena().mapping().cast::<u8>().wrapping_add(at + 12).cast::<u32>();
-        // SAFETY: four bytes of that span, aligned, which the device may write just now, and nobody else does.
+        // SAFETY: four bytes of that span, aligned, which the device may be writing now, and no other code writes.
         let last = u32::from_le(unsafe { last.read_volatile() });
         if (last >> 16 & 1 == 1) != pair.phase {
             return None;
         }
-        // What else it has written is looked at after this.
+        // Other data that the device has written is read after this.
         fence(Ordering::Acquire);
         pair.head = (pair.head + 1) % ENTRIES;
         pair.phase ^= pair.head == 0;
         let doorbell = DOORBELLS + (2 * queue as usize + 1) * self.stride;
-        // SAFETY: it may write to entries that we are done with.
+        // SAFETY: the device may write to entries that have been read.
         unsafe { self.function.registers().write32(doorbell, pair.head) };
         #[expect(clippy::cast_possible_truncation, reason = "fields of 16 and of 15 bits")]
         Some(Completion { command: last as u16, status: (last >> 17) as u16 })
     }
 
-    /// Begins to read a frame into the slots' memory, or to write it from there. False where it does not lie in what the
-    /// disk was shown.
+    /// Starts reading a frame into the slots' memory, or writing it from there. Returns false if the frame's place is
+    /// not in the memory that the disk was shown.
     fn transfer(&mut self, operation: u32, slot: usize, frame: u64, begin: usize, size: usize) -> bool {
         let page = |at: usize| self.slots.address(begin + at, PAGE.min(size - at));
         let pages: Option<Vec<u64>> = (0..size).step_by(PAGE).map(page).collect();
         let Some(pages) = pages.filter(|_| begin.is_multiple_of(PAGE)) else { return false };
-        // Physical Region Pages (4.3): the first; and the second, or a list of the others.
+        // Physical Region Pages (4.3): the first page; and the second, or a list of the others.
         let second = match &pages[1..] {
             [] => 0,
             [one] => *one,
             many => {
-                // As many as a page has room for: `NvmeConfig::check` allows no longer fragment.
+                // No more than fit into a page: `NvmeConfig::check` allows no longer fragment.
                 for (to, page) in self.lists[slot].as_chunks_mut::<8>().0.iter_mut().zip(many) {
                     *to = page.to_le_bytes();
                 }
@@ -384,7 +387,7 @@ impl Open {
     }
 }
 
-/// A command (4.2): what is to be done, to which namespace, where its data is, and three more words.
+/// Returns a command (4.2): its opcode, its namespace, the addresses of its data, and three more words.
 fn command(operation: u32, namespace: u32, places: [u64; 2], words: [u32; 3]) -> [u32; 16] {
     let mut command = [0; 16];
     (command[0], command[1]) = (operation, namespace);
@@ -397,12 +400,12 @@ fn command(operation: u32, namespace: u32, places: [u64; 2], words: [u32; 3]) ->
     command
 }
 
-/// Waits until the controller is ready, or is not any more.
+/// Waits until the controller is ready, or no longer ready.
 fn wait_for(function: &Function, ready: u32) -> Result<(), String> {
     let begun = Instant::now();
     loop {
         let status = function.registers().read32(STATUS);
-        // To be taken back to its beginning mends one that has failed.
+        // A reset repairs a controller that has failed.
         if ready == READY && status & FATAL != 0 {
             return Err(format!("its controller has failed: status {status:#x}"));
         }
@@ -416,7 +419,7 @@ fn wait_for(function: &Function, ready: u32) -> Result<(), String> {
     }
 }
 
-/// Which way bytes go.
+/// Direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// The device writes to memory.
@@ -425,8 +428,8 @@ pub enum Way {
     FromMemory,
 }
 
-/// An NVMe disk as a DMA engine, to be measured. It moves a few parts of the disk to memory and back, again and again: what
-/// it writes to the disk is what it has read there.
+/// An NVMe disk as a DMA engine, for measurements. It moves a few parts of the disk to memory and back, again and
+/// again: the bytes that it writes to the disk are those that it has read there.
 #[derive(Debug)]
 pub struct DmaEngine {
     // The order matters, as above.
@@ -437,13 +440,14 @@ pub struct DmaEngine {
 }
 
 impl DmaEngine {
-    /// How many transfers may be under way. Each has a place of its own in memory, and a part of the disk.
+    /// Maximum number of transfers under way. Each has its own place in memory, and its own part of the disk.
     pub const PLACES: usize = DEPTH;
 
-    /// The disk at an address, for transfers of so many bytes.
+    /// Opens the disk at an address, for transfers of `size` bytes.
     ///
     /// # Errors
-    /// It is not there, is not bound to `vfio-pci`, is no NVMe disk, or has not so many bytes in that many places.
+    /// Fails if the device is not there, is not bound to `vfio-pci`, is no NVMe disk, or is too small for that many
+    /// places of `size` bytes.
     pub fn open(address: &str, size: u64) -> Result<Self, DeviceError> {
         let config = NvmeConfig { address: address.to_owned(), size: thalweg_text::ByteSize(size) };
         let disk = Nvme::new(&config)?;
@@ -456,7 +460,7 @@ impl DmaEngine {
             return Err(wrong(format!("size: it has no {} times {size} bytes", Self::PLACES)));
         }
         let mut engine = Self { open, location, under_way: [false; Self::PLACES], size };
-        // What is written there later is what is there.
+        // Later writes write back what is read here.
         for place in 0..Self::PLACES {
             engine.begin(place, Way::ToMemory)?;
         }
@@ -474,10 +478,10 @@ impl DmaEngine {
         DeviceError::Hardware { device: self.location.to_string(), problem: problem.into() }
     }
 
-    /// Begins a transfer at a place where none is under way.
+    /// Starts a transfer at a place where none is under way.
     ///
     /// # Errors
-    /// One is.
+    /// Fails if one is under way.
     pub fn begin(&mut self, place: usize, way: Way) -> Result<(), DeviceError> {
         let operation = if way == Way::ToMemory { READ } else { WRITE };
         let at = place * self.size.next_multiple_of(PAGE);
@@ -490,10 +494,10 @@ impl DmaEngine {
         Ok(())
     }
 
-    /// The place of a transfer that is done.
+    /// Returns the place of a transfer that is done; `None` if none is.
     ///
     /// # Errors
-    /// The disk refused it.
+    /// Fails if the disk refused the transfer.
     pub fn done(&mut self) -> Result<Option<usize>, DeviceError> {
         let Some(Completion { command, status }) = self.open.completion(OURS) else { return Ok(None) };
         let place = usize::from(command);
@@ -508,7 +512,7 @@ impl DmaEngine {
         }
     }
 
-    /// Whether an IOMMU is between it and memory.
+    /// Returns true if an IOMMU is between the disk and memory.
     pub fn has_iommu(&self) -> bool {
         self.open.function.has_iommu()
     }
@@ -516,10 +520,10 @@ impl DmaEngine {
 
 impl Drop for DmaEngine {
     fn drop(&mut self) {
-        // What is being written to the disk is written to its end.
+        // Writes to the disk that are under way are completed.
         let begun = Instant::now();
         while self.under_way.contains(&true) && begun.elapsed() < PATIENCE {
-            // A transfer that was refused is over, too.
+            // A transfer that was refused has ended, too.
             let _ = self.done();
         }
     }
@@ -564,7 +568,7 @@ impl Acquisition for Nvme {
         self.ask()?;
         let Some(open) = &mut self.open else { return Ok(Acquired::NotYet) };
         let mut done = open.completion(OURS);
-        // Having called, it is looked at again: what is done after that calls anew.
+        // After an interrupt the queue is read again: a later completion sends a new interrupt.
         if done.is_none() && open.interrupt.as_ref().is_some_and(Interrupt::take) {
             self.interrupts += 1;
             done = open.completion(OURS);

@@ -8,8 +8,8 @@ pub(crate) const TYPE1V2: libc::c_ulong = 3;
 pub(crate) const NO_IOMMU: libc::c_ulong = 8;
 /// `VFIO_PCI_CONFIG_REGION_INDEX`
 pub(crate) const CONFIGURATION: u32 = 7;
-/// `VFIO_PCI_MSIX_IRQ_INDEX`, `VFIO_PCI_MSI_IRQ_INDEX`: interrupts that are messages, better first. A device has one of
-/// the two switched on.
+/// `VFIO_PCI_MSIX_IRQ_INDEX`, `VFIO_PCI_MSI_IRQ_INDEX`: interrupts that are messages, the better kind first. A device
+/// has only one of the two switched on.
 pub(crate) const MESSAGES: [u32; 2] = [2, 1];
 
 /// `_IO(';', 100 + number)`
@@ -64,7 +64,7 @@ fn done(answer: libc::c_int) -> io::Result<libc::c_int> {
 
 /// `VFIO_SET_IOMMU`
 pub(crate) fn set_iommu(container: BorrowedFd<'_>, kind: libc::c_ulong) -> io::Result<()> {
-    // SAFETY: a number.
+    // SAFETY: the argument is a number.
     done(unsafe { libc::ioctl(container.as_raw_fd(), call(2), kind) }).map(drop)
 }
 
@@ -77,16 +77,16 @@ pub(crate) fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) ->
 
 /// `VFIO_GROUP_GET_DEVICE_FD`
 pub(crate) fn device(group: BorrowedFd<'_>, name: &std::ffi::CStr) -> io::Result<OwnedFd> {
-    // SAFETY: a string.
+    // SAFETY: the kernel reads a string that ends with a zero.
     let fd = done(unsafe { libc::ioctl(group.as_raw_fd(), call(6), name.as_ptr()) })?;
-    // SAFETY: new, and nobody else's.
+    // SAFETY: the descriptor is new, and no other code has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// `VFIO_DEVICE_GET_REGION_INFO`
 pub(crate) fn region(device: BorrowedFd<'_>, index: u32) -> io::Result<Region> {
     let mut region = Region { argsz: size_of_one::<Region>(), index, ..Region::default() };
-    // SAFETY: the kernel reads and writes one of these, of the length that it says.
+    // SAFETY: the kernel reads and writes one structure of this type, of the length that it states.
     done(unsafe { libc::ioctl(device.as_raw_fd(), call(8), &raw mut region) })?;
     Ok(region)
 }
@@ -101,27 +101,27 @@ struct Interrupts {
     count: u32,
 }
 
-/// `VFIO_DEVICE_GET_IRQ_INFO`: how many interrupts it has of this kind that a descriptor can tell of.
+/// Returns the number of interrupts of this kind that can signal a descriptor (`VFIO_DEVICE_GET_IRQ_INFO`).
 pub(crate) fn interrupts(device: BorrowedFd<'_>, index: u32) -> io::Result<u32> {
     /// `VFIO_IRQ_INFO_EVENTFD`
     const TOLD: u32 = 1;
     let mut interrupts = Interrupts { argsz: size_of_one::<Interrupts>(), index, ..Interrupts::default() };
-    // SAFETY: the kernel reads and writes one of these, of the length that it says.
+    // SAFETY: the kernel reads and writes one structure of this type, of the length that it states.
     done(unsafe { libc::ioctl(device.as_raw_fd(), call(9), &raw mut interrupts) })?;
     Ok(if interrupts.flags & TOLD != 0 { interrupts.count } else { 0 })
 }
 
-/// `VFIO_DEVICE_SET_IRQS`: the first interrupts of a kind are told of by these descriptors of eventfd(2), and the others
-/// are off.
+/// Connects the first interrupts of a kind to these descriptors of eventfd(2), and switches the others off
+/// (`VFIO_DEVICE_SET_IRQS`).
 pub(crate) fn tell_interrupts(device: BorrowedFd<'_>, index: u32, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     /// `VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER`
     const TRIGGER_EVENTFD: u32 = 1 << 2 | 1 << 5;
-    // `struct vfio_irq_set`: five numbers, and the descriptors behind them.
+    // `struct vfio_irq_set`: five numbers, followed by the descriptors.
     #[expect(clippy::cast_possible_truncation, reason = "no more than a device has interrupts")]
     let count = fds.len() as u32;
     let mut set = vec![4 * (5 + count), TRIGGER_EVENTFD, index, 0, count];
     set.extend(fds.iter().map(|fd| fd.as_raw_fd().cast_unsigned()));
-    // SAFETY: the kernel reads so many bytes as the first number says.
+    // SAFETY: the kernel reads as many bytes as the first number states.
     done(unsafe { libc::ioctl(device.as_raw_fd(), call(10), set.as_ptr()) }).map(drop)
 }
 
@@ -131,17 +131,18 @@ pub(crate) fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
     done(unsafe { libc::ioctl(device.as_raw_fd(), call(11)) }).map(drop)
 }
 
-/// `VFIO_IOMMU_MAP_DMA`: devices in the container read and write this memory, by the process's addresses.
+/// Lets devices in the container read and write this memory, by the process's addresses (`VFIO_IOMMU_MAP_DMA`).
 ///
 /// # Safety
-/// The memory stays mapped until [`unmap`], and what devices write to it is nobody's until they are done.
+/// The memory must stay mapped until [`unmap`], and bytes that devices write must not be used by other code until they
+/// are done.
 pub(crate) unsafe fn map(container: BorrowedFd<'_>, memory: *const [u8]) -> io::Result<()> {
     /// `VFIO_DMA_MAP_FLAG_READ | VFIO_DMA_MAP_FLAG_WRITE`
     const BOTH: u32 = 3;
     let address = memory.cast::<u8>().addr() as u64;
     let map =
         Map { argsz: size_of_one::<Map>(), flags: BOTH, process: address, bus: address, size: memory.len() as u64 };
-    // SAFETY: the kernel reads one of these; the caller answers for the memory.
+    // SAFETY: the kernel reads one structure of this type; the caller is responsible for the memory.
     done(unsafe { libc::ioctl(container.as_raw_fd(), call(13), &raw const map) }).map(drop)
 }
 
@@ -149,6 +150,7 @@ pub(crate) unsafe fn map(container: BorrowedFd<'_>, memory: *const [u8]) -> io::
 pub(crate) fn unmap(container: BorrowedFd<'_>, memory: *const [u8]) -> io::Result<()> {
     let bus = memory.cast::<u8>().addr() as u64;
     let mut unmap = Unmap { argsz: size_of_one::<Unmap>(), flags: 0, bus, size: memory.len() as u64 };
-    // SAFETY: the kernel reads and writes one of these. Devices lose memory by it, the process none.
+    // SAFETY: the kernel reads and writes one structure of this type. Devices lose access to memory by it, the process
+    // does not.
     done(unsafe { libc::ioctl(container.as_raw_fd(), call(14), &raw mut unmap) }).map(drop)
 }

@@ -1,4 +1,4 @@
-//! `thalweg calibrate`: what the builders' links carry, found out and kept for the runs that follow.
+//! `thalweg calibrate`: measures what the builders' links carry, and keeps the result for the runs that follow.
 
 use crate::{Failure, demo, node};
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ pub(crate) struct Options {
     node: Option<String>,
 }
 
-/// Every source sends as much as it is asked for; each builder asks for more and more until something is lost.
+/// Runs a calibration: every source sends as much as it is asked for, and each builder asks for more and more until
+/// something is lost.
 pub(crate) fn calibrate(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     let topology = thalweg_node::Topology::load(&options.file, None)?.calibrating();
     match &options.node {

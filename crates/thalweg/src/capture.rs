@@ -1,4 +1,4 @@
-//! `thalweg capture`: packets of an interface into a file.
+//! `thalweg capture`: writes the packets of an interface into a file.
 
 use crate::{Failure, live, outlet, print};
 use std::path::PathBuf;
@@ -11,9 +11,9 @@ use thalweg_dpdk::DpdkPort;
 use thalweg_frames::PacketRing;
 use thalweg_text::{ByteSize, count, many, rate, volume};
 
-/// Bytes of the longest packet: what every reader of captures takes (`MAXIMUM_SNAPLEN` of libpcap).
+/// Maximum length of a packet in bytes: what every reader of captures takes (`MAXIMUM_SNAPLEN` of libpcap).
 const MOST: u32 = 262_144;
-/// Bytes of the kernel's ring.
+/// Size of the kernel's ring in bytes.
 const BUFFER: usize = 128 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -46,7 +46,7 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
     crate::start_thread({
         let stop = Arc::clone(&stop);
         move || {
-            // Whoever asks a second time does not want to wait for the disk.
+            // A second request means that the user does not want to wait for the disk.
             for (asked, _) in signals.forever().enumerate() {
                 stop.store(true, Ordering::Relaxed);
                 if asked > 0 {
@@ -86,7 +86,7 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-/// What packets come from.
+/// Opens the interface, adapter or port that packets come from.
 fn open(options: &Options, snap: u32) -> Result<Box<dyn Packets>, Failure> {
     let without = |option: &str, given: bool| match given {
         true => Err(Failure::Usage(format!("{}: {option} has no effect here", options.interface))),

@@ -25,7 +25,8 @@ pub(crate) struct Names {
     names: Vec<String>,
 }
 
-/// Exit code 0: what was asked for is so; 1: for one of the names it is not; 2: there is no such name.
+/// Executes the command. Exit code 0: the request is fulfilled; 1: it is not for one of the names; 2: there is no such
+/// name.
 pub(crate) fn cc(command: Command, json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
     let code = match command {
@@ -44,12 +45,12 @@ pub(crate) fn cc(command: Command, json: bool) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-/// One congestion control: that the kernel has, that can be loaded, or both.
+/// One congestion control, which the kernel has, which can be loaded, or both.
 #[derive(Debug, Serialize)]
 struct Entry {
     name: String,
     standing: Standing,
-    /// Whether there is a program for it here.
+    /// True if Thalweg has a program for it.
     loadable: bool,
     about: Option<&'static str>,
     source: Option<&'static str>,
@@ -92,11 +93,11 @@ fn text(entries: &[Entry]) -> String {
     out
 }
 
-/// What became of one name.
+/// Outcome of a request for one name.
 #[derive(Debug, Serialize)]
 struct Outcome {
     name: &'static str,
-    /// Whether it is now as was asked for.
+    /// True if the name is now in the requested state.
     done: bool,
     said: String,
 }
@@ -129,7 +130,7 @@ impl Names {
         Ok(self.controls()?.into_iter().map(outcome).collect())
     }
 
-    /// 'all' means those that are loaded.
+    /// Unloads the named controls; 'all' stands for those that are loaded.
     fn unloaded(&self) -> Result<Vec<Outcome>, Failure> {
         let mut controls = self.controls()?;
         if self.names.iter().any(|name| name == "all") {

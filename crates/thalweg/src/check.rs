@@ -1,4 +1,4 @@
-//! `thalweg check`: a topology, and what its nodes need here, before a run.
+//! `thalweg check`: checks a topology, and what its nodes need here, before a run.
 
 use crate::node::{self, check_name};
 use crate::{Failure, print};
@@ -44,9 +44,9 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
     for source in topology.sources.iter().filter(|source| here(&source.name)) {
         let mut opened = match options.file_only {
             true => None,
-            // It is opened with the source of its images.
+            // The device is opened with the source of its images.
             false if source.fits().is_some() => continue,
-            // Who writes into it would lose its reader when this ends.
+            // A program that writes into the pipe would lose its reader when this command ends.
             false if is_pipe(source) => None,
             false => thalweg_preflight::open_device(&topology, source)
                 .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
@@ -79,14 +79,14 @@ fn builder_text(builder: &BuilderNodeConfig) -> String {
     out
 }
 
-/// A source of a topology that was checked.
+/// Result of checking one source of a topology.
 struct Checked {
     name: String,
     id: String,
     what: String,
     notes: Vec<String>,
     json: serde_json::Value,
-    /// A device stays open while others are checked: two sources may want the same.
+    /// Open device, kept while others are checked: two sources may want the same one.
     _device: Option<Feed>,
 }
 
@@ -129,7 +129,7 @@ impl Checked {
     }
 }
 
-/// What a recording holds, in one line: how many of what, from which files, and when.
+/// Returns the contents of a recording in one line: the number and kind of records, their files, and their times.
 fn contents_text(contents: &Contents, description: &Description) -> String {
     let Contents { records, first, last, nanos, files, invalid, missing } = contents;
     let what = many(*records, if description.payload_type.starts_with("image") { "image" } else { "record" });
@@ -163,7 +163,7 @@ fn contents_json(contents: &Contents) -> serde_json::Value {
     })
 }
 
-/// The sources; those that follow each other and are alike, in one line.
+/// Returns a line for each source, and one line for consecutive sources that are alike.
 fn sources_text(sources: &[Checked]) -> String {
     let mut out = String::new();
     for alike in sources.chunk_by(|one, next| (&one.what, &one.notes) == (&next.what, &next.notes)) {
@@ -178,7 +178,7 @@ fn sources_text(sources: &[Checked]) -> String {
     out
 }
 
-/// Whether its device is a named pipe.
+/// Returns true if the source's device is a named pipe.
 fn is_pipe(source: &SourceNodeConfig) -> bool {
     let mut paths = source.device.iter().flat_map(|device| device.paths());
     paths.any(|path| path.metadata().is_ok_and(|data| data.file_type().is_fifo()))

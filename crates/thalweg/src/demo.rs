@@ -64,7 +64,7 @@ pub(crate) struct Options {
 
 pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
     let topology = topology(options)?;
-    // Nodes of one host that have an interface each need as many hosts.
+    // Nodes on one host that each have an interface need one virtual host each.
     let network = match options.link.interface {
         true if options.print_topology => {
             let why = "its hosts are gone when it ends, and no file can name them; docs/topology.md has one for yours";
@@ -85,7 +85,8 @@ pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCod
     run_here(topology, network.as_ref(), json, verbose)
 }
 
-/// A host for the builder, and one for each source. Where they drive their interfaces, the kernel stays out of it.
+/// Creates a host for the builder, and one for each source. If the nodes drive their interfaces, these have no
+/// addresses in the kernel.
 fn hosts(link: LinkKind, sources: usize) -> Result<Network, Failure> {
     let count = u16::try_from(1 + sources).map_err(Failure::usage)?;
     let made = if link.adapter { Network::without_addresses(count, MTU) } else { Network::new(count, MTU) };
@@ -103,7 +104,7 @@ pub(crate) fn run_here(
     verbose: u8,
 ) -> Result<ExitCode, Failure> {
     node::allow_files();
-    // Together they may need more than each of them alone. What another host has is for its node to find out.
+    // Together the nodes may need more than each of them alone. Nodes on other hosts check their host themselves.
     if network.is_none() {
         thalweg_preflight::preflight(&topology, None)?;
     }
@@ -151,7 +152,7 @@ fn introduce(options: &Options, topology: &Topology) {
     outlet::stdout().put(text);
 }
 
-/// Of a node of a demo, a source or the builder, where its link drives an adapter by itself: the interface of its host.
+/// Returns the adapter of a demo's source or builder, if its link drives an adapter: the interface of the node's host.
 fn adapter(link: LinkKind, source: Option<usize>) -> Option<Adapter> {
     let own = |source: usize| {
         let host = u16::try_from(1 + source).ok()?;
@@ -161,13 +162,13 @@ fn adapter(link: LinkKind, source: Option<usize>) -> Option<Adapter> {
     link.adapter.then(|| Adapter { device, address: source.and_then(own), gateway: None, mtu: None })
 }
 
-/// Of the network of a demo whose nodes have hosts of their own: as in networks built for readout.
+/// MTU in bytes of the network of a demo whose nodes have hosts of their own: as in networks built for readout.
 const MTU: u32 = 9000;
 
-/// Bytes that a demo records at most where nobody says how long it lasts.
+/// Maximum number of bytes that a demo records if no duration is given.
 const LITTLE: u64 = 500_000_000;
 
-/// What its sources read from.
+/// Returns the devices that the demo's sources read from.
 fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
     if !options.device.is_empty() {
         if options.link.interface {
@@ -184,8 +185,8 @@ fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
                 options.size.0
             )));
         }
-        // As many waveforms as the slots hold: after the first round a slot's content is there already, as with the
-        // ring of buffers a digitizer writes by DMA, and the model costs nothing.
+        // The period is as many waveforms as the slots hold: after the first round a slot has its contents already, as
+        // with the ring of buffers a digitizer writes by DMA, and the model costs nothing.
         let model = |_| {
             let batch = (DEFAULT_SLOT / record_len(size)).max(1);
             let period = u64::from(slots(size)) * batch as u64;
@@ -204,7 +205,7 @@ fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
     }
 }
 
-/// The topology that a demo's options stand for.
+/// Returns the topology that a demo's options stand for.
 fn topology(options: &Options) -> Result<Topology, Failure> {
     let name = format!("thalweg-{}.sock", std::process::id());
     let listen = match options.link.interface {
@@ -249,7 +250,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
     builder.check = check;
     builder.adapter = adapter(options.link, None);
     builder.block = ByteSize(builder.block.0.max((largest as u64 + (1 << 17)).next_multiple_of(1 << 20)));
-    // Several fetches under way, however large they are.
+    // The window has room for several fetches under way, however large they are.
     builder.window = Some(ByteSize(WINDOW.max(4 * largest as u64)));
     let topology = Topology {
         run: RunConfig {
@@ -266,7 +267,7 @@ fn topology(options: &Options) -> Result<Topology, Failure> {
     Ok(topology)
 }
 
-/// The same with paths that mean the same wherever it is saved: those in a file are relative to it.
+/// Returns the topology with absolute paths, since those in a file are relative to it, wherever it is saved.
 fn absolute(mut topology: Topology) -> Result<Topology, Failure> {
     let here = std::env::current_dir().map_err(Failure::broken)?;
     topology.resolve_paths(&here);
@@ -274,7 +275,7 @@ fn absolute(mut topology: Topology) -> Result<Topology, Failure> {
     Ok(topology)
 }
 
-/// Enough slots to keep the link busy, few enough to stay in the cache.
+/// Returns the number of slots of a source: enough to keep the link busy, few enough to stay in the cache.
 fn slots(payload: usize) -> u32 {
     match record_len(payload) {
         large if large > 64 << 20 => 3,

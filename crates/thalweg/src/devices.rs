@@ -1,4 +1,4 @@
-//! `thalweg devices`: what is here, and reachable, that data can be taken from.
+//! `thalweg devices`: lists the devices that data can be taken from, here and in the network.
 
 use crate::{Failure, print};
 use serde::Serialize;
@@ -16,27 +16,27 @@ pub(crate) struct Options {
     wait: Duration,
 }
 
-/// One device.
+/// One device of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Device {
-    /// As `thalweg demo --device` takes it, where it does; else where it is.
+    /// Address in the form that `thalweg demo --device` takes, if it takes the device; otherwise the device's place.
     address: String,
-    /// The `kind` of a topology that takes data from it; nothing where there is none.
+    /// The `kind` in a topology that takes data from the device; `None` if there is none.
     kind: Option<String>,
-    /// What it calls itself.
+    /// Name that the device gives itself.
     name: String,
-    /// Its driver, or how it is reached.
+    /// Driver of the device, or the way by which it is reached.
     driver: String,
-    /// Its group behind an IOMMU.
+    /// Number of its IOMMU group.
     #[serde(skip_serializing_if = "Option::is_none")]
     iommu_group: Option<u32>,
-    /// The source of the topology that takes data from it.
+    /// Source of the topology that takes data from the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
-    /// Other addresses of it.
+    /// Other addresses of the device.
     #[serde(skip)]
     also: Vec<String>,
-    /// What keeps it from being used.
+    /// Reason why the device cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     problem: Option<String>,
 }
@@ -76,7 +76,7 @@ fn files() -> impl Iterator<Item = Device> {
     })
 }
 
-/// Those that answer. Where nothing can be asked, nobody answers.
+/// Returns the cameras in the network that answer. If no request can be sent, there are none.
 fn cameras(wait: Duration) -> impl Iterator<Item = Device> {
     let found = thalweg_gige::discover(wait).unwrap_or_else(|error| {
         tracing::warn!("cameras in the network: {error}");
@@ -114,10 +114,10 @@ fn functions() -> impl Iterator<Item = Device> {
     })
 }
 
-/// Says which source takes data from a device; one that was not found is listed, too.
+/// Records the source that takes data from a device; a device that was not found is added to the list.
 fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
     if device.observed().is_some() {
-        // It is a part of the source whose images it has.
+        // The device is a part of the source whose images it has.
         return;
     }
     let place = device.place();

@@ -1,4 +1,4 @@
-//! `thalweg doctor`: what this machine can do, and what would lose data on it.
+//! `thalweg doctor`: capabilities of this machine, and conditions on it that would lose data.
 
 use crate::Failure;
 use crate::node::check_name;
@@ -36,7 +36,8 @@ pub(crate) struct Options {
     all: bool,
 }
 
-/// Exit code 0: nothing is wrong; 3: something could be better; 4: something would lose data, or cannot run.
+/// Examines this machine. Exit code 0: nothing is wrong; 3: something could be better; 4: something would lose data, or
+/// cannot run.
 pub(crate) fn doctor(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let needs = asked(options)?;
     let findings = examine(&needs);
@@ -54,7 +55,7 @@ pub(crate) fn doctor(options: &Options, json: bool) -> Result<ExitCode, Failure>
     }))
 }
 
-/// What the options ask of this machine.
+/// Returns the requirements that the options put on this machine.
 fn asked(options: &Options) -> Result<Needs, Failure> {
     let mut needs = match &options.topology {
         None => Needs::default(),
@@ -68,7 +69,7 @@ fn asked(options: &Options) -> Result<Needs, Failure> {
     if let Some(directory) = &options.directory {
         needs.directory.clone_from(directory);
     }
-    // Who names a directory, a rate or a time means to record.
+    // A user who names a directory, a rate or a time means to record.
     needs.record |= options.directory.is_some() || options.rate.is_some() || options.for_time.is_some();
     if options.rate.is_some() || options.for_time.is_some() {
         // A stated number of events belongs to the topology's own rate.
@@ -81,7 +82,7 @@ fn asked(options: &Options) -> Result<Needs, Failure> {
     Ok(needs)
 }
 
-/// Bytes per second: `800MB/s`.
+/// Parses a rate in bytes per second: `800MB/s`.
 fn rate(text: &str) -> Result<f64, String> {
     let bytes = text.strip_suffix("/s").unwrap_or(text).parse::<ByteSize>();
     #[expect(clippy::cast_precision_loss, reason = "a rate is no more precise than that")]
@@ -116,7 +117,7 @@ fn text(findings: &[Finding], all: bool) -> String {
             out.push_str(&wrapped("            cost: ", &plain(cost)));
         }
         if let Some(remedy) = &finding.remedy {
-            // A command is not broken into lines: it is there to be copied.
+            // A command is not broken into lines, so that it can be copied.
             let line = format!("            mend: {}", plain(remedy));
             let short = line.chars().count() <= TEXT_COLUMNS;
             let _ = writeln!(out, "{}", if short { line } else { format!("            mend:\n  {}", plain(remedy)) });

@@ -1,4 +1,5 @@
-//! `thalweg generate`: what a package has beside the program, from the program's own definition of its commands.
+//! `thalweg generate`: the files that a package has beside the program, from the program's own definition of its
+//! commands.
 
 use crate::{Arguments, Failure};
 use clap::CommandFactory;
@@ -29,7 +30,7 @@ pub(crate) fn generate(options: &Options) -> Result<ExitCode, Failure> {
         let place = directory(place)?;
         let written = clap_complete::generate_to(shell, &mut Arguments::command(), "thalweg", &place);
         let written = written.map_err(broken(place.clone()))?;
-        // bash-completion looks for a command's own name.
+        // bash-completion looks for a file named like the command.
         if shell == Shell::Bash {
             let named = place.join("thalweg");
             std::fs::rename(&written, &named).map_err(broken(named))?;

@@ -120,7 +120,7 @@ struct Incast {
     how: How,
 }
 
-/// A size; `KB` is taken for `kB`.
+/// Parses a size; `KB` is read as `kB`.
 fn size(text: &str) -> Result<ByteSize, thalweg_text::ByteSizeError> {
     text.replace("KB", "kB").parse()
 }
@@ -221,7 +221,7 @@ fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Fa
     Ok(ExitCode::SUCCESS)
 }
 
-/// For people: what matters, each receiver where there are several, and what to know about it.
+/// Returns the report for people: the main figures, each receiver if there are several, and remarks.
 fn text(report: &Report) -> String {
     let mut out = format!("{}\n\n", render::headline(report));
     let summary = render::summary(report);
@@ -240,7 +240,7 @@ fn text(report: &Report) -> String {
     out
 }
 
-/// Does something that may need a kernel built first, and shows that.
+/// Runs an action that may need a kernel built first, and shows the progress of the build.
 fn kernel<T>(act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     let busy = Busy::new("laboratory".into());
     act(&mut |progress| busy.now(building(progress)))
@@ -254,14 +254,14 @@ fn building(progress: Progress) -> String {
     }
 }
 
-/// The same for a scenario that runs in a directory; shows also how far that is.
+/// Runs a scenario in a directory as `kernel` runs an action, and also shows the progress of the scenario.
 fn watched<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
     let busy = Busy::new("laboratory: the network is made".into());
     let (over, is_over) = channel::<()>();
     thread::scope(|scope| {
         let busy = &busy;
         scope.spawn(move || {
-            // What lies here of an earlier run says nothing of this one.
+            // Files of an earlier run in the directory tell nothing of this one.
             let earlier = HowFar::read(directory);
             let mut began = None;
             while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
@@ -277,7 +277,7 @@ fn watched<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T)
     })
 }
 
-/// How far a scenario is, and how long the rest takes by this host's clock.
+/// Returns the progress of a scenario as text, and the remaining time by this host's clock.
 fn going_on(far: &HowFar, since: Duration, before: f64) -> String {
     let HowFar { done, bytes, bits_per_second } = far;
     let left = match done - before {
@@ -289,10 +289,10 @@ fn going_on(far: &HowFar, since: Duration, before: f64) -> String {
     format!("laboratory: {:.0} %, {}, {:.1} Mbit/s{left}", 100.0 * done, volume(*bytes), bits_per_second * 1e-6)
 }
 
-/// How often it is looked how far it is.
+/// Time from one look at the progress to the next.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The first interrupt ends it cleanly, the second one at once.
+/// Handles signals: the first interrupt ends the scenario cleanly, the second one at once.
 pub(crate) fn heed_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone()).map_err(Failure::broken)?;

@@ -1,4 +1,5 @@
-//! The commands of `thalweg`: detector data, from the buffer a device writes into, N-to-1 into built events on disk.
+//! Commands of the program `thalweg`: detector data, from the buffer a device writes into, N-to-1 into built events on
+//! disk.
 //!
 //! A laboratory's own program registers further kinds of devices, and calls [`main`]: see `examples/my-digitizer`.
 #![forbid(unsafe_code)]
@@ -54,7 +55,7 @@ struct Arguments {
     color: colorchoice_clap::Color,
 }
 
-/// Help of the program as a whole: all commands in groups, on one screen of 80 × 24. `thalweg help COMMAND` has more.
+/// Help of the whole program: all commands in groups, on one screen of 80 × 24. `thalweg help COMMAND` shows more.
 const HELP: &str = "\
 {about}
 
@@ -80,7 +81,7 @@ Measure and rehearse
 Options: --json, -v, -q, --color WHEN, -h, -V: thalweg help run says more
 ";
 
-/// The release, the commit it was built from where that is known, and what it was built without.
+/// Version text: the release, the commit it was built from if known, and the features it was built without.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let commit = git_version::git_version!(args = ["--always", "--dirty=-modified"], fallback = "unknown commit");
     let without = match cfg!(feature = "congestion-controls") {
@@ -150,11 +151,11 @@ struct File {
     file: PathBuf,
 }
 
-/// Runs the command that the program's arguments name, and returns its exit code: 0, 1 (it went wrong) or 2 (it cannot
-/// be done).
+/// Runs the command that the program's arguments name, and returns its exit code: 0, 1 (the command failed) or 2 (the
+/// request is impossible).
 pub fn main() -> ExitCode {
     register_kinds();
-    // What is written beyond a limit (`ulimit -f`, a file system's) fails, and does not end the process.
+    // A write beyond a limit (`ulimit -f`, a file system's) returns an error, and does not end the process.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let arguments = Arguments::parse();
     live::set_up(arguments.color, arguments.quiet);
@@ -162,7 +163,7 @@ pub fn main() -> ExitCode {
     let json = arguments.json;
     let result = execute(arguments.command, json, arguments.verbose);
     let mut code = result.unwrap_or_else(|failure| {
-        // Where both go to one terminal, it stands behind what was said before.
+        // If both go to one terminal, the message comes after earlier output.
         let _ = outlet::stdout().flush(outlet::LOG_TIME);
         outlet::stderr().put(live::said(&failure.to_string()));
         if json {
@@ -174,7 +175,7 @@ pub fn main() -> ExitCode {
     match outlet::stdout().flush(outlet::RESULT_TIME) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
             outlet::stderr().put(format!("thalweg: writing to standard output: {error}\n"));
-            // What it was before says more, unless it was success.
+            // The earlier exit code tells more, unless it is success.
             if code == ExitCode::SUCCESS {
                 code = ExitCode::FAILURE;
             }
@@ -195,7 +196,7 @@ fn register_kinds() {
     thalweg_features::register();
 }
 
-/// Begins to write the log to standard error.
+/// Starts writing the log to standard error.
 fn begin_log(arguments: &Arguments) {
     let level = match arguments.verbose {
         0 if arguments.quiet => "error",
@@ -203,8 +204,8 @@ fn begin_log(arguments: &Arguments) {
         1 => "info",
         _ => "debug",
     };
-    // fuser warns of every question of the kernel's that a file system may leave unanswered.
-    // What is wrong with a server's certificate is said once, with what to do.
+    // fuser warns of every request of the kernel that a file system may leave unanswered.
+    // A problem with a server's certificate is reported once, with the remedy.
     let level = format!("{level},fuser=error,rustls_platform_verifier=off");
     let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
@@ -244,21 +245,21 @@ fn execute(command: Command, json: bool, verbose: u8) -> Result<ExitCode, Failur
     }
 }
 
-/// Why a command could not do what it was asked.
+/// Reason why a command could not do what it was asked to do.
 #[derive(Debug)]
 enum Failure {
-    /// What was asked for cannot be: exit code 2.
+    /// The request is impossible: exit code 2.
     Usage(String),
-    /// It went wrong while it was done: exit code 1.
+    /// The command failed while it ran: exit code 1.
     Broken(String),
-    /// It went wrong because another node ended, which knows why: exit code 1.
+    /// The command failed because another node ended, which knows the reason: exit code 1.
     Consequence(String),
 }
 
 /// Starts a thread.
 ///
 /// # Errors
-/// The system has no room for another one.
+/// Fails if the system has no room for another thread.
 fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
     let started = std::thread::Builder::new().spawn(work);
     started

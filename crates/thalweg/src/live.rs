@@ -1,5 +1,5 @@
-//! What a terminal shows while something goes on: one line on standard error, drawn again and again. Several processes
-//! may share a terminal; only one at a time draws, and only while it is in the foreground.
+//! Progress display on a terminal: one line on standard error, drawn again and again. Several processes may share a
+//! terminal; only one at a time draws, and only while it is in the foreground.
 
 use crate::outlet;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -20,14 +20,14 @@ use thalweg_text::{count, many, plain_lines, seconds, tone, volume, wrapped};
 
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Heeds `--color` and `--quiet`.
+/// Applies `--color` and `--quiet`.
 pub(crate) fn set_up(color: colorchoice_clap::Color, quiet: bool) {
     color.write_global();
     tone::colour(is_coloured(&io::stdout()));
     QUIET.store(quiet, Ordering::Relaxed);
 }
 
-/// Whether nobody wants to know how far it is.
+/// Returns true if no progress is to be shown.
 pub(crate) fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
@@ -36,13 +36,13 @@ pub(crate) fn stderr_is_coloured() -> bool {
     is_coloured(&io::stderr())
 }
 
-/// As `--color` says, else `NO_COLOR` and its like, else whether it is a terminal.
+/// Returns true for colours by `--color`, else by `NO_COLOR` and similar variables, else if the stream is a terminal.
 fn is_coloured(stream: &impl anstream::stream::RawStream) -> bool {
     anstream::AutoStream::choice(stream) != anstream::ColorChoice::Never
 }
 
-/// An error, as standard error shows it: on a terminal in lines that fit, elsewhere in one, for `grep`. What it quotes
-/// cannot move the cursor, and several lines stay several: they show a place in a file.
+/// Returns an error in the form for standard error: on a terminal in lines that fit, elsewhere in one, for `grep`. Text
+/// that the error quotes cannot move the cursor, and several lines stay several: they show a place in a file.
 pub(crate) fn said(error: &str) -> String {
     let text = plain_lines(error);
     match text.contains('\n') || !io::stderr().is_terminal() {
@@ -51,8 +51,8 @@ pub(crate) fn said(error: &str) -> String {
     }
 }
 
-/// Whether this process may draw on the terminal that standard error is: nobody asked for quiet, it is in the
-/// foreground, and no other process of Thalweg draws there.
+/// Returns true if this process may draw on the terminal that is standard error: without `--quiet`, in the foreground,
+/// and while no other process of Thalweg draws there.
 fn may_draw() -> bool {
     static TERMINAL: OnceLock<Option<File>> = OnceLock::new();
     let stderr = io::stderr();
@@ -63,18 +63,18 @@ fn may_draw() -> bool {
         let name = ttyname(&stderr, Vec::new()).ok()?;
         OpenOptions::new().read(true).open(OsStr::from_bytes(name.as_bytes())).ok()
     });
-    // A terminal that is not this session's has no foreground.
+    // A terminal of another session has no foreground process group.
     let in_front = tcgetpgrp(&stderr).map_or(true, |group| group == getpgrp());
     let Some(terminal) = terminal else { return in_front };
     if !in_front {
         let _ = flock(terminal, FlockOperation::Unlock);
         return false;
     }
-    // It is the process that has it until it ends: asking again costs nothing.
+    // The lock belongs to the process until it ends: asking again costs nothing.
     flock(terminal, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// A bar or a line that follows indicatif's template. It is not seen where this process may not draw.
+/// Returns a bar or a line that follows indicatif's template. It is hidden while this process may not draw.
 pub(crate) fn bar(template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), target());
     if let Ok(style) = ProgressStyle::with_template(template) {
@@ -87,11 +87,11 @@ fn target() -> ProgressDrawTarget {
     if may_draw() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
 
-/// Bytes that are worked through: how many, how fast, and how long the rest takes.
+/// Template for work on bytes: their number, their rate, and the remaining time.
 pub(crate) const BYTES: &str =
     "{msg} {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left {wide_bar}";
 
-/// Something that takes long, and of which nobody knows how long.
+/// Display of work that takes long, and whose duration is not known.
 #[derive(Debug)]
 pub(crate) struct Busy(ProgressBar);
 
@@ -114,12 +114,12 @@ impl Drop for Busy {
     }
 }
 
-/// What a run is to come to, as far as its topology says: how much of it is left.
+/// Goal of a run as far as its topology states it, for the remaining part of the run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Goal {
     duration: Option<Duration>,
     events: Option<u64>,
-    /// Where it is recorded.
+    /// Directory of the run, if it is recorded.
     directory: Option<PathBuf>,
 }
 
@@ -129,7 +129,7 @@ impl From<&RunConfig> for Goal {
     }
 }
 
-/// The line of a run. A thread of its own draws it: a terminal that was stopped (Ctrl-S) stops nothing else.
+/// Progress line of a run. A thread of its own draws it: a terminal that was stopped (Ctrl-S) stops nothing else.
 #[derive(Debug)]
 pub(crate) struct Line {
     over: Sender<()>,
@@ -137,10 +137,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// How often it is drawn.
+    /// Time from one drawing to the next.
     const EVERY: Duration = Duration::from_millis(200);
 
-    /// Shows what is seen in a look at the run. `name` goes in front.
+    /// Starts drawing the snapshots that `look` returns. `name` comes first in the line.
     pub(crate) fn new(name: &str, goal: Goal, look: impl Fn() -> Snapshot + Send + 'static) -> Self {
         let (over, is_over) = channel();
         let (clears, cleared) = channel();
@@ -172,7 +172,7 @@ impl Line {
         Self { over, cleared }
     }
 
-    /// Takes it away, for what is said next.
+    /// Removes the line, to make place for the next output.
     pub(crate) fn clear(self) {
         drop(self.over);
         let _ = self.cleared.recv_timeout(outlet::LOG_TIME);
@@ -183,26 +183,26 @@ fn console_width() -> usize {
     rustix::termios::tcgetwinsize(io::stderr()).map_or(0, |size| size.ws_col.into())
 }
 
-/// What has been seen of a run.
+/// Observations of a run.
 #[derive(Debug)]
 struct Seen {
     name: String,
     goal: Goal,
-    /// When it was first seen running, and how many events it had then.
+    /// Time at which the run was first seen running, and number of events by then.
     began: Option<(Instant, u64)>,
-    /// When the rate was taken last, and how many bytes there were.
+    /// Time at which the rate was last taken, and number of bytes by then.
     last: Option<(Instant, u64)>,
-    /// Bytes per second.
+    /// Rate in bytes per second.
     rate: f64,
-    /// The part of the disk that is used, and what is free on it.
+    /// Used part of the disk, and free bytes on it.
     full: Option<(f64, f64)>,
 }
 
-/// How much is dropped first where a line is too narrow; 0 never.
+/// Part of the line: its rank, and its text. The highest rank is dropped first if a line is too narrow; rank 0 never.
 type Part = (u8, String);
 
 impl Seen {
-    /// What there is to say, in the order in which it stands.
+    /// Returns the parts of the line, in their order.
     fn parts(&mut self, now: &Snapshot) -> Vec<Part> {
         let state = match now.state {
             State::Idle | State::Configured => format!("{}, {} here", now.state, many(now.connected, "source")),
@@ -242,7 +242,7 @@ impl Seen {
         parts
     }
 
-    /// How long the run still takes, in seconds.
+    /// Returns the remaining time of the run, in seconds.
     fn left(&self, ran: Duration, events: u64) -> Option<f64> {
         let by_time = self.goal.duration.map(|duration| duration.saturating_sub(ran).as_secs_f64());
         #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
@@ -254,14 +254,14 @@ impl Seen {
         by_time.into_iter().chain(by_events).min_by(f64::total_cmp)
     }
 
-    /// How full the disk is; how soon it will be, where that is before the end of the run, or soon.
+    /// Returns the fill of the disk, or the time until it is full if that comes before the end of the run, or soon.
     fn disk(&mut self, left: Option<f64>) -> Option<String> {
         let directory = self.goal.directory.as_ref()?;
         if let Ok(disk) = statvfs(directory) {
             #[expect(clippy::cast_precision_loss, reason = "figures for people")]
             let [used, free] = [disk.f_blocks.saturating_sub(disk.f_bfree), disk.f_bavail]
                 .map(|blocks| blocks as f64 * disk.f_frsize as f64);
-            // As df(1) has it: what is kept for root is nobody's here.
+            // Computed as by df(1): space reserved for root is not available here.
             self.full = (used + free > 0.0).then_some((used / (used + free), free));
         }
         let (used, free) = self.full?;
@@ -272,13 +272,13 @@ impl Seen {
     }
 }
 
-/// Of a run without an end: a disk that is full by then is worth a word.
+/// For a run without an end: time within which a disk that becomes full is reported.
 const SOON: Duration = Duration::from_secs(3600);
-/// What a rate is a mean over: at least, and at most.
+/// Minimum and maximum time over which a rate is averaged.
 const LEAST: Duration = Duration::from_millis(150);
 const RATE_OVER: Duration = Duration::from_secs(1);
 
-/// As many of the parts as fit, the least important left out first.
+/// Returns as many of the parts as fit; the least important are dropped first.
 fn fitted(mut parts: Vec<Part>, columns: usize) -> String {
     let joined = |parts: &[Part]| parts.iter().map(|(_, text)| &text[..]).collect::<Vec<_>>().join("  ");
     while joined(&parts).chars().count() > columns {
@@ -291,7 +291,8 @@ fn fitted(mut parts: Vec<Part>, columns: usize) -> String {
     joined(&parts)
 }
 
-/// What goes in front of text on a terminal: whoever drew a line there has it taken away, and draws it again below.
+/// Returns the text that clears a progress line before other text on a terminal; the process that drew the line draws
+/// it again below.
 pub(crate) fn clears_line(stream: &impl IsTerminal) -> &'static str {
     if stream.is_terminal() { "\r\u{1b}[K" } else { "" }
 }
@@ -318,7 +319,7 @@ mod tests {
             ..Snapshot::default()
         };
         let mut parts = seen(goal).parts(&now);
-        // As it comes out depends on the time between two looks.
+        // The text depends on the time between two looks.
         parts[3].1 = "20.00 Gbit/s".into();
         parts.insert(5, (3, "disk 43 % full".into()));
         let wide = fitted(parts.clone(), 200);

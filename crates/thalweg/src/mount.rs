@@ -1,4 +1,4 @@
-//! `thalweg mount`: recorded runs on a server, as files of this machine.
+//! `thalweg mount`: recorded runs on a server, shown as files of this machine.
 
 use crate::Failure;
 use crate::print::Output;
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     remote: Remote,
 }
 
-/// What is said when the files are there.
+/// Message for programs when the files are there.
 #[derive(Debug, Serialize)]
 struct Ready<'a> {
     url: &'a str,
@@ -75,7 +75,7 @@ fn stop_on_signals(stop: Stop) -> Result<(), Failure> {
 
 impl From<MountError> for Failure {
     fn from(error: MountError) -> Self {
-        // A server's words may be anything.
+        // The text of a server may contain anything.
         let text = plain(&error.to_string()).into_owned();
         if error.is_usage() { Self::Usage(text) } else { Self::Broken(text) }
     }

@@ -17,7 +17,7 @@ use thalweg_node::{
 };
 use thalweg_preflight::OpenSource;
 
-/// How often a node says how far it is.
+/// Time from one progress message of a node to the next.
 const PROGRESS: Duration = Duration::from_millis(200);
 
 #[derive(Debug, clap::Args)]
@@ -43,25 +43,25 @@ pub(crate) struct Options {
     trace_every: Duration,
 }
 
-/// What a supervised node says, one JSON object per line.
+/// Message of a supervised node, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Word {
-    /// It listens here.
+    /// Addresses on which the node listens.
     Listening(Vec<Address>),
-    /// It is so far.
+    /// Progress of the node.
     Progress(Snapshot),
-    /// It is done.
+    /// Report of a source at its end.
     Source(Box<SourceReport>),
-    /// It is done.
+    /// Report of a builder at its end.
     Builder(Box<BuilderReport>),
-    /// It could not be done.
+    /// Error that ended the node.
     Failed {
-        /// Why.
+        /// Reason as text.
         error: String,
-        /// Whether it was asked for the impossible.
+        /// True if the request was impossible.
         usage: bool,
-        /// Whether it only follows from the end of another node.
+        /// True if the failure only follows from the end of another node.
         follows: bool,
     },
 }
@@ -82,7 +82,7 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Runs a node to its end, and says what it did.
+/// Runs a node to its end, and reports the result.
 pub(crate) fn run_alone(topology: &Topology, name: &str, kind: Kind<'_>, json: bool) -> Result<ExitCode, Failure> {
     let handle = Handle::new().map_err(Failure::broken)?;
     heed_signals(handle.clone())?;
@@ -101,11 +101,11 @@ pub(crate) fn run_alone(topology: &Topology, name: &str, kind: Kind<'_>, json: b
     })
 }
 
-/// Whether a node is there for one run that begins when all sources have come, or for any that it is told to begin.
+/// Kind of a node: for one run that begins when all sources have come, or for every run that it is commanded to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind<'a> {
     Single,
-    /// Single, and a builder writes down where its credit is.
+    /// Single; a builder also writes the distribution of its credit to a file.
     Traced {
         file: &'a Path,
         every: Duration,
@@ -172,7 +172,7 @@ pub(crate) fn run(
         let fits = fits.into_iter().map(begin).collect::<Result<Vec<_>, Failure>>()?;
         let report = node.run(handle);
         if report.is_err() {
-            // Nothing more comes: who still waits for a builder does so for nothing.
+            // No more data comes: a node that still waits for a builder waits in vain.
             for (handle, _) in &fits {
                 handle.press();
             }
@@ -205,7 +205,8 @@ fn settings(topology: &Topology, config: &SourceNodeConfig, feed: Feed, slot_byt
     }
 }
 
-/// Whether the nodes that read this topology find each other. A program that pushes is told an address by itself.
+/// Checks that the nodes that read this topology can find each other. A program that pushes receives its address on its
+/// own.
 fn can_be_found(topology: &Topology) -> Result<(), Failure> {
     for (source, builder) in
         topology.sources.iter().flat_map(|source| topology.builders.iter().map(move |b| (source, b)))
@@ -223,7 +224,7 @@ fn can_be_found(topology: &Topology) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether there is a node of that name.
+/// Fails if there is no node of that name.
 pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure> {
     let names = topology.names();
     if !names.contains(&name) {
@@ -238,12 +239,12 @@ pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure>
     }
 }
 
-/// The first interrupt ends the run cleanly, the second one at once.
+/// Handles signals: the first interrupt ends the run cleanly, the second one at once.
 pub(crate) fn heed_signals(handle: Handle) -> Result<(), Failure> {
     let mut signals = crate::signals::ends()?;
     crate::start_thread(move || {
         for _ in signals.forever() {
-            // Whoever asks a third time does not want to wait for the disk either.
+            // A third request means that the user does not want to wait for the disk either.
             if handle.press() > 2 {
                 std::process::exit(1);
             }
@@ -253,14 +254,14 @@ pub(crate) fn heed_signals(handle: Handle) -> Result<(), Failure> {
 }
 
 /// Lets this process, and those that it starts, have as many files open as the system allows them: the limit that most
-/// begin with is there for programs that use `select`.
+/// begin with is meant for programs that use `select`.
 pub(crate) fn allow_files() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    // Where that is not possible, the preflight says whether it matters.
+    // If the limit cannot be raised, the preflight reports whether it matters.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-/// A node that another process watches: the topology and the commands come over standard input.
+/// Runs a node that another process supervises: the topology and the commands come over standard input.
 fn supervised(options: &Options) -> ExitCode {
     let (word, code) = match supervised_run(options) {
         Ok(Done::Source(report)) => (Word::Source(report), ExitCode::SUCCESS),
@@ -298,7 +299,7 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
         let handle = handle.clone();
         crate::start_thread(move || {
             while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
-                // Whoever watches adds the nodes up.
+                // The supervisor adds the nodes up.
                 let snapshot = Snapshot { sources: Vec::new(), ..(*handle.snapshot()).clone() };
                 outlet::stdout().put_if_idle(spell(&Word::Progress(snapshot)));
             }
@@ -308,8 +309,8 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
     run(&topology, name, &handle, Kind::Single, listening)
 }
 
-/// Ends a node whose supervisor is gone, which is what the end of standard input says, however it died. The builders
-/// end the run as they do when they are asked to, and with them the sources. A source that no builder lets go ends by
+/// Ends a node whose supervisor is gone. The end of standard input shows this, however the supervisor died. The
+/// builders end the run as they do on request, and with them the sources. A source that no builder releases ends by
 /// itself.
 fn orphaned(handle: &Handle, is_builder: bool, timeout: Duration) {
     if !is_builder {
@@ -320,7 +321,7 @@ fn orphaned(handle: &Handle, is_builder: bool, timeout: Duration) {
     }
 }
 
-/// One line of JSON.
+/// Returns the message as one line of JSON.
 fn spell(word: &Word) -> String {
     serde_json::to_string(word).unwrap_or_default() + "\n"
 }

@@ -1,5 +1,5 @@
-//! Standard output and standard error of a node, each written by a thread of its own: nobody who has something to say
-//! waits for whoever reads it, and a pipe that nobody reads holds up neither a run nor its end.
+//! Standard output and standard error of a node, each written by a thread of its own: a thread that writes never waits
+//! for the reader, and a pipe that no one reads holds up neither a run nor its end.
 
 use crate::live;
 use std::collections::{HashMap, VecDeque};
@@ -10,35 +10,35 @@ use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How long the end of the program waits for a log of which nothing is read.
+/// Time that the end of the program waits for a log of which nothing is read.
 pub(crate) const LOG_TIME: Duration = Duration::from_secs(1);
-/// How long it waits for a result of which nothing is read.
+/// Time that the end of the program waits for a result of which nothing is read.
 pub(crate) const RESULT_TIME: Duration = Duration::from_secs(10);
 
-/// Lines of the log that may wait. More are left out, and counted.
+/// Maximum number of waiting lines of the log. Further lines are left out, and counted.
 const MOST_WAITING: usize = 1024;
-/// The longest line of the log, in bytes: what goes into a pipe as a whole (`PIPE_BUF`, pipe(7)), so that the lines of
-/// nodes that share one are not mixed.
+/// Maximum length of a line of the log, in bytes: what a pipe takes as a whole (`PIPE_BUF`, pipe(7)), so that the lines
+/// of nodes that share one are not mixed.
 const LONGEST_LINE: usize = 4096;
-/// A warning that is repeated is written so often in a [`WINDOW`]; the rest of them become one line.
+/// Number of times that a repeated warning is written in a [`WINDOW`]; further ones become one line.
 const REPEATED: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// Standard error, where the log goes too.
+/// Returns the outlet of standard error, which the log also uses.
 pub(crate) fn stderr() -> &'static Outlet {
     static STDERR: LazyLock<Arc<Outlet>> =
         LazyLock::new(|| Outlet::start(io::stderr(), live::clears_line(&io::stderr())));
     &STDERR
 }
 
-/// Standard output.
+/// Returns the outlet of standard output.
 pub(crate) fn stdout() -> &'static Outlet {
     static STDOUT: LazyLock<Arc<Outlet>> =
         LazyLock::new(|| Outlet::start(io::stdout(), live::clears_line(&io::stdout())));
     &STDOUT
 }
 
-/// A queue in front of something that may take its time.
+/// A queue before a stream that may be slow.
 #[derive(Debug, Default)]
 pub(crate) struct Outlet {
     state: Mutex<State>,
@@ -48,29 +48,29 @@ pub(crate) struct Outlet {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Vec<u8>>,
-    /// One more is being written.
+    /// True while one more text is being written.
     writing: bool,
-    /// How many were written.
+    /// Number of texts that were written.
     written: u64,
-    /// Why the last one was not.
+    /// Error of the last write, if it failed.
     failed: Option<io::Error>,
-    /// Lines of the log for which there was no room since one last had it.
+    /// Lines of the log that were left out since the last one for which there was room.
     left_out: u64,
     warnings: HashMap<Identifier, Repeated>,
 }
 
-/// The warnings of one place in the program.
+/// Warnings of one place in the program.
 #[derive(Debug)]
 struct Repeated {
     since: Instant,
     written: u32,
-    /// How many more there were, and the last of them.
+    /// Number of further warnings, and the last of them.
     more: u64,
     last: Vec<u8>,
 }
 
 impl Outlet {
-    /// One that writes there, `before` in front of each text.
+    /// Starts an outlet that writes to `to`, with `before` before each text.
     fn start(mut to: impl Write + Send + 'static, before: &'static str) -> Arc<Self> {
         let outlet = Arc::new(Self::default());
         let writer = Arc::clone(&outlet);
@@ -83,20 +83,20 @@ impl Outlet {
             }
         });
         if let Err(failure) = started {
-            // Nothing can be said by it: the process has no way to go on.
+            // Without a thread the outlet cannot report anything: the process cannot go on.
             let _ = writeln!(io::stderr(), "error: {failure}");
             std::process::exit(i32::from(failure.code()));
         }
         outlet
     }
 
-    /// Says something that is never left out: there is little of it.
+    /// Queues a text that is never left out: such texts are few.
     pub(crate) fn put(&self, text: impl Into<Vec<u8>>) {
         self.lock().waiting.push_back(text.into());
         self.changed.notify_all();
     }
 
-    /// Says something that is soon out of date: not while something else waits.
+    /// Queues a text that is soon out of date, unless another one waits.
     pub(crate) fn put_if_idle(&self, text: impl Into<Vec<u8>>) {
         let mut state = self.lock();
         if !state.is_busy() {
@@ -105,7 +105,7 @@ impl Outlet {
         }
     }
 
-    /// Waits until everything is written, or for `limit` nothing was. The error is that of the last write, or
+    /// Waits until everything is written, or nothing has been for `limit`. Fails with the error of the last write, or
     /// [`ErrorKind::TimedOut`].
     pub(crate) fn flush(&self, limit: Duration) -> io::Result<()> {
         let mut state = self.lock();
@@ -125,7 +125,7 @@ impl Outlet {
         state.failed.take().map_or(Ok(()), Err)
     }
 
-    /// A line of the log, and where it is a warning, the place in the program that warns.
+    /// Queues a line of the log. For a warning, `warning` is the place in the program that gives it.
     fn log(&self, warning: Option<Identifier>, line: &[u8]) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -145,7 +145,7 @@ impl Outlet {
         self.changed.notify_all();
     }
 
-    /// Waits for something to write.
+    /// Waits for a text to write.
     fn next(&self) -> Vec<u8> {
         let mut state = self.lock();
         state.written += u64::from(std::mem::take(&mut state.writing));
@@ -153,7 +153,7 @@ impl Outlet {
             let now = Instant::now();
             let due = state.sum_up(Some(now));
             if let Some(mut text) = state.waiting.pop_front() {
-                // A file that is far away takes its time for each write.
+                // A remote file takes its time for each write.
                 while state.waiting.front().is_some_and(|more| text.len() + more.len() <= LONGEST_LINE) {
                     text.extend(state.waiting.pop_front().unwrap_or_default());
                 }
@@ -179,7 +179,7 @@ impl State {
         self.writing || !self.waiting.is_empty()
     }
 
-    /// Adds a line of the log where there is room for one.
+    /// Adds a line of the log if there is room for it.
     fn add(&mut self, mut line: Vec<u8>) {
         if self.waiting.len() >= MOST_WAITING {
             self.left_out += 1;
@@ -192,7 +192,7 @@ impl State {
         self.waiting.push_back(line);
     }
 
-    /// Says how many lines were left out, now that there is room again.
+    /// Reports the number of lines that were left out, once there is room again.
     fn own_up(&mut self) {
         if self.left_out > 0 && self.waiting.len() < MOST_WAITING {
             let left_out = std::mem::take(&mut self.left_out);
@@ -200,7 +200,8 @@ impl State {
         }
     }
 
-    /// Says of the warnings whose time is over, or of all, how many more there were. When to look again.
+    /// Reports the number of further warnings, for places whose time is over or for all. Returns the time of the next
+    /// look.
     fn sum_up(&mut self, now: Option<Instant>) -> Option<Instant> {
         let mut sums = Vec::new();
         self.warnings.retain(|_, Repeated { since, more, last, .. }| {
@@ -218,7 +219,7 @@ impl State {
     }
 }
 
-/// Takes the log to [`stderr`].
+/// Writer of the log, to [`stderr`].
 #[derive(Debug)]
 pub(crate) struct Log;
 
@@ -230,7 +231,7 @@ impl<'a> MakeWriter<'a> for Log {
     }
 
     fn make_writer_for(&'a self, place: &Metadata<'_>) -> Line {
-        // What was asked for with `-v` is written as often as it happens.
+        // Lines requested with `-v` are written as often as they occur.
         Line { warning: (*place.level() <= Level::WARN).then(|| place.callsite()) }
     }
 }
@@ -257,7 +258,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Writes only what it is allowed to.
+    /// A stream that accepts only a limited number of writes.
     struct Pipe {
         allowed: Receiver<()>,
         written: Sender<String>,
@@ -321,7 +322,7 @@ mod tests {
         }
         for line in 0..733 {
             outlet.log(here(), format!("turned away: {line}\n").as_bytes());
-            // What is no warning is not counted with it.
+            // A line that is no warning is not counted with it.
             outlet.log(None, b"connected\n");
         }
         outlet.flush(Duration::from_secs(60)).unwrap();

@@ -1,4 +1,4 @@
-//! What a person sees of a run at its end: the report, and the final counters.
+//! Output for a person at the end of a run: the report, and the final counters.
 
 use crate::{Failure, outlet};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, Trigge
 pub(crate) use thalweg_text::tone::verdict;
 use thalweg_text::{Align, Table, count, many, plain, times, volume, wrapped};
 
-/// Several builders seen as one.
+/// Returns the sum of several builders' snapshots.
 pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
     snapshots.iter().fold(Snapshot::default(), |sum, one| Snapshot {
         // The builder that leads comes first.
@@ -28,7 +28,7 @@ pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
     })
 }
 
-/// One JSON object, on a line of its own.
+/// Returns a value as one JSON object, on a line of its own.
 pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
     let mut line = serde_json::to_string(value)?;
     // JSON leaves these as they are (RFC 8259, section 7), and a terminal takes them for commands.
@@ -39,7 +39,7 @@ pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(line)
 }
 
-/// Standard output. That nobody reads it any more (`| head`) is no error: what follows is for nobody.
+/// Standard output. A reader that has gone (`| head`) is no error: the following output is dropped.
 #[derive(Debug)]
 pub(crate) struct Output(Option<BufWriter<StdoutLock<'static>>>);
 
@@ -48,7 +48,7 @@ impl Output {
         Self(Some(BufWriter::with_capacity(64 << 10, io::stdout().lock())))
     }
 
-    /// Whether there is still somebody to write to.
+    /// Returns true while there is still a reader.
     pub(crate) fn is_read(&self) -> bool {
         self.0.is_some()
     }
@@ -57,7 +57,7 @@ impl Output {
         self.bytes(text.as_bytes())
     }
 
-    /// One JSON object, on a line of its own.
+    /// Prints a value as one JSON object, on a line of its own.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         self.text(&json_line(value).map_err(Failure::broken)?)
     }
@@ -66,7 +66,7 @@ impl Output {
         self.with(|to| to.write_all(bytes))
     }
 
-    /// Has everything on its way before something that takes long, and at the end.
+    /// Flushes the output, before something that takes long, and at the end.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         self.with(Write::flush)
     }
@@ -83,18 +83,18 @@ impl Output {
     }
 }
 
-/// DEL, and the control characters behind it, such as CSI.
+/// Returns true for DEL and the control characters after it, such as CSI.
 fn is_c1(c: char) -> bool {
     ('\u{7f}'..='\u{9f}').contains(&c)
 }
 
-/// A run's report. The exit code says whether it is complete.
+/// Prints a run's report. The exit code shows whether the run is complete.
 pub(crate) fn run(report: &RunReport, json: bool) -> ExitCode {
     say(report, json, run_text);
     if report.state == "COMPLETE" { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A source's report.
+/// Prints a source's report.
 pub(crate) fn source(report: &SourceReport, json: bool) {
     say(report, json, source_text);
 }
@@ -106,7 +106,7 @@ fn say<R: Serialize>(report: &R, json: bool, text: fn(&R) -> String) {
     });
 }
 
-/// What the links were found to carry.
+/// Returns the text on what the links were found to carry.
 fn calibration_text(report: &RunReport) -> String {
     let mut out = String::new();
     for Calibration { builder, link, lost, window_bytes, file } in &report.calibration {
@@ -144,7 +144,7 @@ fn run_text(report: &RunReport) -> String {
         many(report.events.built, "event"),
         count(report.events.incomplete),
         many(report.fragments, "fragment"),
-        // With trigger levels most of what was fetched is not in these events: see there.
+        // With trigger levels most of the fetched data is not in these events: see `trigger_text`.
         if report.trigger.is_none() { format!(", {}", volume(report.bytes)) } else { String::new() },
         report.seconds
     );
@@ -214,14 +214,14 @@ fn run_text(report: &RunReport) -> String {
     out
 }
 
-/// What a device counted, in words.
+/// Returns the counters of a device, in words.
 fn counted<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     let said = counters.map(|(name, number)| format!("{} {}", name.replace('_', " "), count(number)));
     said.collect::<Vec<_>>().join(", ")
 }
 
-/// What the trigger levels did; where they are simulated, beside what they do at ATLAS (100 kHz, 3 kHz, 200 Hz: Nagasaka and
-/// Oki 2012, section 2.2).
+/// Returns the text on what the trigger levels did; for simulated levels, compared with those of ATLAS (100 kHz, 3 kHz,
+/// 200 Hz: Nagasaka and Oki 2012, section 2.2).
 fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -> String {
     let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided, levels } =
         trigger;
@@ -266,10 +266,10 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
     out
 }
 
-/// Reasons that a person is shown one by one.
+/// Maximum number of reasons that a person is shown one by one.
 const SHOWN: usize = 20;
 
-/// Why a run is incomplete, a line or more for each reason.
+/// Returns the reasons why a run is incomplete, one line or more for each.
 pub(crate) fn because(reasons: &[String]) -> String {
     let mut out: String = reasons.iter().take(SHOWN).map(|reason| wrapped("  because: ", &plain(reason))).collect();
     if let more @ 1.. = reasons.len().saturating_sub(SHOWN) {
@@ -278,7 +278,7 @@ pub(crate) fn because(reasons: &[String]) -> String {
     out
 }
 
-/// How many fragments there are, and how many more there should be.
+/// Returns the number of fragments as text, with the number of missing ones.
 pub(crate) fn fragments(came: u64, missing: u64) -> String {
     match missing {
         0 => many(came, "fragment"),
@@ -286,8 +286,8 @@ pub(crate) fn fragments(came: u64, missing: u64) -> String {
     }
 }
 
-/// The final counters, in fragments: a row for each source, and for many one for all that have nothing to tell but what
-/// they accepted and what became of it; a bucket that is empty everywhere has no column.
+/// Returns the final counters, in fragments: a row for each source, and with many sources one row for all those that
+/// have nothing to show but what they accepted and its outcome; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
     type Get = fn(&LedgerEntry) -> i128;
     const COLUMNS: [(&str, Get); 17] = [
@@ -315,7 +315,7 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     let figures = shown.iter().map(|(name, _)| (*name, Align::Right));
     let mut table = Table::new([("source", Align::Left)].into_iter().chain(figures));
     let mut row = |name: String, entries: &[&LedgerEntry]| {
-        // What a source that is gone said last is the least that it accepted.
+        // The last counters of a source that is gone are the least that it accepted.
         let least = if entries.iter().all(|entry| entry.final_counters) { "" } else { "≥ " };
         let figure = |(name, get): &(&str, Get)| {
             let sum: i128 = entries.iter().map(|entry| get(entry)).sum();
@@ -344,7 +344,7 @@ pub(crate) fn ledger(ledger: &Ledger) -> String {
     table.folded(2)
 }
 
-/// What was not taken from devices that have a rate, where that is much.
+/// Returns the text on data that was not taken from devices that have a rate, if it is much.
 pub(crate) fn dead_time(ledger: &Ledger) -> String {
     let much = ledger.sources.iter().filter(|entry| is_much(entry.not_taken, entry.accepted));
     let sources: Vec<String> = much
@@ -364,12 +364,12 @@ pub(crate) fn dead_time(ledger: &Ledger) -> String {
     }
 }
 
-/// Whether one in a hundred or more was not taken.
+/// Returns true if one in a hundred or more was not taken.
 fn is_much(not_taken: u64, accepted: u64) -> bool {
     not_taken > 0 && not_taken >= accepted.saturating_add(not_taken) / 100
 }
 
-/// Whether something became of its fragments that was not meant to, or is not known.
+/// Returns true if fragments of the source had an outcome that was not intended, or is not known.
 fn is_remarkable(entry: &LedgerEntry) -> bool {
     let LedgerEntry { accepted, recorded, discarded, rejected, beyond_end, .. } = entry;
     let meant = [*recorded, *discarded, *rejected, *beyond_end].into_iter().fold(0, u64::saturating_add);
@@ -499,7 +499,7 @@ mod tests {
         let mut sources: Vec<LedgerEntry> =
             (0..1000).map(|at| entry(&format!("1.{at}"), &format!("adc-{at}"), 500, 500)).collect();
         (sources[7].recorded, sources[7].lost) = (480, 20);
-        // It was cut off: what it said last is all that is known.
+        // The source was cut off: its last counters are all that is known.
         (sources[9].accepted, sources[9].recorded, sources[9].final_counters) = (391, 391, false);
         insta::assert_snapshot!(ledger(&books(sources)), @"
         source                          accepted  recorded  lost  unaccounted

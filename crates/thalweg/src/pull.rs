@@ -73,7 +73,7 @@ impl Remote {
     }
 }
 
-/// What is told at the end.
+/// Result in JSON, printed at the end.
 #[derive(Debug, Serialize)]
 struct Told<'a> {
     #[serde(flatten)]
@@ -119,7 +119,7 @@ fn verify(moved: &Moved) -> Result<Vec<VerifyReport>, Failure> {
     moved.runs.iter().map(one).collect()
 }
 
-/// Says what was sent.
+/// Prints what was sent.
 pub(crate) fn say(moved: &Moved, seconds: f64, done: &str, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     match json {
@@ -160,7 +160,7 @@ fn text(moved: &Moved, seconds: f64, done: &str) -> String {
     out
 }
 
-/// Does it, with a progress bar on standard error where that is a terminal. Returns also how many seconds it took.
+/// Does the work, with a progress bar on standard error if that is a terminal. Also returns the seconds that it took.
 pub(crate) fn watched(
     doing: &'static str,
     json: bool,
@@ -190,7 +190,7 @@ pub(crate) fn watched(
     }
 }
 
-/// An interrupt ends it at once: what was done so far was noted, and is there for the next time.
+/// Makes an interrupt end the program at once: the progress so far was recorded, and is there for the next time.
 fn end_on_signals(json: bool) -> Result<(), Failure> {
     let mut signals = crate::signals::ends()?;
     let wait = move || {
@@ -208,13 +208,13 @@ fn end_on_signals(json: bool) -> Result<(), Failure> {
 
 impl From<RemoteError> for Failure {
     fn from(error: RemoteError) -> Self {
-        // A server's words may be anything.
+        // The text of a server may contain anything.
         let text = plain(&error.to_string()).into_owned();
         if error.is_usage() || error.is_not_found() { Self::Usage(text) } else { Self::Broken(text) }
     }
 }
 
-/// As shells have it of a program that SIGINT ended.
+/// Exit code that shells use for a program that SIGINT ended.
 const INTERRUPTED: i32 = 130;
-/// Between two looks at how far it is.
+/// Time from one look at the progress to the next.
 const REDRAW: Duration = Duration::from_millis(100);

@@ -41,7 +41,7 @@ pub(crate) fn push(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let server = remote.server(url)?;
     let (moved, seconds) = watched("sending", json, |progress| {
         let push = if *follow { thalweg_remote::push_following } else { thalweg_remote::push };
-        // While they are recorded, all builders write at once.
+        // During a recording all builders write at once, so all directories are sent at once.
         let moved = std::thread::scope(|scope| {
             let server = &server;
             let send = |path| scope.spawn(move || push(server, path, remote.streams(), progress));

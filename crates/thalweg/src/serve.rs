@@ -74,7 +74,7 @@ pub(crate) struct Options {
     measure: bool,
 }
 
-/// A way, or whichever was measured to be best.
+/// A way of moving bytes, or the one that was measured to be the best.
 #[derive(Debug, Clone, Copy)]
 enum Choice<T> {
     Auto,
@@ -89,7 +89,7 @@ impl<T: FromStr> FromStr for Choice<T> {
     }
 }
 
-/// CPUs, by their numbers; none are all of them.
+/// CPUs by their numbers; an empty list stands for all of them.
 #[derive(Debug, Clone)]
 enum Cpus {
     Auto,
@@ -136,20 +136,20 @@ fn connections(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|connections| *connections > 0).ok_or_else(|| "a number from 1 on".to_owned())
 }
 
-/// An address, or a name of this host's.
+/// Parses an address, or a name of this host.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found =
         text.to_socket_addrs().map_err(|error| format!("{error}; as 127.0.0.1:8042, [::1]:8042 or localhost:8042"))?;
     found.next().ok_or_else(|| "this name has no address".to_owned())
 }
 
-/// A time; nobody can be served in none.
+/// Parses a time of at least 1 ms: in less no client can be served.
 fn timeout(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     if time < Duration::from_millis(1) { Err("at least 1ms".to_owned()) } else { Ok(time) }
 }
 
-/// What is said when the server is ready.
+/// Message when the server is ready.
 #[derive(Debug, Serialize)]
 struct Ready {
     url: String,
@@ -158,13 +158,13 @@ struct Ready {
     cached: Outward,
     uncached: Outward,
     inward: Inward,
-    /// Who encrypts.
+    /// Part of the system that encrypts.
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<&'static str>,
     why: String,
 }
 
-/// Exit code 0: it was asked to stop.
+/// Serves a directory. Exit code 0: it was asked to stop.
 pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let tokens = admitted(options)?;
     let tls = match (&options.certificate, &options.key) {
@@ -183,7 +183,7 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     if let Some((_, sentence)) = &encrypts {
         why.push_str(&format!(" {sentence}"));
     }
-    // Until the server has come to its end.
+    // The CPUs are set until the server has ended.
     let network = options.network_cpus.as_ref().map(|cpus| Steered::network(options.listen.ip(), &cpus.numbers()));
     let disk = options.disk_cpus.as_ref().map(|cpus| Steered::disk(&options.directory, &cpus.numbers()));
     let _steered = [network.transpose().map_err(Failure::broken)?, disk.transpose().map_err(Failure::broken)?];
@@ -228,7 +228,7 @@ pub(crate) fn serve(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Who may do what; nothing where everybody on this host may.
+/// Returns the tokens of the users; `None` if everyone on this host is admitted.
 fn admitted(options: &Options) -> Result<Option<Tokens>, Failure> {
     let tokens = options.tokens.as_deref().map(tokens).transpose()?;
     if !options.listen.ip().is_loopback() && tokens.is_none() && !options.open {
@@ -240,7 +240,7 @@ fn admitted(options: &Options) -> Result<Option<Tokens>, Failure> {
     Ok(tokens)
 }
 
-/// The processors it runs on, and `why`, where it chose them.
+/// Returns the processors that the server runs on; adds the reason to `why` if it chose them itself.
 fn cpus(options: &Options, why: &mut String) -> Result<Vec<usize>, Failure> {
     match &options.cpus {
         Cpus::These(cpus) => {
@@ -279,7 +279,7 @@ fn told(ready: &Ready) -> String {
     format!("{url} serves {}. Ctrl-C ends it.\n{}\n", directory.display(), wrapped("", &ways))
 }
 
-/// Whether this process may run on each of these CPUs.
+/// Fails if this process may not run on one of these CPUs.
 fn can_run_on(cpus: &[usize]) -> Result<(), Failure> {
     let allowed = rustix::thread::sched_getaffinity(None).map_err(Failure::broken)?;
     match cpus.iter().find(|cpu| !allowed.is_set(**cpu)) {
@@ -294,13 +294,13 @@ fn tokens(path: &Path) -> Result<Tokens, Failure> {
     Tokens::parse(&text).map_err(|error| in_file(&error))
 }
 
-/// Lets the process have as many files open as its clients need, as far as it may.
+/// Raises the limit of open files to what the clients need, as far as the process may.
 fn allow_files(connections: usize) {
     let needed = (connections as u64).saturating_mul(FILES_EACH).saturating_add(64);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let Some(current) = current.filter(|current| *current < needed) else { return };
     let allowed = maximum.map_or(needed, |maximum| maximum.min(needed)).max(current);
-    // A client that cannot be taken waits: this is only said.
+    // A client that cannot be accepted waits: a warning is enough.
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum }) {
         tracing::warn!("RLIMIT_NOFILE stays at {current}: {error}");
     } else if allowed < needed {
@@ -308,7 +308,7 @@ fn allow_files(connections: usize) {
     }
 }
 
-/// Readable once the program is asked to stop.
+/// Returns a descriptor that becomes readable when the program is asked to stop.
 fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(Failure::broken)?);
     let mut signals = crate::signals::ends()?;
@@ -324,7 +324,7 @@ fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
     Ok(stop)
 }
 
-/// The ways, and a sentence on why these.
+/// Returns the ways of moving bytes, and a sentence with the reason for these.
 fn ways(options: &Options) -> Result<(Ways, String), Failure> {
     let inward = match options.inward {
         Choice::Auto if options.write => match Receiver::try_uring(&options.directory) {
@@ -380,7 +380,7 @@ fn ways(options: &Options) -> Result<(Ways, String), Failure> {
     Ok((Ways { cached, uncached, inward }, when.to_owned()))
 }
 
-/// The largest file in the directory and in the runs in it, if it is large enough to measure with.
+/// Returns the largest file in the directory and in the runs in it, if it is large enough to measure with.
 fn largest_file(directory: &Path) -> Option<PathBuf> {
     let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let inner = entries(directory)
@@ -390,12 +390,12 @@ fn largest_file(directory: &Path) -> Option<PathBuf> {
     sized.filter(|(bytes, _)| *bytes >= SMALLEST).max_by_key(|(bytes, _)| *bytes).map(|(_, path)| path)
 }
 
-/// Where what was measured is kept: for each file system and kernel.
+/// Path of the file that keeps the measurements, one for each file system and kernel.
 struct Known(PathBuf);
 
 #[derive(Serialize, Deserialize)]
 struct Kept {
-    /// How it was measured.
+    /// Version of the method of measurement.
     method: u32,
     measured: Measured,
 }
@@ -415,7 +415,7 @@ impl Known {
         (kept.method == METHOD).then_some(kept.measured)
     }
 
-    /// Where it cannot be kept, it is measured again at the next start.
+    /// Keeps the measurements. If that fails, they are repeated at the next start.
     fn write(&self, measured: &Measured) {
         let kept = serde_json::to_vec_pretty(&Kept { method: METHOD, measured: measured.clone() });
         let made = self.0.parent().map(std::fs::create_dir_all);
@@ -432,15 +432,15 @@ fn is_read_only(errno: i32) -> bool {
     [rustix::io::Errno::ROFS, rustix::io::Errno::ACCESS, rustix::io::Errno::PERM].contains(&errno)
 }
 
-/// Files that a client may need: its socket, a file, the same with `O_DIRECT`, a pipe, a ring.
+/// Number of files that a client may need: its socket, a file, the same with `O_DIRECT`, a pipe, a ring.
 const FILES_EACH: u64 = 6;
-/// CPUs that a number may name.
+/// Maximum number of CPUs that can be named.
 const MOST_CPUS: usize = 1024;
-/// Bytes of the smallest file to measure with.
+/// Minimum size of a file to measure with, in bytes.
 const SMALLEST: u64 = 16 << 20;
-/// Bytes that are measured with at most, each way.
+/// Maximum number of bytes to measure with, for each way.
 const MEASURED: u64 = 256 << 20;
-/// What was measured otherwise does not count.
+/// Present version of the method: measurements by another one do not count.
 const METHOD: u32 = 2;
-/// How long a way is measured.
+/// Duration of the measurement of one way.
 const TIMEOUT: Duration = Duration::from_millis(300);

@@ -1,4 +1,4 @@
-//! `thalweg ls`, `info`, `verify`, `cat` and `salvage`: runs on disk, as people and programs see them.
+//! `thalweg ls`, `info`, `verify`, `cat` and `salvage`: runs on disk, for people and programs.
 
 mod cat;
 mod info;

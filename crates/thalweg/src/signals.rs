@@ -1,16 +1,17 @@
-//! What asks a program to end.
+//! Signals that ask a program to end.
 
 use crate::Failure;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Ctrl-C, `kill`, and a terminal that was closed, unless whoever started the program had it ignore that (`nohup`).
+/// Returns the signals of Ctrl-C, `kill`, and a closed terminal. The last one is left out if the program was started so
+/// that it ignores that signal (`nohup`).
 pub(crate) fn ends() -> Result<Signals, Failure> {
     let hangup = if ignored(SIGHUP) { None } else { Some(SIGHUP) };
     Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map_err(Failure::broken)
 }
 
-/// Whether a signal is ignored (`SigIgn`, proc(5)).
+/// Returns true if a signal is ignored (`SigIgn`, proc(5)).
 fn ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

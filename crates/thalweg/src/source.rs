@@ -1,4 +1,4 @@
-//! `thalweg source`: what any program writes into a pipe, as a source of a run.
+//! `thalweg source`: records that any program writes into a pipe, as a source of a run.
 
 use crate::live::{self, Goal};
 use crate::node::heed_signals;

@@ -1,4 +1,4 @@
-//! `thalweg node --stay`: a node that takes part in one run after another, as it is told to on standard input.
+//! `thalweg node --stay`: a node that takes part in one run after another, by commands on standard input.
 
 use crate::node::{self, Done, Kind};
 use crate::{Failure, outlet, print};
@@ -10,23 +10,23 @@ use std::thread;
 use std::time::Duration;
 use thalweg_node::{Command, Handle, RunReport, State, Topology};
 
-/// How long after a run that failed the next is prepared.
+/// Time after a failed run until the next one is prepared.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Bytes of a line of standard input.
+/// Maximum length of a line of standard input, in bytes.
 const LONGEST_LINE: u64 = 4096;
-/// How often the state is looked at.
+/// Time from one look at the state to the next.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The node of the present run, for those who tell it something.
+/// Node of the present run, for the threads that control it.
 #[derive(Debug, Clone)]
 struct Present(Arc<Mutex<Inner>>);
 
 #[derive(Debug)]
 struct Inner {
     handle: Handle,
-    /// Runs taken part in so far, with the present one.
+    /// Number of runs taken part in so far, with the present one.
     runs: u64,
-    /// There is to be no further run.
+    /// True if no further run is to follow.
     leaves: bool,
     left: Sender<()>,
 }
@@ -38,7 +38,7 @@ impl Present {
         Ok((Self(Arc::new(Mutex::new(Inner { handle, runs: 0, leaves: false, left }))), leaving))
     }
 
-    /// A handle for the next run; nothing where there is to be none.
+    /// Returns a handle for the next run; `None` if there is to be none.
     fn next(&self) -> Result<Option<Handle>, Failure> {
         let handle = Handle::new().map_err(Failure::broken)?;
         Ok(self.with(|inner| {
@@ -48,7 +48,7 @@ impl Present {
         }))
     }
 
-    /// Ends the present run, and has no other follow. Returns how often that was asked for.
+    /// Ends the present run, and prevents further ones. Returns the number of times that this was requested.
     fn leave(&self) -> u32 {
         self.with(|inner| {
             inner.leaves = true;
@@ -58,12 +58,12 @@ impl Present {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
-        // Nothing in it can be left half changed.
+        // No panic can leave the state half changed.
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// Takes part in one run after another until it is told to quit.
+/// Takes part in one run after another until the command `quit`.
 pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
     let (present, leaving) = Present::new()?;
     heed_signals(present.clone())?;
@@ -72,7 +72,8 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
         move || commands(std::io::stdin().lock(), |line| obey(&present, line))
     })?;
     tell_states(present.clone(), name.to_owned(), json)?;
-    // A topology that a run was prepared with is right: what fails later is the machine, as a device that is unplugged.
+    // A topology that a run was prepared with is right: later failures come from the machine, such as a device that is
+    // unplugged.
     let mut was_prepared = false;
     let mut last_failure = String::new();
     while let Some(handle) = present.next()? {
@@ -82,7 +83,7 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
             node::say_listening(name, addresses);
             listens = Some(addresses.to_vec());
         });
-        // The ports that the system chose stay.
+        // The ports that the system chose are kept for the next run.
         let builder = topology.builders.iter_mut().find(|builder| builder.name == name);
         if let (Some(builder), Some(addresses)) = (builder, listens) {
             builder.listen = addresses;
@@ -100,7 +101,7 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
             }
             Err(failure @ Failure::Usage(_)) if !was_prepared => return Err(failure),
             Err(failure) => {
-                // Once, and not once a second for as long as a device is away.
+                // The warning is given once, and not once a second for as long as a device is away.
                 let text = failure.to_string();
                 if text != last_failure {
                     tracing::warn!("{name}: {text}; it is tried again until it works");
@@ -115,7 +116,8 @@ pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<Exi
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives each line of `input` to `obey`, until it ends. Bytes that are no text, and lines without end, cost themselves only.
+/// Passes each line of `input` to `obey`, until the input ends. Bytes that are no text become unknown commands, and a
+/// line without end is read in pieces: neither does further harm.
 fn commands(mut input: impl BufRead, obey: impl Fn(&str)) {
     let mut line = Vec::new();
     loop {
@@ -131,7 +133,7 @@ fn commands(mut input: impl BufRead, obey: impl Fn(&str)) {
     }
 }
 
-/// One line of standard input.
+/// Executes one line of standard input.
 fn obey(present: &Present, line: &str) {
     let send = |command| present.with(|inner| inner.handle.send(command));
     match line {
@@ -165,8 +167,8 @@ fn heed_signals(present: Present) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints the state of the run whenever it has changed since it was looked at last. That another run has begun is a
-/// change, too: one may be over between two looks.
+/// Prints the state of the run whenever it has changed since the last look. The beginning of another run is a change,
+/// too: a run may be over between two looks.
 fn tell_states(present: Present, name: String, json: bool) -> Result<(), Failure> {
     crate::start_thread(move || {
         let (mut printed, mut printed_run) = (State::Idle, 0);

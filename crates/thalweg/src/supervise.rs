@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use thalweg_netns::Network;
 use thalweg_node::{Assignment, BuilderReport, RunReport, Snapshot, Topology};
 
-/// How long nodes that were told to stop at once are waited for before they are killed.
+/// Time to wait for nodes that were told to stop at once, before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The longest line that is heard of a node: the report of a builder with thousands of sources has a few MiB.
+/// Maximum length of a node's line, in bytes: the report of a builder with thousands of sources has a few MiB.
 const LONGEST_LINE: u64 = 64 << 20;
 
-/// What happened while a run was watched.
+/// Outcome of a run that was supervised.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    /// What the builders said.
+    /// Report of the builders.
     pub(crate) report: RunReport,
-    /// Nodes that failed, and why.
+    /// Nodes that failed, with the reasons.
     pub(crate) failures: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ struct Node {
     over: bool,
 }
 
-/// Everything that runs, killed if this is dropped before it ends.
+/// All running nodes, which are killed if this is dropped before they end.
 struct Nodes(Vec<Node>);
 
 impl Drop for Nodes {
@@ -64,7 +64,8 @@ impl Drop for Nodes {
     }
 }
 
-/// Runs it to the end, each node on a host of its own where there is a network of them. `show` is told how far it is.
+/// Runs a topology to the end, each node on a host of its own if there is a network of them. `show` receives the
+/// progress.
 pub(crate) fn supervise(
     mut topology: Topology,
     network: Option<&Network>,
@@ -76,12 +77,12 @@ pub(crate) fn supervise(
     let mut nodes = Nodes(Vec::new());
     let builders = topology.builders.len();
     if builders > 1 && topology.run.record && topology.run.number.is_none() {
-        // One run for all of them: the next number that none has used.
+        // All builders share one run: the next number that none has used.
         let listed = thalweg_store::list(&topology.run.directory).unwrap_or_default();
         topology.run.number = Some(listed.iter().map(|run| run.run).max().unwrap_or(0) + 1);
     }
 
-    // Builders first: the system may choose their ports.
+    // Builders start first: the system may choose their ports.
     for index in 0..builders {
         let name = topology.builders[index].name.clone();
         nodes.0.push(start(&name, &topology, network, verbose, index, &sender)?);
@@ -96,11 +97,12 @@ pub(crate) fn supervise(
     for (builder, addresses) in topology.builders.iter_mut().zip(&mut watch.listening) {
         builder.listen = addresses.take().unwrap_or_default();
     }
-    // Then the others find out themselves that a builder was killed. How far they are is heard of now and then only.
+    // By room, the others notice by themselves that a builder was killed. The supervisor learns of their
+    // progress only now and then.
     let by_room = topology.run.assignment == Assignment::ByRoom;
-    // A source is told nothing of the others: of hundreds, each would read of all of them.
+    // A source receives nothing about the others: with hundreds of them, each would read about all.
     let mut own = Topology { sources: Vec::new(), ..topology.clone() };
-    // A source without a device is another program's: the builders wait for it.
+    // A source without a device belongs to another program: the builders wait for it.
     for source in topology.sources.iter().filter(|source| source.device.is_some() && source.fits().is_none()) {
         let index = nodes.0.len();
         let fits = topology.sources.iter().filter(|other| other.fits() == Some(&source.name));
@@ -109,14 +111,14 @@ pub(crate) fn supervise(
     }
     while !nodes.0.iter().all(|node| node.over) {
         watch.next(&mut nodes, &news, show)?;
-        // A node that could not even begin leaves the others waiting for it.
+        // A node that could not even start leaves the others waiting for it.
         if watch.fatal.is_some() && !watch.begun && !(by_room && watch.killed) {
             break;
         }
     }
     drop(nodes);
     let reports: Vec<BuilderReport> = watch.builders.into_iter().flatten().collect();
-    // Where events are assigned, a run goes on without a builder that died, and says so.
+    // If events are assigned, a run goes on without a builder that died, and reports that.
     let left_out: usize = reports.iter().map(|report| report.left_out.len()).sum();
     match watch.fatal.or(watch.follows) {
         Some(failure) if reports.len() + left_out < builders => Err(failure),
@@ -129,17 +131,17 @@ pub(crate) fn supervise(
 
 struct Watch {
     listening: Vec<Option<Vec<thalweg_link::Address>>>,
-    /// One for each builder.
+    /// Snapshot of each builder.
     snapshots: Vec<Snapshot>,
     builders: Vec<Option<BuilderReport>>,
-    /// What devices have counted.
+    /// Counters of devices.
     devices: BTreeMap<String, BTreeMap<String, u64>>,
     failures: Vec<String>,
     fatal: Option<Failure>,
-    /// A failure that another, still to be heard of, is the reason for.
+    /// A failure caused by another one, which has not been reported yet.
     follows: Option<Failure>,
     begun: bool,
-    /// A builder was.
+    /// True if a builder was killed.
     killed: bool,
     told: u32,
 }
@@ -167,7 +169,7 @@ impl Watch {
             Ok(News::Signal) => {
                 self.told += 1;
                 for (index, node) in nodes.0.iter_mut().enumerate() {
-                    // A clean end is the builders' business; at once is everybody's.
+                    // For a clean end only the builders are informed; for an end at once, every node.
                     if index < self.builders.len() || self.told > 1 {
                         tell(node, self.told);
                     }
@@ -193,7 +195,7 @@ impl Watch {
                 self.begun = true;
                 self.builders[index] = Some(*report);
             }
-            // What else it has to say is in the builders' ledgers.
+            // The other results of a source are in the builders' ledgers.
             Word::Source(report) if report.device.is_empty() => {}
             Word::Source(report) => {
                 self.devices.insert(report.name, report.device);
@@ -228,12 +230,12 @@ impl Watch {
     }
 }
 
-/// One line for each time the user asked: the first for a clean end, the second for an end at once.
+/// Writes one line for each time the user asked: the first for a clean end, the second for an end at once.
 fn tell(node: &mut Node, times: u32) {
     if times > 2 {
         let _ = node.child.kill();
     } else if let Some(stdin) = &mut node.stdin {
-        // A node that is gone needs no telling.
+        // For a node that is gone the write may fail.
         let _ = stdin.write_all(if times == 1 { b"stop\n" } else { b"stop\nstop\n" });
     }
 }
@@ -252,7 +254,8 @@ fn start(
     for _ in 0..verbose {
         command.arg("-v");
     }
-    // How far a run is, its builders know. Of hundreds of sources each would be woken for what nobody looks at.
+    // The builders know the progress of a run. With hundreds of sources, each would wake up for figures that no one
+    // looks at.
     if index >= topology.builders.len() {
         command.arg("--unwatched");
     }
@@ -288,7 +291,7 @@ fn start(
     Ok(Node { name: name.to_owned(), child, stdin, over: false })
 }
 
-/// Reads to the end. What is longer than any line that a node says is passed over.
+/// Reads lines to the end. Lines longer than any that a node writes are skipped.
 fn each_line(mut from: impl BufRead, mut take: impl FnMut(&[u8])) -> io::Result<()> {
     let mut line = Vec::new();
     let mut whole = true;

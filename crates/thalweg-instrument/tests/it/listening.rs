@@ -12,11 +12,11 @@ use thalweg_skip::skipped;
 
 const SOON: Duration = Duration::from_secs(300);
 
-/// Where the sender, or who receives, may have no processor for a while: neither within a heap nor between heaps is
-/// anything lost.
+/// Options for a sender or a receiver that may have no processor for a while: nothing is lost, neither within a heap
+/// nor between heaps.
 const BUSY: &str = "patience = \"60s\"\nbuffer = \"256MiB\"";
 
-/// A device of this format, with so many slots, that has begun.
+/// A device of a format, with a number of slots, after its start.
 struct Run {
     device: Listener,
     pool: SlotPool,
@@ -39,7 +39,7 @@ impl Run {
         Self { device, pool, begun: Instant::now(), came: Vec::new(), lost: Vec::new() }
     }
 
-    /// Takes what comes until so many fragments have come or were lost, and then what is there already.
+    /// Receives until `fragments` fragments have arrived or were lost, and then what is there already.
     fn go(&mut self, fragments: usize) {
         while self.came.len() + self.lost.len() < fragments {
             assert!(self.begun.elapsed() < SOON, "{} came: {:?}", self.came.len(), self.device.counters());
@@ -51,7 +51,7 @@ impl Run {
         while !self.take(self.begun.elapsed()) && self.device.next_time() == Some(Duration::ZERO) {}
     }
 
-    /// Takes all that is there, at this time. Whether the instrument says that it is over.
+    /// Receives all that is there, at this time. Returns true if the instrument has ended.
     fn take(&mut self, now: Duration) -> bool {
         loop {
             match self.device.poll(now).unwrap() {
@@ -76,7 +76,7 @@ impl Run {
     }
 }
 
-/// Where `.ci/setup` puts spead2: an environment of its own.
+/// Returns the path of a program of spead2, in the environment of its own that `.ci/setup` makes.
 fn spead2(program: &str) -> Option<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
@@ -87,7 +87,7 @@ fn spead2(program: &str) -> Option<PathBuf> {
     found
 }
 
-/// It has sent all. It may wait for itself for ever at its end: spead2 4.5.1 does so now and then.
+/// Ends a sender that has sent all. At its end it may wait for itself for ever: spead2 4.5.1 does so now and then.
 fn gone(sender: &mut Child) {
     let _ = sender.kill();
     sender.wait().unwrap();
@@ -128,12 +128,13 @@ fn what_spead2_send_sends_arrives() {
     run.go(1000);
     gone(&mut sender);
     assert_eq!((run.came.len(), &run.lost[..]), (1000, &[][..]), "{:?}", run.device.counters());
-    // The first has the item's description in front.
+    // The first heap also contains the item's description, at its beginning.
     assert!(run.came[0].1.len() > 100_000);
     assert!(run.came[1..].iter().all(|(_, bytes)| *bytes == [0; 100_000]));
 }
 
-/// A VDIF frame by the specification (VDIF 1.1.1, section 5): 2-bit real samples of one channel, of station `Ef`.
+/// Returns a VDIF frame by the specification (VDIF 1.1.1, section 5): 2-bit real samples of one channel, of station
+/// `Ef`.
 fn vdif(thread: u32, second: u32, number: u32, payload: &[u8]) -> Vec<u8> {
     let length = (32 + payload.len() as u32) / 8;
     let words = [second, 50 << 24 | number, 1 << 29 | length, 1 << 26 | thread << 16 | 0x4566];
@@ -176,7 +177,8 @@ fn vdif_frames_arrive_in_order_and_those_that_are_left_out_are_lost() {
     }
 }
 
-/// The recording that comes with baseband, which its authors made with other instruments: eight threads of two frames.
+/// Returns the recording that comes with baseband, which its authors made with other instruments: eight threads of two
+/// frames.
 fn recording() -> Option<Vec<u8>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/lib");
     let pythons = std::fs::read_dir(root).into_iter().flatten().flatten();
@@ -193,7 +195,7 @@ fn a_thread_of_a_recording_arrives_and_the_others_are_left() {
     let Some(recording) = recording() else { return };
     let frames: Vec<&[u8]> = recording.chunks_exact(5032).collect();
     assert_eq!(frames.len(), 16);
-    // Its headers say how many frames a second has (EDV 3).
+    // The headers state the number of frames in a second (EDV 3).
     let mut run = Run::begin("format = \"vdif\"\nsize = 5032\nthread = 1", 32);
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     for frame in &frames {
@@ -242,7 +244,7 @@ fn what_the_kernel_had_no_room_for_is_lost_and_counted() {
     for number in 0..200u32 {
         socket.send_to(&[&number.to_be_bytes()[..], &[1; 1000]].concat(), run.device.local()).unwrap();
     }
-    // The kernel tells of it with what comes later.
+    // The kernel reports the loss with the next datagram.
     run.take(Duration::from_secs(1));
     socket.send_to(&[&200u32.to_be_bytes()[..], &[1; 1000]].concat(), run.device.local()).unwrap();
     run.go(201);
@@ -256,7 +258,7 @@ const COUNTED: &str =
 
 #[test]
 fn what_waits_at_the_port_is_not_given_up_while_nobody_looks_there() {
-    // Received in its place, and copied.
+    // Options for reception in place, and for reception with a copy.
     for options in [COUNTED.to_owned(), COUNTED.replace("header = 4", "header = 4\npackets = 2")] {
         let mut run = Run::begin(&options, 16);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -273,16 +275,16 @@ fn what_waits_at_the_port_is_not_given_up_while_nobody_looks_there() {
         run.take(Duration::from_secs(1));
         assert_eq!(run.came.len(), 1);
         send(1);
-        // It was busy with other things for long.
+        // The process was busy with other things for long.
         run.take(Duration::from_secs(60));
         assert_eq!((run.came.len(), &run.lost[..]), (3, &[][..]), "{:?}", run.device.counters());
     }
 }
 
-/// A node looks only when it is woken, or asked to at that time: which does not come here.
+/// A node looks only when it is woken, or at the time that it was given: that time does not come here.
 #[test]
 fn one_that_is_lost_holds_nobody_up_where_later_ones_take_all_buffers() {
-    // Received in its place, and copied.
+    // Options for reception in place, and for reception with a copy.
     for options in [COUNTED.to_owned(), COUNTED.replace("header = 4", "header = 4\npackets = 2")] {
         let mut run = Run::begin(&format!("{options}\nreorders = 1000"), 4);
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -317,7 +319,7 @@ fn a_flood_of_nothing_does_not_hold_anybody_up() {
     for _ in 0..3000 {
         socket.send_to(b"no", run.device.local()).unwrap();
     }
-    // Some of it, and then others have their turn; but soon again.
+    // The device takes a part of the flood, and then others have their turn; but soon it asks again.
     run.take(Duration::from_secs(1));
     let first = run.count("truncated");
     assert!((1..3000).contains(&first), "{first}");

@@ -1,4 +1,4 @@
-//! `thalweg bench compare`: what changed between two reports.
+//! `thalweg bench compare`: the differences between two reports.
 
 use super::files::Files;
 use crate::Failure;

@@ -1,4 +1,4 @@
-//! Where a report is written to, beside the terminal.
+//! Files that a report is written to, in addition to the terminal.
 
 use crate::Failure;
 use std::fs::{self, File, OpenOptions};
@@ -23,7 +23,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Opens them all: what cannot be written is to be known before something is measured, not after.
+    /// Opens all files: a file that cannot be written must be known before the measurement, not after.
     pub(crate) fn open(&self) -> Result<Open, Failure> {
         let target = |path: Option<&PathBuf>| path.map(|path| Target::open(path)).transpose();
         Ok(Open {
@@ -45,14 +45,14 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Whether nobody asked for one.
+    /// Returns true if no file was asked for.
     pub(crate) fn is_empty(&self) -> bool {
         [&self.json, &self.markdown, &self.plot, &self.html].iter().all(|target| target.is_none())
     }
 }
 
-/// A file that was opened to be written later. What it held stays until then; where it was made for this and is never
-/// written, it goes again.
+/// A file that was opened to be written later. It keeps its contents until then; if it was created for this and is
+/// never written, it is removed.
 #[derive(Debug)]
 pub(crate) struct Target {
     path: PathBuf,
@@ -76,7 +76,7 @@ impl Target {
         Ok(Self { path: path.to_owned(), file, made })
     }
 
-    /// Writes it, and says so on standard error.
+    /// Writes the file, and reports it on standard error.
     pub(crate) fn write(mut self, text: &str) -> Result<(), Failure> {
         self.replace(text).map_err(|error| Failure::Broken(format!("writing {}: {error}", self.path.display())))?;
         self.made = false;
@@ -97,7 +97,7 @@ impl Target {
 impl Drop for Target {
     fn drop(&mut self) {
         if self.made {
-            // An empty file that nobody asked for is a nuisance, no more.
+            // An empty file that is left over does no harm.
             let _ = fs::remove_file(&self.path);
         }
     }

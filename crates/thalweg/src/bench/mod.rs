@@ -1,4 +1,4 @@
-//! `thalweg bench`: measure a leg of the path, show it while it is measured, keep it in files.
+//! `thalweg bench`: measures a leg of the path, shows the progress, and writes the results to files.
 
 mod compare;
 mod files;
@@ -45,14 +45,14 @@ pub(crate) fn bench(options: &Options, json: bool) -> Result<ExitCode, Failure> 
 
 fn listen(options: &net::listen::Options) -> Result<ExitCode, Failure> {
     if options.local {
-        // An interrupt from the terminal reaches both ends. The asking one decides, and this one ends with it.
+        // An interrupt from the terminal reaches both ends. The asking end decides, and this one ends with it.
         flag::register(SIGINT, Stop::default().flag()).map_err(Failure::broken)?;
     }
     net::listen::serve(options, |said| crate::outlet::stderr().put(format!("{said}\n")))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a program that was interrupted ends with: 128 and the number of SIGINT.
+/// Exit code of a program that was interrupted: 128 and the number of SIGINT.
 const INTERRUPTED: u8 = 130;
 
 fn measure(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, Failure> {
@@ -77,7 +77,7 @@ fn measure(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, Failure> 
     })
 }
 
-/// Writes each file that was asked for; one that cannot be does not keep the others from being written.
+/// Writes each file that was asked for; a file that cannot be written does not keep the others from being written.
 fn write(open: Open, report: &Report) -> Result<(), Failure> {
     let json = |report: &Report| serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::broken);
     let one = |target: Option<Target>, text: &dyn Fn(&Report) -> Result<String, Failure>| match target {
@@ -91,12 +91,13 @@ fn write(open: Open, report: &Report) -> Result<(), Failure> {
     json.and(markdown).and(plot).and(html)
 }
 
-/// As it was given, for the report.
+/// Returns the command line as it was given, for the report.
 fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// The first interrupt ends the measurement and keeps what is done, the second ends the program at once.
+/// Handles signals: the first interrupt ends the measurement and keeps the results so far, the second ends the program
+/// at once.
 fn stop_on_signals() -> Result<Stop, Failure> {
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {

@@ -49,7 +49,7 @@ enum Line<'a> {
     Peers(&'a PeersReport),
 }
 
-/// Shows pairings as they are done, from whichever thread.
+/// Shows pairings as they are done, from any thread.
 struct Show {
     json: bool,
     first: bool,

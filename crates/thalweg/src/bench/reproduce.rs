@@ -1,4 +1,4 @@
-//! `thalweg reproduce`: a paper's measurements taken again, and what came out beside what the paper has.
+//! `thalweg reproduce`: repeats a paper's measurements, and compares the results with the paper's.
 
 use super::files::Target;
 use super::show::Show;
@@ -113,7 +113,8 @@ pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failu
     Ok(if stop.pressed() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// One that the laboratory does. Each of its sweeps has a directory of its own, and goes on where it was interrupted.
+/// Runs an experiment of the laboratory. Each of its sweeps has a directory of its own, and goes on where it was
+/// interrupted.
 fn in_the_laboratory(experiment: &laboratory::Experiment, options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let name = experiment.name;
     let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{name}").into());

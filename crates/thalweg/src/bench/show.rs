@@ -1,4 +1,4 @@
-//! A measurement while it goes on: a table for people, lines of JSON for programs.
+//! Display of a measurement in progress: a table for people, lines of JSON for programs.
 
 use crate::print::Output;
 use crate::{Failure, live};
@@ -7,21 +7,21 @@ use serde::Serialize;
 use thalweg_bench::render::Table;
 use thalweg_bench::{Key, Observer, Plan, Point, Report, Stop};
 
-/// Shows points as they are done on standard output, and what is being measured on standard error.
+/// Shows points as they are done on standard output, and the present measurement on standard error.
 #[derive(Debug)]
 pub(crate) struct Show {
     out: Output,
     table: Option<Table>,
     bar: ProgressBar,
     repeats: u32,
-    /// The first thing that could not be said.
+    /// First error while printing.
     failed: Option<Failure>,
-    /// Nobody but the reader of standard output wants to know.
+    /// True if only the reader of standard output is interested in the result.
     only: bool,
     stop: Stop,
 }
 
-/// One line for a program.
+/// One line of output for a program.
 #[derive(Serialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 enum Line<'a> {
@@ -30,7 +30,8 @@ enum Line<'a> {
 }
 
 impl Show {
-    /// `only`: no file is to be written either, so that where the reader leaves, the measurement may end.
+    /// Starts the display. `only`: no file is to be written either, so that the measurement may end when the reader
+    /// leaves.
     pub(crate) fn new(plan: &Plan, json: bool, only: bool, stop: Stop) -> Self {
         let bar = live::bar("{pos}/{len} {bar:20} {wide_msg}");
         Self {
@@ -44,12 +45,12 @@ impl Show {
         }
     }
 
-    /// Whether the measurement ended because nobody reads it any more.
+    /// Returns true if the measurement ended because no one reads it any more.
     pub(crate) fn deserted(&self) -> bool {
         self.only && !self.out.is_read()
     }
 
-    /// The end: warnings for people, the whole report for programs.
+    /// Ends the display: warnings for people, the whole report for programs.
     pub(crate) fn end(mut self, report: &Report) -> Result<(), Failure> {
         self.bar.finish_and_clear();
         match self.table {

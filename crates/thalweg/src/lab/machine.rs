@@ -1,4 +1,5 @@
-//! `thalweg lab machine`: a command in a whole PC of its own, with devices, an IOMMU and a kernel to be changed.
+//! `thalweg lab machine`: a command in a virtual PC of its own, with devices, an IOMMU and a kernel that may be
+//! changed.
 
 use super::{heed_signals, size, time};
 use crate::lab::sweep::INTERRUPTED;
@@ -51,7 +52,7 @@ pub(super) struct Options {
     command: Vec<OsString>,
 }
 
-/// `MODEL` or `MODEL@WIRE`.
+/// Parses `MODEL` or `MODEL@WIRE`.
 fn nic(text: &str) -> Result<Nic, String> {
     let (model, wire) = text.split_once('@').unwrap_or((text, "0"));
     let model = model.parse().map_err(|error: thalweg_machine::UnknownNic| error.to_string())?;
@@ -59,7 +60,8 @@ fn nic(text: &str) -> Result<Nic, String> {
     Ok(Nic { model, wire })
 }
 
-/// What a program that started another one ends with, where that one was not to blame: as timeout(1) and env(1) do.
+/// Exit codes of a program that started another one, if the other one was not the cause: those of timeout(1) and
+/// env(1).
 const LATE: u8 = 124;
 const NOT_RUN: u8 = 125;
 

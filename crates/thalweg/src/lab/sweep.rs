@@ -12,7 +12,7 @@ use thalweg_lab::sweep::{self, Progress, Results, Sweep};
 use thalweg_lab::{LabError, Laboratory};
 use thalweg_text::{seconds, wrapped};
 
-/// What a program that was interrupted ends with: 128 and the number of SIGINT.
+/// Exit code of a program that was interrupted: 128 and the number of SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, clap::Args)]
@@ -45,7 +45,7 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// How long a sweep takes of which nothing is done yet, by a rule of thumb.
+    /// Returns a rough estimate of the time that a complete sweep takes.
     pub(crate) fn estimate(self, of: &Sweep) -> Duration {
         sweep::estimate(of, self.on, self.jobs().unwrap_or(1))
     }
@@ -88,12 +88,12 @@ pub(super) fn sweep(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     })
 }
 
-/// Runs a sweep into a directory, and says on standard error how it goes on.
+/// Runs a sweep into a directory, and reports its progress on standard error.
 pub(crate) fn run(asked: Sweep, how: How, directory: &Path, stop: &AtomicBool) -> Result<Results, Failure> {
     let jobs = how.jobs()?;
     std::fs::create_dir_all(directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
     if how.on == Laboratory::Virtual {
-        // Once, and not in the time of the first cells.
+        // The kernel is built once, and not in the time of the first cells.
         kernel(|progress| Kernel::build(progress)).map_err(LabError::from)?;
     }
     let names = asked.clone();
@@ -101,7 +101,7 @@ pub(crate) fn run(asked: Sweep, how: How, directory: &Path, stop: &AtomicBool) -
     Ok(sweep::run(asked, how.on, jobs, directory, stop, show)?)
 }
 
-/// What has just ended, and how long the rest takes.
+/// Returns a line on the cell that has just ended, and the remaining time.
 fn line(sweep: &Sweep, progress: &Progress<'_>) -> String {
     let Progress { cell, done, of, left } = progress;
     let left = if done < of { format!("; about {} left", seconds(left.as_secs_f64())) } else { String::new() };

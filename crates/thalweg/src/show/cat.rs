@@ -1,4 +1,4 @@
-//! `thalweg cat`: events and fragments, one by one.
+//! `thalweg cat`: prints events and fragments, one by one.
 
 use super::place::{explain, open};
 use crate::Failure;
@@ -69,17 +69,17 @@ struct Cat<'a> {
     options: &'a Options,
     json: bool,
     out: &'a mut Output,
-    /// The only sources whose fragments are shown; all of them where it is empty.
+    /// Sources whose fragments are shown; all of them if it is empty.
     sources: Vec<SourceId>,
-    /// What could not be read.
+    /// Number of errors while reading.
     troubles: u64,
-    /// Of this, what was not told yet: events that follow each other, for one reason.
+    /// Consecutive events with the same error that were not reported yet.
     unread: Option<Unread>,
-    /// How often it was told.
+    /// Number of reports so far.
     told: u64,
 }
 
-/// Events that cannot be read, since what they lie in is damaged.
+/// Events that cannot be read because their place in the file is damaged.
 struct Unread {
     first: EventId,
     last: EventId,
@@ -88,7 +88,7 @@ struct Unread {
 }
 
 impl Cat<'_> {
-    /// What is there, in ascending order of events.
+    /// Prints the events that are there, in ascending order.
     fn read(&mut self) -> Result<(), Failure> {
         let run = open(&self.options.run)?;
         self.find_sources(run.info())?;
@@ -110,14 +110,14 @@ impl Cat<'_> {
         }
         self.out.flush()?;
         self.tell_unread();
-        // What else is missing is nothing to one event that is there.
+        // Other missing data does not matter for one event that is there.
         if !range.is_one() {
             self.end(&run);
         }
         Ok(())
     }
 
-    /// What is there and what comes, until the run ends.
+    /// Prints the events that are there and those that follow, until the run ends.
     fn follow(&mut self) -> Result<(), Failure> {
         let path = &self.options.run;
         let refused = |error| match error {
@@ -142,7 +142,7 @@ impl Cat<'_> {
                     }
                 }
                 Ok(Followed::Quiet) => {
-                    // Nobody has to wait for what was already read.
+                    // Events that were already read are printed without delay.
                     self.out.flush()?;
                     timeout = Duration::from_secs(60);
                 }
@@ -193,7 +193,8 @@ impl Cat<'_> {
         self.out.text(&text)
     }
 
-    /// An event that cannot be read: those behind it follow. A damaged block may have thousands of them: it is told once.
+    /// Notes an event that cannot be read, and goes on with later ones. A damaged block may have thousands of them:
+    /// they are reported once.
     fn trouble(&mut self, event: Option<EventId>, error: &StoreError) -> Result<(), Failure> {
         self.troubles += 1;
         if let (true, Some(event)) = (self.json, event) {
@@ -214,7 +215,7 @@ impl Cat<'_> {
         Ok(())
     }
 
-    /// Says what could not be read for one reason.
+    /// Reports the events that could not be read for one reason.
     fn tell_unread(&mut self) {
         let Some(Unread { first, last, count: number, why }) = self.unread.take() else { return };
         match number {
@@ -223,7 +224,7 @@ impl Cat<'_> {
         }
     }
 
-    /// Says one of many things of which a few are enough.
+    /// Reports one of many errors, of which only the first few are printed.
     fn tell(&mut self, text: &str) {
         self.told += 1;
         match self.told {
@@ -235,7 +236,7 @@ impl Cat<'_> {
         }
     }
 
-    /// Finds the sources that were asked for by their names or ids.
+    /// Finds the sources that the options name or give the id of.
     fn find_sources(&mut self, info: &RunInfo) -> Result<(), Failure> {
         for wanted in &self.options.source {
             let known = self.sources.len();
@@ -251,7 +252,7 @@ impl Cat<'_> {
         Ok(())
     }
 
-    /// That there is no event in the range.
+    /// Returns the error that there is no event in the range.
     fn nothing(&self, run: &Run) -> Failure {
         let path = self.options.run.display();
         let Some((first, last)) = run.event_ids().next().map(|(id, _)| id.0).zip(run.last_event()) else {
@@ -273,7 +274,7 @@ impl Cat<'_> {
         }
     }
 
-    /// Why there is no more, where that needs saying.
+    /// Reports why there are no more events, if the reason is not obvious.
     fn end(&mut self, run: &Run) {
         let path = self.options.run.display();
         match (run.info().state, run.writer(), run.recovery()) {
@@ -295,7 +296,7 @@ impl Cat<'_> {
     }
 }
 
-/// Says something on standard error. What it quotes from a file is nothing for a terminal.
+/// Prints a message on standard error. Text that it quotes from a file cannot control a terminal.
 fn say(text: &str) {
     crate::outlet::stderr().put(format!("thalweg: {}\n", plain(text)));
 }
@@ -331,7 +332,7 @@ fn fragment_text(header: &FragmentHeader, payload: &[u8], data: Option<usize>) -
     out
 }
 
-/// An event, as `--json` prints it.
+/// An event, in the form that `--json` prints.
 #[derive(Debug, Serialize)]
 struct EventLine {
     event: u64,
@@ -339,18 +340,18 @@ struct EventLine {
     fragments: Vec<FragmentLine>,
 }
 
-/// A fragment, as `--json` prints it.
+/// A fragment, in the form that `--json` prints.
 #[derive(Debug, Serialize)]
 struct FragmentLine {
     source: String,
     sequence: u32,
-    /// TAI nanoseconds since 1970.
+    /// Time in TAI nanoseconds since 1970.
     timestamp: u64,
-    /// The same, for programs whose numbers have 53 bits.
+    /// The same time as text, for programs whose numbers have 53 bits.
     timestamp_text: String,
-    /// Nanoseconds.
+    /// Length of the window in nanoseconds.
     window: u32,
-    /// Bytes of payload.
+    /// Number of bytes of payload.
     length: u32,
     payload_type: String,
     status: Vec<&'static str>,
@@ -374,26 +375,26 @@ impl FragmentLine {
     }
 }
 
-/// The beginning of a payload.
+/// First values of a payload.
 #[derive(Debug)]
 struct Data {
     values: Values,
     unit: &'static str,
-    /// How many follow.
+    /// Number of values that follow.
     left: u64,
 }
 
-/// Values in the terms of their payload type; bytes without a meaning in hexadecimal.
+/// Values of the payload's type; bytes without a stated meaning in hexadecimal.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Values {
     Numbers(Vec<Number>),
-    /// Real and imaginary part.
+    /// Pairs of real and imaginary part.
     Complex(Vec<[Number; 2]>),
     Hex(String),
 }
 
-/// One number of a payload. In JSON, what is no number there (NaN, infinity) is null.
+/// One number of a payload. A value that JSON has no number for (NaN, infinity) is null there.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(untagged)]
 enum Number {
@@ -404,7 +405,7 @@ enum Number {
 }
 
 impl Number {
-    /// The little-endian number in `bytes`, at most 8 of them.
+    /// Reads the little-endian number in `bytes`, which are at most 8.
     fn read(kind: NumberKind, bytes: &[u8]) -> Self {
         let sign = kind == NumberKind::Signed && bytes.last().is_some_and(|last| *last >= 128);
         let mut wide = [if sign { 0xff } else { 0 }; 8];
@@ -432,7 +433,7 @@ impl Display for Number {
 }
 
 impl Values {
-    /// As words of text.
+    /// Returns the values as words of text.
     fn words(&self) -> Vec<String> {
         match self {
             Self::Numbers(numbers) => numbers.iter().map(ToString::to_string).collect(),
@@ -475,7 +476,7 @@ fn type_name(kind: PayloadType) -> String {
     }
 }
 
-/// Events that cannot be read and are told one by one.
+/// Maximum number of reports of events that cannot be read.
 const TROUBLES: u64 = 10;
 
 #[cfg(test)]

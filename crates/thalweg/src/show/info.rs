@@ -1,4 +1,4 @@
-//! `thalweg info`: what a run is.
+//! `thalweg info`: describes a run.
 
 use super::place::{Named, Together, directories, explain, ledger};
 use crate::Failure;
@@ -32,27 +32,27 @@ pub(crate) struct Options {
     times: Option<PathBuf>,
 }
 
-/// What there is to say of one directory.
+/// Description of one directory.
 #[derive(Debug, Serialize)]
 struct Sight {
     #[serde(flatten)]
     named: Named,
-    /// Whether an OPEN run is being written.
+    /// State of the process that writes the run, if the run is OPEN.
     writer: Option<WriterLife>,
-    /// Counted in the files, which an OPEN run's `run.json` does not know yet.
+    /// Number of events counted in the files, which `run.json` does not contain while a run is OPEN.
     events: EventCounts,
     blocks: u64,
     segments: u32,
     bytes: u64,
-    /// Where reading has to stop, in a run that was not ended.
+    /// Place at which reading must stop, in a run that was not ended.
     recovery: Option<Recovery>,
-    /// What is wrong with it, as far as opening it tells.
+    /// Problems found on opening the directory.
     problems: Vec<Problem>,
-    /// The content of `run.json`.
+    /// Content of `run.json`.
     info: RunInfo,
 }
 
-/// Several builders' directories of a run, added up.
+/// Sum of several builders' directories of a run.
 #[derive(Debug, Serialize)]
 struct Sum {
     run: u32,
@@ -143,7 +143,7 @@ impl Sight {
         line("began", &format!("{} UTC (TAI - UTC = {offset} s)", utc(info.began, offset)));
         if let Some(ended) = info.ended {
             let took = seconds(info.totals.seconds);
-            // The clock may have been set meanwhile.
+            // The clock may have been set in between.
             let later = if ended < info.began {
                 format!(", after {took}: the clock was set back")
             } else {
@@ -194,7 +194,7 @@ impl Sum {
     fn new(run: &Together, sights: &[Sight]) -> Self {
         let infos: Vec<&RunInfo> = run.members.iter().map(|at| &sights[*at].info).collect();
         let whole = RunInfo::whole(&infos);
-        // That a ledger cannot be read was said of its directory.
+        // A ledger that cannot be read was reported for its directory.
         let ledger = whole.as_ref().and_then(|whole| ledger(whole).ok()).unwrap_or_default();
         let mut sum = Self {
             run: run.run,
@@ -235,10 +235,10 @@ impl Sum {
     }
 }
 
-/// Problems that a person is shown one by one.
+/// Maximum number of problems that a person is shown one by one.
 const SHOWN: usize = 5;
 
-/// How much there is on disk.
+/// Returns the amount of data on disk as text.
 pub(super) fn stored(bytes: u64, blocks: u64, segments: u32) -> String {
     format!("{} in {}, {}", volume(bytes), many(blocks, "block"), many(segments.into(), "segment"))
 }
@@ -255,7 +255,7 @@ fn recorder(recorder: &RecorderInfo) -> String {
     )
 }
 
-/// What the sources are; those that follow each other and say the same of themselves, in one line.
+/// Returns the description of the sources, in one line for consecutive sources with equal descriptions.
 fn sources(all: &[SourceInfo]) -> String {
     let mut out = String::new();
     for alike in all.chunk_by(|one, next| (what(one), details(one)) == (what(next), details(next))) {
@@ -279,7 +279,7 @@ fn source(who: &str, source: &SourceInfo) -> String {
     out
 }
 
-/// What a source says it is, and whether its data were measured.
+/// Returns the kind and payload type that a source states, and whether its data were measured.
 fn what(source: &SourceInfo) -> String {
     let says = |key: &str| source.description.get(key);
     let is = |key: &str| says(key).and_then(Value::as_bool) == Some(true);
@@ -292,7 +292,7 @@ fn what(source: &SourceInfo) -> String {
     words.join(", ")
 }
 
-/// Everything else that a source says of itself, as `key value`; what is nested is left to `--json`.
+/// Returns the other facts that a source states, as `key value`; nested ones are left to `--json`.
 fn details(source: &SourceInfo) -> String {
     const SAID: [&str; 7] = ["kind", "payload_type", "simulated", "replayed", "loop", "name", "source"];
     let known = source.description.as_object().into_iter().flatten();
@@ -300,7 +300,7 @@ fn details(source: &SourceInfo) -> String {
         !SAID.contains(&key.as_str()) && !value.is_null() && !value.is_object() && !value.is_array()
     });
     let mut told: Vec<String> = told.map(|(key, content)| format!("{key} {}", value(content))).collect();
-    // Samples and images say it by their channels, width and height.
+    // For samples and images the channels, or width and height, show the shape.
     let says = |key: &str| source.description.get(key).is_some_and(|value| !value.is_null());
     let shape = source.description.get("shape").and_then(Value::as_array);
     if let Some(shape) = shape.filter(|_| !says("channels") && !says("width")) {
@@ -312,7 +312,7 @@ fn details(source: &SourceInfo) -> String {
 fn value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        // A whole number of Hz without its '.0'.
+        // A whole number of Hz is written without '.0'.
         Value::Number(number) => {
             number.as_f64().filter(|_| number.is_f64()).map_or(number.to_string(), |n| n.to_string())
         }

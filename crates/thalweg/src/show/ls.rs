@@ -1,4 +1,4 @@
-//! `thalweg ls`: what runs there are.
+//! `thalweg ls`: lists runs.
 
 use super::place::{explain, is_url};
 use crate::Failure;
@@ -27,7 +27,7 @@ pub(crate) struct Options {
     directory: PathBuf,
 }
 
-/// A run in the list; what is not known is null.
+/// A run in the list; values that are not known are null.
 #[derive(Debug, Serialize)]
 struct Entry<'a> {
     run: u32,
@@ -35,7 +35,7 @@ struct Entry<'a> {
     path: &'a Path,
     state: Option<RunState>,
     writer: Option<WriterLife>,
-    /// TAI nanoseconds.
+    /// Time in TAI nanoseconds.
     began: Option<u64>,
     ended: Option<u64>,
     began_utc: Option<String>,
@@ -46,7 +46,7 @@ struct Entry<'a> {
     sources: Option<usize>,
     reasons: &'a [String],
     error: Option<&'a str>,
-    /// What is wrong with its files, as far as that shows without reading them.
+    /// Damage of its files, as far as it shows without reading them.
     damage: Option<&'a str>,
 }
 
@@ -107,7 +107,7 @@ fn entry(listed: &Listed, now: u64) -> Entry<'_> {
         ended: info.and_then(|info| info.ended),
         began_utc: info.map(|info| utc(info.began, info.tai_utc_offset)),
         seconds,
-        // On disk, which is less than was built where the disk was full.
+        // Number of events on disk, which is less than those built if the disk was full.
         events: closed.map(|info| info.totals.events),
         incomplete: closed.map(|info| info.totals.incomplete_events),
         bytes: listed.bytes,
@@ -139,14 +139,14 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
         table.row(vec![
             plain(&entry.path.display().to_string()).into_owned(),
             print::verdict(listed.state()),
-            // To the minute; `thalweg info` says more.
+            // The time is to the minute; `thalweg info` shows all of it.
             entry.began_utc.as_ref().map_or("-".to_owned(), |began| began.chars().take(16).collect()),
             entry.seconds.map_or("-".to_owned(), seconds),
             events,
             volume(entry.bytes),
         ]);
     }
-    // A pipe has a line for each run, however wide.
+    // In a pipe there is one line for each run, however wide.
     let mut out = if on_terminal { table.folded(0) } else { table.text(0) };
     if incomplete {
         out.push_str("In brackets: how many of the events are incomplete.\n");
@@ -165,7 +165,7 @@ fn text(listed: &[Listed], now: u64, on_terminal: bool) -> String {
     out
 }
 
-/// Nanoseconds since 1970, UTC.
+/// Returns the present time in UTC, in nanoseconds since 1970.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)

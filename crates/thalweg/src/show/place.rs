@@ -1,4 +1,4 @@
-//! Where runs are: the directories that a RUN on the command line stands for, and those that belong together.
+//! Places of runs: the directories that a RUN on the command line stands for, and those that belong together.
 
 use crate::Failure;
 use serde::Serialize;
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use thalweg_build::Ledger;
 use thalweg_store::{Run, RunInfo, StoreError, parts_of};
 
-/// A run's directory, as it was named.
+/// Directory of a run that was named on the command line.
 #[derive(Debug, Serialize)]
 pub(super) struct Named {
     pub(super) path: PathBuf,
-    /// It was not named itself, but the whole run, without a builder.
+    /// True if the whole run was named, without a builder, instead of this directory.
     #[serde(skip)]
     pub(super) as_whole: bool,
 }
 
-/// The directories that each RUN stands for, each one once. A run of several builders may be named without its builder,
-/// and stands for the directories of all of them.
+/// Returns the directories that each RUN stands for, each one once. A run of several builders may be named without its
+/// builder, and stands for the directories of all of them.
 pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
     let mut found: Vec<Named> = Vec::new();
     for run in runs {
@@ -27,7 +27,7 @@ pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
                 Err(error @ (StoreError::NotARun(_) | StoreError::Version { .. })) => {
                     return Err(explain(run, &error));
                 }
-                // What else is wrong with it is for the command to say.
+                // The command reports other errors of the directory.
                 _ => match found.iter_mut().find(|named| named.path == path) {
                     Some(named) => named.as_whole |= as_whole,
                     None => found.push(Named { path, as_whole }),
@@ -38,12 +38,12 @@ pub(super) fn directories(runs: &[PathBuf]) -> Result<Vec<Named>, Failure> {
     Ok(found)
 }
 
-/// The run in this directory.
+/// Opens the run in this directory.
 pub(super) fn open(directory: &Path) -> Result<Run, Failure> {
     Run::open(directory).map_err(|error| explain(directory, &error))
 }
 
-/// What is wrong with `path`, and what to do.
+/// Returns the error for `path`, with the remedy.
 pub(super) fn explain(path: &Path, error: &StoreError) -> Failure {
     let shown = path.display();
     match error {
@@ -64,21 +64,21 @@ pub(super) fn explain(path: &Path, error: &StoreError) -> Failure {
     }
 }
 
-/// A run of several builders, as far as its directories were named.
+/// A run of several builders, with those of its directories that were named.
 #[derive(Debug)]
 pub(super) struct Together {
-    /// Its number.
+    /// Number of the run.
     pub(super) run: u32,
-    /// How many builders it has.
+    /// Number of its builders.
     pub(super) builders: u32,
-    /// Those whose directories were named, in ascending order.
+    /// Builders whose directories were named, in ascending order.
     pub(super) present: Vec<u32>,
-    /// Where their directories are among those that were named, in the same order.
+    /// Indices of their directories among those that were named, in the same order.
     pub(super) members: Vec<usize>,
 }
 
 impl Together {
-    /// The runs of several builders that were named as a whole, or by more than one directory.
+    /// Returns the runs of several builders that were named as a whole, or by more than one directory.
     pub(super) fn find<'a>(named: impl Iterator<Item = (&'a Named, &'a RunInfo)>) -> Vec<Self> {
         let mut runs: Vec<(&Path, Self)> = Vec::new();
         let mut whole = Vec::new();
@@ -105,12 +105,12 @@ impl Together {
         runs.into_iter().map(|(_, run)| run).filter(asked).collect()
     }
 
-    /// Whether all builders' directories are among those that were named.
+    /// Returns true if all builders' directories are among those that were named.
     pub(super) fn is_whole(&self) -> bool {
         self.present.len() as u64 == u64::from(self.builders)
     }
 
-    /// Its name in a heading.
+    /// Returns the name of the run in a heading.
     pub(super) fn title(&self) -> String {
         let Self { run, builders, .. } = self;
         match self.is_whole() {
@@ -124,18 +124,18 @@ impl Together {
     }
 }
 
-/// The final counters in `run.json`. A run that is open has none.
+/// Reads the final counters in `run.json`. A run that is open has none.
 pub(super) fn ledger(info: &RunInfo) -> Result<Ledger, serde_json::Error> {
     let mut ledger = Ledger::default();
     if !info.ledger.is_null() {
-        // Added one by one, so that the sum over the sources is ours.
+        // Sources are added one by one, so that their sum is computed here.
         let sources = serde_json::from_value(info.ledger.clone())?;
         ledger.merge(&Ledger { sources, ..Ledger::default() });
     }
     Ok(ledger)
 }
 
-/// The directory that holds `path` where that is a file, as for [`Run::open`].
+/// Returns the directory that holds `path` if that is a file, as [`Run::open`] does; otherwise `path`.
 pub(super) fn inside(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if path.is_file() && parent.as_os_str().is_empty() => PathBuf::from("."),
@@ -144,7 +144,7 @@ pub(super) fn inside(path: &Path) -> PathBuf {
     }
 }
 
-/// Whether somebody means what a server has.
+/// Returns true for the address of a run on a server.
 pub(super) fn is_url(path: &Path) -> bool {
     path.to_str().is_some_and(thalweg_remote::is_url)
 }

@@ -1,4 +1,4 @@
-//! `thalweg salvage`: what is whole of a damaged run, in a new one.
+//! `thalweg salvage`: copies the undamaged part of a damaged run into a new one.
 
 use super::place::{explain, inside};
 use crate::Failure;
@@ -42,7 +42,7 @@ pub(super) fn salvage(options: &Options, json: bool, out: &mut Output) -> Result
         one(options, whole, &to, json, out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Of several builders, what each of them wrote: `run-000042-b1` to `DIR-b1`.
+    // For several builders, the part of each of them: `run-000042-b1` to `DIR-b1`.
     let named = whole.file_name().unwrap_or_default().as_encoded_bytes().len();
     for part in &parts {
         let name = part.file_name().unwrap_or_default().to_string_lossy();
@@ -53,7 +53,7 @@ pub(super) fn salvage(options: &Options, json: bool, out: &mut Output) -> Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// Salvages the run, or what one builder wrote of it, in this directory.
+/// Salvages the run, or one builder's part of it, in this directory.
 fn one(options: &Options, run: &Path, to: &Path, json: bool, out: &mut Output) -> Result<(), Failure> {
     if let Err(error @ StoreError::NotARun(_)) = RunInfo::read(run) {
         return Err(explain(&options.run, &error));
@@ -75,10 +75,10 @@ fn one(options: &Options, run: &Path, to: &Path, json: bool, out: &mut Output) -
     }
 }
 
-/// Where a run goes that is not told where: under its own name, so that `thalweg ls` shows it there.
+/// Returns the default directory for the new run: it has the run's name, so that `thalweg ls` shows it there.
 fn beside(run: &Path) -> Result<PathBuf, Failure> {
     let name_it = || Failure::Usage(format!("{}: name the new run's directory with --to", run.display()));
-    // What `.` is called.
+    // Resolves the name of `.`.
     let whole = if run.file_name().is_none() { run.canonicalize().map_err(|_| name_it())? } else { run.to_owned() };
     match (whole.parent(), whole.file_name()) {
         (Some(parent), Some(name)) => Ok(parent.join("salvaged").join(name)),
@@ -113,5 +113,5 @@ fn text(run: &Path, salvaged: &Salvaged) -> String {
     out
 }
 
-/// Problems that a person is shown one by one.
+/// Maximum number of problems that a person is shown one by one.
 const SHOWN: usize = 20;

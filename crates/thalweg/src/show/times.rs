@@ -1,5 +1,5 @@
-//! `thalweg info --times`: each source's times against another's, as a page. Clocks that differ, drift or step show in it,
-//! and numbers that do.
+//! `thalweg info --times`: each source's times against another's, as a page. It shows clocks that differ, drift or
+//! step, and numbers that do.
 
 use crate::Failure;
 use plotters::prelude::*;
@@ -11,12 +11,13 @@ use thalweg_store::{Run, StoreError};
 use thalweg_text::count;
 use thalweg_wire::Status;
 
-/// Points of a picture: as many events are looked at, evenly spread over the run, as that gives.
+/// Number of points of a picture: it determines how many events are read, evenly spread over the run.
 const POINTS: usize = 12_000;
 const CHART: u32 = 380;
 const ROW: u32 = 22;
 
-/// One source's times less those of the reference, in seconds, over the reference's since its first.
+/// Differences of one source's times from those of the reference, in seconds, over the reference's time since its
+/// first.
 #[derive(Debug, Clone, PartialEq)]
 struct Series {
     source: String,
@@ -24,20 +25,21 @@ struct Series {
 }
 
 impl Series {
-    /// The median difference; `None` without any.
+    /// Returns the median difference in seconds; `None` without any.
     fn offset(&self) -> Option<f64> {
         median(self.points.iter().map(|(_, difference)| *difference))
     }
 
-    /// By how much the source's clock goes faster than the reference's, in parts per million: the slope of a line through
-    /// the differences (Theil and Sen: the median of the slopes between the first and the second half's points).
+    /// Returns the excess speed of the source's clock over the reference's, in parts per million: the slope of a line
+    /// through the differences (Theil and Sen: the median of the slopes between the first and the second half's
+    /// points).
     fn drift(&self) -> Option<f64> {
         let half = self.points.len() / 2;
         let pairs = self.points.iter().zip(&self.points[half..]).filter(|(one, other)| other.0 > one.0);
         median(pairs.map(|(one, other)| (other.1 - one.1) / (other.0 - one.0) * 1e6))
     }
 
-    /// The median distance from that line.
+    /// Returns the median distance from that line, in seconds.
     fn spread(&self) -> Option<f64> {
         let (drift, from) = (self.drift().unwrap_or(0.0) / 1e6, self.points.first()?.0);
         let straight = || self.points.iter().map(|(at, difference)| difference - drift * (at - from));
@@ -52,14 +54,14 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     Some(*values.select_nth_unstable_by(middle, f64::total_cmp).1)
 }
 
-/// Writes the page.
+/// Writes the page to `file`.
 pub(super) fn write(run: &Run, file: &Path) -> Result<(), Failure> {
     let (reference, all) = series(run).map_err(|error| Failure::broken(error.to_string()))?;
     let page = page(run, reference.as_deref(), &all).map_err(Failure::broken)?;
     std::fs::write(file, page).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))
 }
 
-/// The source that the others are compared with, the one with the most times, and every source's differences.
+/// Returns the source that the others are compared with, the one with the most times, and every source's differences.
 fn series(run: &Run) -> Result<(Option<String>, Vec<Series>), StoreError> {
     let sources = &run.info().sources;
     let sampled = (POINTS / sources.len().max(1)).max(100) as u64;
@@ -129,7 +131,7 @@ fn page(run: &Run, reference: Option<&str>, all: &[Series]) -> Result<String, St
     Ok(html::page(&title, "", &body))
 }
 
-/// What a picture's values are multiplied by, and the unit that makes.
+/// Returns the factor for a picture's values, and the unit that results.
 fn unit(most: f64) -> (f64, &'static str) {
     match most {
         most if most < 1e-6 => (1e9, "ns"),
@@ -183,7 +185,7 @@ fn draw(all: &[Series]) -> Result<String, thalweg_page::plot::DrawError> {
     })
 }
 
-/// A source's colour and name below the chart.
+/// Draws a source's colour and name below the chart.
 fn name(legend: &Area<'_>, row: usize, colour: RGBColor, source: &str) -> Result<(), Refused> {
     let y = i32::try_from(row).unwrap_or(0) * ROW as i32 + 10;
     let style =

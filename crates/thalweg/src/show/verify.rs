@@ -1,4 +1,4 @@
-//! `thalweg verify`: everything in a run is read, and what does not agree is said.
+//! `thalweg verify`: reads everything in a run, and reports inconsistencies.
 
 use super::info::stored;
 use super::place::{Named, Together, directories, explain, ledger};
@@ -32,15 +32,15 @@ pub(crate) struct Options {
     runs: Vec<PathBuf>,
 }
 
-/// What was found in one directory.
+/// Result for one directory.
 #[derive(Debug)]
 struct Verified {
     named: Named,
-    /// The run and what is wrong with it; or why it cannot be read at all.
+    /// The run and its report; or the state and the error if it cannot be read at all.
     result: Result<(RunInfo, VerifyReport), (&'static str, String)>,
 }
 
-/// Several builders' directories of a run, added up.
+/// Sum of several builders' directories of a run.
 #[derive(Debug, Serialize)]
 struct Sum {
     run: u32,
@@ -97,7 +97,7 @@ impl Verified {
             Err(error) => {
                 let word = if matches!(error, StoreError::Io { .. }) { "UNREADABLE" } else { "DAMAGED" };
                 match explain(path, &error) {
-                    // It was a run when we looked first.
+                    // The path was a run at the first look.
                     Failure::Broken(error) => Err((word, error)),
                     usage => return Err(usage),
                 }
@@ -106,7 +106,7 @@ impl Verified {
         Ok(Self { named, result })
     }
 
-    /// Whether it is intact and complete.
+    /// Returns true if the run is intact and complete.
     fn is_ok(&self) -> bool {
         self.result.as_ref().is_ok_and(|(_, report)| report.consistent && report.verdict == Verdict::Complete)
     }
@@ -132,7 +132,7 @@ impl Verified {
     }
 }
 
-/// Verifies a run, and shows how far it is.
+/// Verifies a run, and shows the progress.
 pub(crate) fn watched(run: &Run) -> VerifyReport {
     let bar = live::bar(live::BYTES).with_message(format!("verifying {}:", run.path().display()));
     bar.set_length(run.bytes());
@@ -163,7 +163,7 @@ fn text(path: &str, report: &VerifyReport) -> String {
     out
 }
 
-/// What is lost with blocks that cannot be read.
+/// Returns the text on the data that is lost with blocks that cannot be read.
 fn lost(report: &VerifyReport) -> String {
     let (blocks, events) = (many(report.lost_blocks, "block"), many(report.lost_events, "event"));
     let which = match &report.lost_ranges[..] {
@@ -175,7 +175,7 @@ fn lost(report: &VerifyReport) -> String {
     format!("{blocks}, and with them {events}{which}{fragments}, in whole or in part")
 }
 
-/// A run that agrees with itself.
+/// Returns the text on a run that is consistent.
 fn intact(path: &str, report: &VerifyReport) -> String {
     match &report.verdict {
         Verdict::Complete => format!("{path}: {}, intact\n", print::verdict("COMPLETE")),
@@ -228,7 +228,7 @@ impl Sum {
     fn new(run: &Together, readable: &[(&Named, &(RunInfo, VerifyReport))]) -> Self {
         let members = || run.members.iter().map(|at| readable[*at].1);
         let whole = RunInfo::whole(&members().map(|(info, _)| info).collect::<Vec<_>>());
-        // A ledger that cannot be read does not agree with the records, which was said of its directory.
+        // A ledger that cannot be read does not agree with the records, which was reported for its directory.
         let ledger = whole.as_ref().and_then(|whole| ledger(whole).ok()).unwrap_or_default();
         let mut sum = Self {
             run: run.run,
@@ -280,7 +280,7 @@ impl Sum {
     }
 }
 
-/// Problems that a person is shown one by one.
+/// Maximum number of problems that a person is shown one by one.
 const SHOWN: usize = 20;
 
 #[cfg(test)]
