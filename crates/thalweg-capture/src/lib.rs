@@ -29,9 +29,9 @@ use thiserror::Error;
 use writer::Writer;
 
 /// Maximum time to wait for packets before checking whether to end.
-const GLANCE: Duration = Duration::from_millis(50);
+const END_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Time after the end during which packets waiting in a port are still taken: more may keep coming.
-const LAST: Duration = Duration::from_millis(100);
+const DRAIN_TIME: Duration = Duration::from_millis(100);
 
 /// Options of a capture: its source, its file and its limits.
 #[derive(Debug, Clone)]
@@ -146,8 +146,9 @@ pub fn capture(
         if over && end.is_none() {
             end = Some(last(from));
         } else if !more && !enough && result.is_ok() {
-            let left = deadline.map_or(GLANCE, |deadline| deadline.saturating_duration_since(Instant::now()));
-            if let Err(error) = from.wait(GLANCE.min(left.max(Duration::from_millis(1)))) {
+            let left =
+                deadline.map_or(END_CHECK_INTERVAL, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if let Err(error) = from.wait(END_CHECK_INTERVAL.min(left.max(Duration::from_millis(1)))) {
                 (gone, end) = (Some(error), end.or_else(|| Some(last(from))));
             }
         }
@@ -166,7 +167,7 @@ pub fn capture(
 fn last(from: &mut dyn Packets) -> (u64, Option<u64>) {
     let (dropped, lag) = (from.dropped(), from.lag());
     // If packets are stamped when they are read, those already waiting count as in time.
-    let grace = if lag.is_zero() { LAST } else { Duration::ZERO };
+    let grace = if lag.is_zero() { DRAIN_TIME } else { Duration::ZERO };
     let end = now() + grace.as_nanos() as u64;
     std::thread::sleep(lag);
     (end, dropped)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use thalweg_frames::{FramesError, Packet, PacketRing, RawIo};
 
 /// Interval between two polls of a port that has no wake-up.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Origin of packets.
 pub trait Packets {
@@ -73,7 +73,7 @@ impl Packets for Taken {
 
     fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
         if self.0.fd().is_none() {
-            thread::sleep(LOOK.min(longest));
+            thread::sleep(POLL_INTERVAL.min(longest));
             return Ok(());
         }
         if !self.0.prepare_wait() {

@@ -3,16 +3,16 @@
 
 use thalweg_frames::Packet;
 
-/// Link type LINKTYPE_ETHERNET (draft-ietf-opsawg-pcaplinktype).
-const ETHERNET: u16 = 1;
-const SECTION: u32 = 0x0a0d_0d0a;
-const INTERFACE: u32 = 1;
-const STATISTICS: u32 = 5;
-const PACKET: u32 = 6;
+/// Link type of Ethernet frames (draft-ietf-opsawg-pcaplinktype).
+const LINKTYPE_ETHERNET: u16 = 1;
+const SECTION_HEADER_BLOCK: u32 = 0x0a0d_0d0a;
+const INTERFACE_DESCRIPTION_BLOCK: u32 = 1;
+const INTERFACE_STATISTICS_BLOCK: u32 = 5;
+const ENHANCED_PACKET_BLOCK: u32 = 6;
 
 /// Appends the block at the beginning of a file (section 4.1).
 pub(crate) fn section(out: &mut Vec<u8>, application: &str) {
-    block(out, SECTION, |out| {
+    block(out, SECTION_HEADER_BLOCK, |out| {
         out.extend(0x1a2b_3c4du32.to_ne_bytes());
         out.extend([1u16, 0].map(u16::to_ne_bytes).as_flattened());
         // Section length: not known yet.
@@ -25,8 +25,8 @@ pub(crate) fn section(out: &mut Vec<u8>, application: &str) {
 /// Appends the block that describes the interface of the packets (section 4.2). Times are in nanoseconds
 /// (`if_tsresol`).
 pub(crate) fn interface(out: &mut Vec<u8>, name: &str, snap: u32) {
-    block(out, INTERFACE, |out| {
-        out.extend([ETHERNET, 0].map(u16::to_ne_bytes).as_flattened());
+    block(out, INTERFACE_DESCRIPTION_BLOCK, |out| {
+        out.extend([LINKTYPE_ETHERNET, 0].map(u16::to_ne_bytes).as_flattened());
         out.extend(snap.to_ne_bytes());
         option(out, 2, name.as_bytes());
         option(out, 9, &[9]);
@@ -40,7 +40,7 @@ pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>, snap: u32) {
     let tag = packet.tag.filter(|_| addresses == 12);
     let tag = tag.as_ref().map_or(&[][..], |tag| tag);
     let kept = (packet.bytes.len() + tag.len()).min(snap as usize);
-    block(out, PACKET, |out| {
+    block(out, ENHANCED_PACKET_BLOCK, |out| {
         let length = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
         let words =
             [0, (packet.nanos >> 32) as u32, packet.nanos as u32, length(kept), length(packet.length + tag.len())];
@@ -57,7 +57,7 @@ pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>, snap: u32) {
 /// Appends the numbers of packets received and dropped, between `begin` and `end` (section 4.6).
 pub(crate) fn statistics(out: &mut Vec<u8>, begin: u64, end: u64, received: u64, dropped: Option<u64>) {
     let time = |nanos: u64| [(nanos >> 32) as u32, nanos as u32].map(u32::to_ne_bytes);
-    block(out, STATISTICS, |out| {
+    block(out, INTERFACE_STATISTICS_BLOCK, |out| {
         out.extend(0u32.to_ne_bytes());
         out.extend(time(end).as_flattened());
         option(out, 2, time(begin).as_flattened());

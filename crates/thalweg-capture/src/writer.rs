@@ -12,11 +12,11 @@ use thalweg_uring::{Done, File, Operation, Ring};
 use thiserror::Error;
 
 /// Number of bytes of one write, the same as in the recorder's blocks.
-const PIECE: usize = 4 << 20;
+const PIECE_BYTES: usize = 4 << 20;
 /// Number of pieces: one is filled while the others are being written.
-const PIECES: usize = 8;
+const PIECE_COUNT: usize = 8;
 /// Alignment in bytes of the length and the offset of a direct write, on any disk.
-const ALIGNED: usize = 4096;
+const ALIGNMENT_BYTES: usize = 4096;
 
 /// Reason why a file could not be written further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -80,8 +80,8 @@ impl Writer {
             }
             other => other,
         }?;
-        let mut free = (0..PIECES).map(|_| MmapMut::map_anon(PIECE)).collect::<io::Result<Vec<_>>>()?;
-        let ring = Ring::new(PIECES as u32);
+        let mut free = (0..PIECE_COUNT).map(|_| MmapMut::map_anon(PIECE_BYTES)).collect::<io::Result<Vec<_>>>()?;
+        let ring = Ring::new(PIECE_COUNT as u32);
         if let Err(error) = &ring {
             tracing::info!("writing without io_uring: {error}");
         }
@@ -90,7 +90,7 @@ impl Writer {
             ring: ring.ok(),
             current: free.pop(),
             free,
-            sent: Vec::with_capacity(PIECES),
+            sent: Vec::with_capacity(PIECE_COUNT),
             used: 0,
             offset: 0,
             before: Kept::default(),
@@ -122,11 +122,11 @@ impl Writer {
                 self.current = self.free.pop();
             }
             let Some(piece) = &mut self.current else { continue };
-            let (now, later) = bytes.split_at(bytes.len().min(PIECE - self.used));
+            let (now, later) = bytes.split_at(bytes.len().min(PIECE_BYTES - self.used));
             piece[self.used..self.used + now.len()].copy_from_slice(now);
             self.used += now.len();
             bytes = later;
-            if self.used == PIECE {
+            if self.used == PIECE_BYTES {
                 self.send();
             }
         }
@@ -136,7 +136,7 @@ impl Writer {
     /// Starts writing the current piece.
     fn send(&mut self) {
         let Some(mut piece) = self.current.take() else { return };
-        let length = self.used.next_multiple_of(ALIGNED);
+        let length = self.used.next_multiple_of(ALIGNMENT_BYTES);
         piece[self.used..length].fill(0);
         let sent = Sent { offset: self.offset, length, done: 0, before: self.before };
         self.offset += self.used as u64;
@@ -239,7 +239,7 @@ impl Sent {
     fn after(self, result: Result<u32, Errno>) -> Result<Option<Self>, WriteError> {
         match result {
             Ok(written) if written as usize >= self.length - self.done => Ok(None),
-            Ok(written) => match written as usize / ALIGNED * ALIGNED {
+            Ok(written) => match written as usize / ALIGNMENT_BYTES * ALIGNMENT_BYTES {
                 0 => Err(WriteError::Full),
                 gained => Ok(Some(Self { done: self.done + gained, ..self })),
             },
@@ -280,14 +280,14 @@ mod tests {
 
     #[test]
     fn a_write_that_was_cut_short_or_put_off_goes_on() {
-        let sent = Sent { offset: 0, length: 4 * ALIGNED, done: ALIGNED, before: Kept::default() };
+        let sent = Sent { offset: 0, length: 4 * ALIGNMENT_BYTES, done: ALIGNMENT_BYTES, before: Kept::default() };
         let after = |result| sent.after(result).map(|left| left.map(|left| left.done));
-        let aligned = ALIGNED as u32;
+        let aligned = ALIGNMENT_BYTES as u32;
         assert_eq!(after(Ok(3 * aligned)), Ok(None));
-        assert_eq!(after(Ok(aligned + 5)), Ok(Some(2 * ALIGNED)));
+        assert_eq!(after(Ok(aligned + 5)), Ok(Some(2 * ALIGNMENT_BYTES)));
         assert_eq!(after(Ok(5)), Err(WriteError::Full));
         for errno in [Errno::AGAIN, Errno::INTR] {
-            assert_eq!(after(Err(errno)), Ok(Some(ALIGNED)));
+            assert_eq!(after(Err(errno)), Ok(Some(ALIGNMENT_BYTES)));
         }
         assert_eq!(after(Err(Errno::DQUOT)), Err(WriteError::Full));
         assert_eq!(after(Err(Errno::IO)), Err(WriteError::Failed(Errno::IO)));
@@ -298,8 +298,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         let mut writer = Writer::create(&path).unwrap();
-        for _ in 0..PIECES - 1 {
-            writer.put(1, |out| out.resize(PIECE, 7)).unwrap();
+        for _ in 0..PIECE_COUNT - 1 {
+            writer.put(1, |out| out.resize(PIECE_BYTES, 7)).unwrap();
         }
         writer.fail(Kept { bytes: 12, packets: 0 }, WriteError::Full);
         let (kept, result) = writer.finish();

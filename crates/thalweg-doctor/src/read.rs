@@ -5,14 +5,14 @@ use std::io::Read;
 use std::path::Path;
 
 /// Longest text that is read, in bytes: `/proc/interrupts` of a large machine has some hundred KiB.
-const LONGEST: u64 = 4 << 20;
+const MAX_TEXT_BYTES: u64 = 4 << 20;
 /// Limit on processor numbers and on their count, above any real one (`CONFIG_NR_CPUS`): a hostile list must not fill
 /// memory.
-const MOST: u32 = 1 << 16;
+const MAX_PROCESSORS: u32 = 1 << 16;
 
 /// Returns a file's text without the white space around it; `None` if it does not exist or cannot be read.
 pub(crate) fn text(path: impl AsRef<Path>) -> Option<String> {
-    let bytes = bytes(path, LONGEST)?;
+    let bytes = bytes(path, MAX_TEXT_BYTES)?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn list(text: &str) -> Vec<u32> {
     for part in text.trim().split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         if let (Ok(first), Ok(last)) = (first.parse::<u32>(), last.parse::<u32>())
-            && last < MOST
-            && numbers.len() < MOST as usize
+            && last < MAX_PROCESSORS
+            && numbers.len() < MAX_PROCESSORS as usize
         {
             numbers.extend(first..=last);
         }
@@ -103,7 +103,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_read_without_harm(text in "\\PC*|[0-9,\\-\\[\\]: kB\\n]*") {
-            prop_assert!(list(&text).len() < 2 * MOST as usize);
+            prop_assert!(list(&text).len() < 2 * MAX_PROCESSORS as usize);
             chosen(&text);
             kibibytes(&text, "Mem");
             value(&text, &text);

@@ -39,11 +39,11 @@ pub(crate) struct Device {
 /// Drivers that copy any frame, or hand it on, but report 1518 bytes as their limit.
 const LAX: [&str; 5] = ["net_memif", "net_ring", "net_af_packet", "net_pcap", "net_null"];
 /// Smallest buffer that memif and AF_PACKET accept, in bytes.
-const SMALLEST: u32 = 2048;
+const MIN_BUFFER_BYTES: u32 = 2048;
 /// Bytes before a frame in a ring of AF_PACKET (`TPACKET2_HDRLEN`, linux/if_packet.h), rounded up.
 const PACKET_HEADER: u32 = 64;
 /// Length of an Ethernet header in bytes.
-pub(crate) const ETHERNET: u32 = 14;
+pub(crate) const ETHERNET_HEADER_BYTES: u32 = 14;
 /// MTU that memif assumes (Memif Poll Mode Driver, Network Interface Controller Drivers) if nothing else is known.
 const ORDINARY_MTU: u16 = 1500;
 
@@ -73,13 +73,13 @@ impl Device {
                 mtu = options.mtu.unwrap_or(ORDINARY_MTU).into();
                 // A frame is in one buffer: up to DPDK 26 the driver does not clear the mark of frames that continue in
                 // the next one (f7a52200d4, "fix descriptor Tx flags corruption").
-                add("bsize", (mtu + ETHERNET).next_multiple_of(64).max(SMALLEST));
+                add("bsize", (mtu + ETHERNET_HEADER_BYTES).next_multiple_of(64).max(MIN_BUFFER_BYTES));
                 add("rsize", descriptors.ilog2());
             }
             "net_af_packet" => {
                 let interface = value("iface").ok_or_else(|| wrong("iface=NAME says which interface it is"))?;
                 mtu = interface_mtu(interface, options)?.into();
-                let frame = (mtu + ETHERNET + PACKET_HEADER).next_power_of_two().max(SMALLEST);
+                let frame = (mtu + ETHERNET_HEADER_BYTES + PACKET_HEADER).next_power_of_two().max(MIN_BUFFER_BYTES);
                 add("framesz", frame);
                 add("blocksz", frame.max(4096));
                 add("framecnt", descriptors.next_multiple_of(2));

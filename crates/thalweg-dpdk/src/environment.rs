@@ -151,7 +151,7 @@ fn free_huge_pages() -> u64 {
 }
 
 /// Number of error lines that are kept.
-const KEPT: usize = 4;
+const MAX_KEPT_LINES: usize = 4;
 
 fn lines() -> MutexGuard<'static, VecDeque<String>> {
     static LINES: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
@@ -169,7 +169,7 @@ extern "C" fn log(level: c_int, bytes: *const c_char, length: usize) {
         if level <= ERROR {
             let mut lines = lines();
             lines.push_back(line.to_owned());
-            if lines.len() > KEPT {
+            if lines.len() > MAX_KEPT_LINES {
                 lines.pop_front();
             }
         }

@@ -1,7 +1,7 @@
 //! A port of DPDK: an adapter, or a virtual device.
 
 use crate::DpdkError;
-use crate::device::{Device, ETHERNET, Options};
+use crate::device::{Device, ETHERNET_HEADER_BYTES, Options};
 use crate::environment::{Environment, alone, forget_said, register_thread, said};
 use crate::memory::Admitted;
 use crate::shim::{self, COPIED, Facts, Frame, Places, Shim, Statistics, TAKEN};
@@ -17,7 +17,7 @@ use thalweg_frames::{Counters, FramesError, RawIo};
 use thalweg_pci::{has_iommu, share_container};
 
 /// Number of frames in a burst (`BURST` in `shim/shim.h`).
-const BURST: u32 = 64;
+const BURST_FRAMES: u32 = 64;
 
 /// A port of DPDK: an adapter, or a virtual device.
 ///
@@ -176,7 +176,7 @@ impl RawIo for DpdkPort {
     }
 
     fn longest(&self) -> usize {
-        (self.facts.mtu + ETHERNET) as usize
+        (self.facts.mtu + ETHERNET_HEADER_BYTES) as usize
     }
 
     /// # Panics
@@ -215,7 +215,7 @@ impl RawIo for DpdkPort {
     }
 
     fn has_room(&mut self) -> bool {
-        self.taken < u64::from(BURST)
+        self.taken < u64::from(BURST_FRAMES)
     }
 
     fn copies(&self) -> (u64, u64) {
@@ -263,7 +263,7 @@ impl RawIo for DpdkPort {
         // SAFETY: the port is open, and no slice of a frame is left. If `each` panics, this is done with the next
         // burst, or at the end.
         unsafe { (self.shim.done)(self.port.as_ptr()) };
-        Ok(count == BURST)
+        Ok(count == BURST_FRAMES)
     }
 
     fn room(&self) -> usize {

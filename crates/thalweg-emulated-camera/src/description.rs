@@ -1,20 +1,20 @@
 //! The camera's description of its features (GenICam), and the addresses of their registers.
 
 /// Address at which the description begins in the camera's memory.
-pub(crate) const DESCRIPTION: u32 = 0x1_0000;
-pub(crate) const WIDTH: u32 = 0xa000;
-pub(crate) const HEIGHT: u32 = 0xa004;
+pub(crate) const DESCRIPTION_ADDRESS: u32 = 0x1_0000;
+pub(crate) const WIDTH_REGISTER: u32 = 0xa000;
+pub(crate) const HEIGHT_REGISTER: u32 = 0xa004;
 pub(crate) const PIXEL_FORMAT: u32 = 0xa008;
 pub(crate) const PAYLOAD_SIZE: u32 = 0xa00c;
-pub(crate) const ACQUISITION: u32 = 0xa010;
-pub(crate) const LOCKED: u32 = 0xa014;
+pub(crate) const ACQUISITION_REGISTER: u32 = 0xa010;
+pub(crate) const LOCKED_REGISTER: u32 = 0xa014;
 pub(crate) const ACQUISITION_MODE: u32 = 0xa018;
 pub(crate) const TRIGGER_MODE: u32 = 0xa01c;
 pub(crate) const PTP_ENABLE: u32 = 0xa020;
 pub(crate) const PTP_LATCH: u32 = 0xa024;
 pub(crate) const PTP_STATUS: u32 = 0xa028;
-pub(crate) const CHUNKS: u32 = 0xa02c;
-pub(crate) const WIDE: u32 = 0xa030;
+pub(crate) const CHUNK_MODE_REGISTER: u32 = 0xa02c;
+pub(crate) const EXTENDED_ID_REGISTER: u32 = 0xa030;
 /// States of PTP (IEEE 1588, as SFNC names them), numbered from 0.
 pub(crate) const PTP_STATES: [&str; 9] =
     ["Initializing", "Faulty", "Disabled", "Listening", "PreMaster", "Master", "Passive", "Uncalibrated", "Slave"];
@@ -34,7 +34,12 @@ pub(crate) fn xml() -> String {
         format!("<pValue>{name}Register</pValue>")
     };
     let mut features = String::new();
-    let integers = [("Width", WIDTH), ("Height", HEIGHT), ("PayloadSize", PAYLOAD_SIZE), ("TLParamsLocked", LOCKED)];
+    let integers = [
+        ("Width", WIDTH_REGISTER),
+        ("Height", HEIGHT_REGISTER),
+        ("PayloadSize", PAYLOAD_SIZE),
+        ("TLParamsLocked", LOCKED_REGISTER),
+    ];
     for (name, address) in integers {
         features += &format!("<Integer Name=\"{name}\">{}</Integer>\n", register(name, address));
     }
@@ -42,7 +47,7 @@ pub(crate) fn xml() -> String {
         ("PixelFormat", PIXEL_FORMAT, &[("Mono8", 0x0108_0001)]),
         ("AcquisitionMode", ACQUISITION_MODE, &[("Continuous", 0), ("SingleFrame", 1)]),
         ("TriggerMode", TRIGGER_MODE, &[("Off", 0), ("On", 1)]),
-        ("GevGVSPExtendedIDMode", WIDE, &[("Off", 0), ("On", 1)]),
+        ("GevGVSPExtendedIDMode", EXTENDED_ID_REGISTER, &[("Off", 0), ("On", 1)]),
     ];
     let states: Vec<(&str, u32)> = PTP_STATES.into_iter().zip(0..).collect();
     for (name, address, values) in enumerations.into_iter().chain([("PtpStatus", PTP_STATUS, &states[..])]) {
@@ -52,12 +57,15 @@ pub(crate) fn xml() -> String {
             .collect();
         features += &format!("<Enumeration Name=\"{name}\">{entries}{}</Enumeration>\n", register(name, address));
     }
-    for (name, address) in [("PtpEnable", PTP_ENABLE), ("ChunkModeActive", CHUNKS)] {
+    for (name, address) in [("PtpEnable", PTP_ENABLE), ("ChunkModeActive", CHUNK_MODE_REGISTER)] {
         let value = register(name, address);
         features += &format!("<Boolean Name=\"{name}\">{value}<OnValue>1</OnValue><OffValue>0</OffValue></Boolean>\n");
     }
-    let commands =
-        [("AcquisitionStart", ACQUISITION, 1), ("AcquisitionStop", ACQUISITION, 0), ("PtpDataSetLatch", PTP_LATCH, 1)];
+    let commands = [
+        ("AcquisitionStart", ACQUISITION_REGISTER, 1),
+        ("AcquisitionStop", ACQUISITION_REGISTER, 0),
+        ("PtpDataSetLatch", PTP_LATCH, 1),
+    ];
     for (name, address, value) in commands {
         let place = register(name, address);
         features += &format!("<Command Name=\"{name}\">{place}<CommandValue>{value}</CommandValue></Command>\n");

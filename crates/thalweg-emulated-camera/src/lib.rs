@@ -23,21 +23,21 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// UDP port on which a camera listens.
-const PORT: u16 = 3956;
-const CAPABILITY: u32 = 0x0934;
-const HEARTBEAT: u32 = 0x0938;
+const GVCP_PORT: u16 = 3956;
+const CAPABILITY_REGISTER: u32 = 0x0934;
+const HEARTBEAT_REGISTER: u32 = 0x0938;
 const TICKS_LOW: u32 = 0x0940;
 const TIME_CONTROL: u32 = 0x0944;
-const TIME: u32 = 0x0948;
-const PRIVILEGE: u32 = 0x0a00;
+const LATCHED_TIME_REGISTER: u32 = 0x0948;
+const PRIVILEGE_REGISTER: u32 = 0x0a00;
 const STREAM_PORT: u32 = 0x0d00;
 const STREAM_PACKET: u32 = 0x0d04;
 const STREAM_ADDRESS: u32 = 0x0d18;
 const FIRE_TEST: u32 = 1 << 31;
 /// Bytes of the IP and UDP headers.
-const OUTSIDE: usize = 28;
+const IP_UDP_HEADER_BYTES: usize = 28;
 /// Number of frames kept for sending again.
-const KEPT: usize = 32;
+const MAX_KEPT_FRAMES: usize = 32;
 /// Identifiers of the camera's chunks: the image, the time, the number of the trigger.
 pub const CHUNK_IDS: [u32; 3] = [0x1000, 0x2001, 0x2002];
 
@@ -115,7 +115,7 @@ impl EmulatedCamera {
     /// # Errors
     /// This machine does not have the address, or another camera uses it.
     pub fn start(settings: Settings) -> io::Result<Self> {
-        let socket = UdpSocket::bind((settings.address, PORT))?;
+        let socket = UdpSocket::bind((settings.address, GVCP_PORT))?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         let stream = UdpSocket::bind((settings.address, 0))?;
         let state = State {
@@ -136,7 +136,7 @@ impl EmulatedCamera {
     /// Returns true if the camera has been started, and would send frames.
     pub fn is_acquiring(&self) -> bool {
         let state = self.shared.state();
-        state.is_plugged && state.long(at::ACQUISITION) == 1 && state.long(STREAM_PORT) != 0
+        state.is_plugged && state.long(at::ACQUISITION_REGISTER) == 1 && state.long(STREAM_PORT) != 0
     }
 
     /// Waits until the camera has been started. Returns false if that takes longer than `timeout`.
@@ -159,7 +159,7 @@ impl EmulatedCamera {
             return;
         }
         let mut state = self.shared.state();
-        let is_wide = state.long(at::WIDE) == 1;
+        let is_wide = state.long(at::EXTENDED_ID_REGISTER) == 1;
         // 16-bit numbers skip 0.
         state.block = if !is_wide && state.block == 0xffff { 1 } else { state.block + 1 };
         let (block, kind) = (state.block, self.shared.settings.payload_kind);
@@ -169,7 +169,7 @@ impl EmulatedCamera {
             let _ = self.shared.stream.send_to(packet, to);
         }
         state.kept.push_back((block, packets));
-        if state.kept.len() > KEPT {
+        if state.kept.len() > MAX_KEPT_FRAMES {
             state.kept.pop_front();
         }
     }
@@ -177,7 +177,8 @@ impl EmulatedCamera {
     /// Counts a frame without sending it.
     pub fn skip(&self) {
         let mut state = self.shared.state();
-        state.block = if state.long(at::WIDE) == 0 && state.block == 0xffff { 1 } else { state.block + 1 };
+        state.block =
+            if state.long(at::EXTENDED_ID_REGISTER) == 0 && state.block == 0xffff { 1 } else { state.block + 1 };
     }
 
     /// Sets the number of the last frame: that of the next one is one higher.
@@ -220,7 +221,7 @@ impl EmulatedCamera {
 
     /// Returns the heartbeat in effect.
     pub fn heartbeat(&self) -> Duration {
-        Duration::from_millis(self.shared.state().long(HEARTBEAT).into())
+        Duration::from_millis(self.shared.state().long(HEARTBEAT_REGISTER).into())
     }
 }
 
@@ -253,7 +254,7 @@ fn ptp_state(name: &str) -> u32 {
 fn memory(settings: &Settings) -> Vec<u8> {
     let xml = settings.description.clone().unwrap_or_else(description);
     let mut state = State {
-        memory: vec![0; at::DESCRIPTION as usize + xml.len().next_multiple_of(4)],
+        memory: vec![0; at::DESCRIPTION_ADDRESS as usize + xml.len().next_multiple_of(4)],
         is_plugged: true,
         block: 0,
         kept: VecDeque::new(),
@@ -267,14 +268,14 @@ fn memory(settings: &Settings) -> Vec<u8> {
     state.write(0x68, b"Emulated");
     state.write(0xd8, format!("E{c}-{d}").as_bytes());
     let length = xml.len();
-    state.write(0x200, format!("Local:emulated.xml;{:x};{length:x}", at::DESCRIPTION).as_bytes());
-    state.write(at::DESCRIPTION, &xml);
-    state.set(CAPABILITY, if settings.resends { 1 << 2 } else { 0 });
-    state.set(HEARTBEAT, 3000.min(settings.longest_heartbeat));
+    state.write(0x200, format!("Local:emulated.xml;{:x};{length:x}", at::DESCRIPTION_ADDRESS).as_bytes());
+    state.write(at::DESCRIPTION_ADDRESS, &xml);
+    state.set(CAPABILITY_REGISTER, if settings.resends { 1 << 2 } else { 0 });
+    state.set(HEARTBEAT_REGISTER, 3000.min(settings.longest_heartbeat));
     state.set(TICKS_LOW, 1_000_000_000);
     state.set(STREAM_PACKET, 1500);
-    state.set(at::WIDTH, settings.width);
-    state.set(at::HEIGHT, settings.height);
+    state.set(at::WIDTH_REGISTER, settings.width);
+    state.set(at::HEIGHT_REGISTER, settings.height);
     state.set(at::PIXEL_FORMAT, 0x0108_0001);
     state.set(at::TRIGGER_MODE, 1);
     state.set(at::PTP_STATUS, ptp_state(settings.ptp));
@@ -300,11 +301,11 @@ impl State {
     }
 
     fn image_bytes(&self) -> usize {
-        self.long(at::WIDTH) as usize * self.long(at::HEIGHT) as usize
+        self.long(at::WIDTH_REGISTER) as usize * self.long(at::HEIGHT_REGISTER) as usize
     }
 
     fn set_payload_size(&mut self) {
-        let chunks = if self.long(at::CHUNKS) == 1 { 3 * 8 + 16 } else { 0 };
+        let chunks = if self.long(at::CHUNK_MODE_REGISTER) == 1 { 3 * 8 + 16 } else { 0 };
         let bytes = u32::try_from(self.image_bytes() + chunks).unwrap_or(u32::MAX);
         self.set(at::PAYLOAD_SIZE, bytes);
     }
@@ -343,9 +344,9 @@ impl Shared {
     /// Ends the control of an application that is silent for longer than the heartbeat.
     fn watch(&self) {
         let mut state = self.state();
-        let heartbeat = Duration::from_millis(state.long(HEARTBEAT).into());
-        if state.long(PRIVILEGE) != 0 && state.heard.elapsed() > heartbeat {
-            state.set(PRIVILEGE, 0);
+        let heartbeat = Duration::from_millis(state.long(HEARTBEAT_REGISTER).into());
+        if state.long(PRIVILEGE_REGISTER) != 0 && state.heard.elapsed() > heartbeat {
+            state.set(PRIVILEGE_REGISTER, 0);
             state.set(STREAM_PORT, 0);
         }
     }
@@ -392,21 +393,21 @@ impl Shared {
     /// Writes a register.
     fn set(&self, state: &mut State, address: u32, value: u32) {
         match address {
-            HEARTBEAT => state.set(HEARTBEAT, value.min(self.settings.longest_heartbeat)),
+            HEARTBEAT_REGISTER => state.set(HEARTBEAT_REGISTER, value.min(self.settings.longest_heartbeat)),
             TIME_CONTROL if value & 2 != 0 => {
                 let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
                 let tai = u64::try_from(now).unwrap_or(0) + 37_000_000_000;
-                state.write(TIME, &self.ticks(tai).to_be_bytes());
+                state.write(LATCHED_TIME_REGISTER, &self.ticks(tai).to_be_bytes());
             }
             STREAM_PACKET => {
                 state.set(STREAM_PACKET, value & 0xffff);
                 if value & FIRE_TEST != 0 {
-                    let bytes = (value as usize & 0xffff).saturating_sub(OUTSIDE);
+                    let bytes = (value as usize & 0xffff).saturating_sub(IP_UDP_HEADER_BYTES);
                     let _ = self.stream.send_to(&vec![0; bytes], state.stream_to());
                 }
             }
-            at::ACQUISITION => {
-                state.set(at::ACQUISITION, value);
+            at::ACQUISITION_REGISTER => {
+                state.set(at::ACQUISITION_REGISTER, value);
                 if value == 1 {
                     state.block = 0;
                 }
@@ -437,7 +438,8 @@ impl Shared {
 
     /// Returns the packets of a frame: leader, payload, trailer.
     fn packets(&self, state: &State, trigger: u64, time: u64, kind: Option<u16>) -> Vec<Vec<u8>> {
-        let (is_wide, has_chunks) = (state.long(at::WIDE) == 1, state.long(at::CHUNKS) == 1);
+        let (is_wide, has_chunks) =
+            (state.long(at::EXTENDED_ID_REGISTER) == 1, state.long(at::CHUNK_MODE_REGISTER) == 1);
         let head = |packet: u32, kind: u8| -> Vec<u8> {
             if is_wide {
                 let mut head = vec![0, 0, 0, 0, 0x80 | kind, 0, 0, 0];
@@ -465,10 +467,12 @@ impl Shared {
         leader.extend_from_slice(&[0, 0]);
         leader.extend_from_slice(&kind.to_be_bytes());
         leader.extend_from_slice(&ticks.to_be_bytes());
-        for long in [0x0108_0001, state.long(at::WIDTH), state.long(at::HEIGHT), 0, 0, 0] {
+        for long in [0x0108_0001, state.long(at::WIDTH_REGISTER), state.long(at::HEIGHT_REGISTER), 0, 0, 0] {
             leader.extend_from_slice(&long.to_be_bytes());
         }
-        let piece = (state.long(STREAM_PACKET) as usize).saturating_sub(OUTSIDE + if is_wide { 20 } else { 8 }).max(1);
+        let piece = (state.long(STREAM_PACKET) as usize)
+            .saturating_sub(IP_UDP_HEADER_BYTES + if is_wide { 20 } else { 8 })
+            .max(1);
         let mut packets = vec![leader];
         for part in bytes.chunks(piece) {
             packets.push([head(packets.len() as u32, 3), part.to_vec()].concat());
@@ -476,7 +480,7 @@ impl Shared {
         let mut trailer = head(packets.len() as u32, 2);
         trailer.extend_from_slice(&[0, 0]);
         trailer.extend_from_slice(&kind.to_be_bytes());
-        trailer.extend_from_slice(&state.long(at::HEIGHT).to_be_bytes());
+        trailer.extend_from_slice(&state.long(at::HEIGHT_REGISTER).to_be_bytes());
         packets.push(trailer);
         packets
     }

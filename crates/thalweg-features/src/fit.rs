@@ -10,7 +10,7 @@ use thalweg_image::{Calibration, Image, Pixels, Region};
 use thalweg_wire::{Element, Meaning, PayloadType, Status};
 
 /// Number of slots for rows, which are small and appear only when an image was fitted.
-const DEPTH: u32 = 8;
+const SLOT_COUNT: u32 = 8;
 
 /// A device that fits each image and runs by itself ([`Acquisition`]).
 #[derive(Debug)]
@@ -157,7 +157,7 @@ impl Acquisition for Fit {
     }
 
     fn depth(&self) -> u32 {
-        DEPTH
+        SLOT_COUNT
     }
 
     fn reorders(&self) -> u32 {

@@ -16,13 +16,13 @@ use thalweg_device::{
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Number of consecutive blocks that may be missing altogether and are still requested.
-const GHOSTS: u64 = 8;
+const MAX_UNSEEN_BLOCKS: u64 = 8;
 /// Number of frames behind the next one within which a packet counts as late; one that is farther away counts as stray.
-const LATE: u64 = 64;
+const MAX_LATE_FRAMES: u64 = 64;
 /// Highest number with which a stream that has just been opened begins: blocks before it are lost.
-const FIRST: u64 = 8;
+const MAX_FIRST_BLOCK: u64 = 8;
 /// Highest rate of a camera whose rate is not known, in frames per second.
-const FASTEST: f64 = 1000.0;
+const MAX_FRAME_RATE_HZ: f64 = 1000.0;
 
 /// Properties of a stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -399,7 +399,7 @@ impl Assembler {
         }
         match number {
             FrameNumber::At(number) if number >= self.next => Some(number),
-            FrameNumber::At(number) if self.next - number <= LATE => {
+            FrameNumber::At(number) if self.next - number <= MAX_LATE_FRAMES => {
                 self.counts.late += u64::from(header.kind != Kind::Trailer);
                 None
             }
@@ -415,8 +415,8 @@ impl Assembler {
     /// before its first packet: how many blocks it sent before it restarted is unknown.
     fn may_begin_with(&self, block: u64, now: Duration) -> bool {
         let since = self.opened.map_or(Duration::ZERO, |opened| now.saturating_sub(opened));
-        let most = self.stream.rate.unwrap_or(FASTEST) * since.as_secs_f64() * 1.1;
-        let may = !self.was_unheard && (block <= FIRST || block as f64 > FIRST as f64 + most);
+        let most = self.stream.rate.unwrap_or(MAX_FRAME_RATE_HZ) * since.as_secs_f64() * 1.1;
+        let may = !self.was_unheard && (block <= MAX_FIRST_BLOCK || block as f64 > MAX_FIRST_BLOCK as f64 + most);
         if !may {
             tracing::warn!(block, "the camera's first frame may be a later one than its first: numbers are uncertain");
         }
@@ -430,7 +430,7 @@ impl Assembler {
             self.counts.stray += 1;
             return None;
         }
-        let early = if (1..=FIRST).contains(&header.block) { header.block - 1 } else { 0 };
+        let early = if (1..=MAX_FIRST_BLOCK).contains(&header.block) { header.block - 1 } else { 0 };
         let absent = self.absent.take().or(self.before.map(|since| Absence { since, next: self.front }));
         let front = absent.map_or(self.front, |absent| absent.next);
         let due = absent.map_or(front, |absent| absent.due(self.stream.rate, now));
@@ -474,7 +474,7 @@ impl Assembler {
     fn reach(&mut self, number: u64, id: u64, now: Duration) {
         let (from, guess, piece) = (self.front, self.stream.frame, self.piece);
         self.front = number.saturating_add(1);
-        if number - from > GHOSTS {
+        if number - from > MAX_UNSEEN_BLOCKS {
             return;
         }
         for missing in from..number {
@@ -730,7 +730,7 @@ fn take_payload(
 
 /// Returns the number of payload bytes that a packet has room for.
 fn piece(stream: &Stream, wide: bool) -> usize {
-    stream.packet.saturating_sub(gvsp::OUTSIDE + Header::len(wide)).max(1)
+    stream.packet.saturating_sub(gvsp::IP_UDP_HEADER_BYTES + Header::len(wide)).max(1)
 }
 
 /// Counters of packets and frames.

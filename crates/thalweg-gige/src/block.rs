@@ -4,13 +4,13 @@ use std::time::Duration;
 use thalweg_device::Buffer;
 
 /// Time after which a gap is requested: packets may overtake each other.
-const REORDER: Duration = Duration::from_millis(1);
+const REORDER_TIMEOUT: Duration = Duration::from_millis(1);
 /// Time between the first two requests for a gap; doubled each time.
-const AGAIN: Duration = Duration::from_millis(10);
+const MIN_RESEND_INTERVAL: Duration = Duration::from_millis(10);
 /// Longest time between two requests.
-const SELDOM: Duration = Duration::from_secs(1);
+const MAX_RESEND_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without packets after which those following the last one are considered missing.
-const TAIL: Duration = Duration::from_millis(20);
+const TAIL_TIMEOUT: Duration = Duration::from_millis(20);
 /// Number of gaps requested at a time.
 const MOST_GAPS: usize = 32;
 
@@ -201,7 +201,7 @@ impl Block {
 
     /// Returns the highest packet that should be there by now.
     fn due(&self, over: bool, empty: Duration) -> u32 {
-        if over || empty >= self.latest + TAIL {
+        if over || empty >= self.latest + TAIL_TIMEOUT {
             self.last().map_or(self.reach, |last| last.max(self.reach).saturating_add(1))
         } else {
             self.reach
@@ -229,7 +229,7 @@ impl Block {
         let over = behind || self.ended;
         if !resends {
             // If no packet waits, it will not come by itself any more.
-            self.given_up = over && empty >= *self.fresh_at.get_or_insert(now + REORDER);
+            self.given_up = over && empty >= *self.fresh_at.get_or_insert(now + REORDER_TIMEOUT);
             return;
         }
         let due = self.due(over, empty);
@@ -240,7 +240,7 @@ impl Block {
         let fresh = self.gaps(self.asked_to, due, MOST_GAPS);
         if fresh.is_empty() {
             self.fresh_at = None;
-        } else if now < *self.fresh_at.get_or_insert(now + REORDER) {
+        } else if now < *self.fresh_at.get_or_insert(now + REORDER_TIMEOUT) {
             // The packets may still come by themselves.
         } else {
             fresh.iter().for_each(|(first, last)| ask(*first, *last));
@@ -252,7 +252,7 @@ impl Block {
             };
             if self.tries == 0 {
                 self.tries = 1;
-                self.again_at = now + AGAIN;
+                self.again_at = now + MIN_RESEND_INTERVAL;
             }
         }
         if self.tries > 0 && now >= self.again_at {
@@ -271,7 +271,7 @@ impl Block {
         } else {
             gaps.iter().for_each(|(first, last)| ask(*first, *last));
             self.gone = 0;
-            self.again_at = now + (AGAIN * (1 << self.tries.min(10))).min(SELDOM);
+            self.again_at = now + (MIN_RESEND_INTERVAL * (1 << self.tries.min(10))).min(MAX_RESEND_INTERVAL);
             self.tries = self.tries.saturating_add(1);
         }
     }
@@ -282,7 +282,7 @@ impl Block {
             return None;
         }
         let again = (self.tries > 0).then_some(self.again_at);
-        let tail = Some(self.latest + TAIL).filter(|tail| empty < *tail);
+        let tail = Some(self.latest + TAIL_TIMEOUT).filter(|tail| empty < *tail);
         [Some(self.latest + patience), self.fresh_at, again, tail].into_iter().flatten().min()
     }
 }

@@ -4,7 +4,7 @@ use crate::GigeConfig;
 use crate::assembler::Assembler;
 use crate::channel::Speaker;
 use crate::receiver::Receiver;
-use crate::session::{self, News, Order, STACK, Setup};
+use crate::session::{self, CONTROL_STACK_BYTES, News, Order, Setup};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
@@ -14,23 +14,23 @@ use thalweg_frames::{Counters, FramesError};
 use thalweg_wire::TaiNanos;
 
 /// Time that finding a camera and setting it up may take.
-const OPEN: Duration = Duration::from_secs(60);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that starting may take.
-const START: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time that giving up control of the camera may take.
-const LEAVE: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Number of buffers accepted: as many as there are.
-const DEPTH: u32 = 1 << 16;
+const MAX_BUFFER_COUNT: u32 = 1 << 16;
 /// Number of bursts received per poll before other work gets its turn.
-const TURNS: usize = 16;
+const BURSTS_PER_POLL: usize = 16;
 /// Number of bursts discarded at most when the run begins: packets that came before.
-const STALE: usize = 1 << 14;
+const MAX_STALE_BURSTS: usize = 1 << 14;
 /// Interval at which news of the camera is read.
-const LOOK: Duration = Duration::from_millis(100);
+const NEWS_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which news of the camera is read while it starts.
-const HEAR: Duration = Duration::from_millis(2);
+const START_NEWS_INTERVAL: Duration = Duration::from_millis(2);
 /// Time within which all packets queued at the port have been received, even if more keep coming.
-const FLOOD: Duration = Duration::from_secs(1);
+const DRAIN_TIME: Duration = Duration::from_secs(1);
 const ENDED: &str = "the thread that controls it has ended";
 
 /// A camera that fills slots.
@@ -111,15 +111,15 @@ impl Camera {
         let (ready, is_ready) = mpsc::sync_channel(1);
         let (lives, gone) = mpsc::sync_channel::<()>(0);
         let own = config.clone();
-        let thread = std::thread::Builder::new().name("camera".into()).stack_size(STACK);
+        let thread = std::thread::Builder::new().name("camera".into()).stack_size(CONTROL_STACK_BYTES);
         let work = move || {
             session::run(&own, &inbox, &news_sender, &ready);
             drop(lives);
         };
         thread.spawn(work).map_err(network)?;
         let problem = |problem| DeviceError::Hardware { device: format!("gige {}", config.address), problem };
-        let setup = is_ready.recv_timeout(OPEN).map_err(|error| match error {
-            RecvTimeoutError::Timeout => problem(format!("it is not set up after {} s", OPEN.as_secs())),
+        let setup = is_ready.recv_timeout(SETUP_TIMEOUT).map_err(|error| match error {
+            RecvTimeoutError::Timeout => problem(format!("it is not set up after {} s", SETUP_TIMEOUT.as_secs())),
             RecvTimeoutError::Disconnected => problem("the thread that sets it up has ended".into()),
         })??;
         let size = size(config, &setup)?;
@@ -178,7 +178,7 @@ impl Camera {
             self.busy = None;
         } else if nothing_waits {
             (self.empty, self.busy) = (now, None);
-        } else if now >= *self.busy.get_or_insert(now) + FLOOD {
+        } else if now >= *self.busy.get_or_insert(now) + DRAIN_TIME {
             // If packets never end, as a stranger could cause, those that waited so long ago have been received by now.
             self.empty = self.busy.replace(now).unwrap_or(now);
         }
@@ -190,7 +190,9 @@ impl Camera {
         match started.try_recv() {
             Ok(started) => started?,
             Err(TryRecvError::Disconnected) => return Err(self.problem(ENDED)),
-            Err(TryRecvError::Empty) if since.elapsed() >= START => return Err(self.problem("it does not start")),
+            Err(TryRecvError::Empty) if since.elapsed() >= START_TIMEOUT => {
+                return Err(self.problem("it does not start"));
+            }
             Err(TryRecvError::Empty) => return Ok(()),
         }
         self.starting = None;
@@ -204,7 +206,7 @@ impl Camera {
 
     /// Discards the packets that wait at the port.
     fn discard(&mut self) -> Result<(), DeviceError> {
-        for _ in 0..STALE {
+        for _ in 0..MAX_STALE_BURSTS {
             if self.receiver.discard().map_err(network)? == 0 {
                 break;
             }
@@ -278,7 +280,7 @@ impl Acquisition for Camera {
     }
 
     fn depth(&self) -> u32 {
-        DEPTH
+        MAX_BUFFER_COUNT
     }
 
     fn post(&mut self, buffer: Buffer) {
@@ -299,12 +301,12 @@ impl Acquisition for Camera {
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
-        if now >= self.looked + LOOK || self.starting.is_some() {
+        if now >= self.looked + NEWS_INTERVAL || self.starting.is_some() {
             self.hear()?;
             self.look_at_start()?;
             self.looked = now;
         }
-        for _ in 0..TURNS {
+        for _ in 0..BURSTS_PER_POLL {
             if let Some(acquired) = self.assembler.next_acquired() {
                 return Ok(acquired);
             }
@@ -347,7 +349,9 @@ impl Acquisition for Camera {
         }
         // Packets that wait at the port may be the missing ones: nothing is given up while the port is not read.
         let due = self.assembler.next_time(self.empty).filter(|due| due.is_zero() || self.has_room());
-        due.into_iter().chain([self.looked + if self.starting.is_some() { HEAR } else { LOOK }]).min()
+        due.into_iter()
+            .chain([self.looked + if self.starting.is_some() { START_NEWS_INTERVAL } else { NEWS_INTERVAL }])
+            .min()
     }
 
     fn numbers_agree(&mut self, first: u64) {
@@ -366,6 +370,6 @@ impl Drop for Camera {
     fn drop(&mut self) {
         self.orders = None;
         // The thread ends by itself, and sends nothing: the wait ends when it disconnects.
-        let _ = self.gone.recv_timeout(LEAVE);
+        let _ = self.gone.recv_timeout(CLOSE_TIMEOUT);
     }
 }

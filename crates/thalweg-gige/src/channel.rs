@@ -1,8 +1,8 @@
 //! The control channel of one camera: a socket, and one command at a time. Its calls block, so no hot thread uses it.
 
 use crate::exchange::{Exchange, Next};
-use crate::gvcp::{self, Command, MOST_BYTES, PORT, Refusal};
-use crate::registers::{Found, IDENTITY};
+use crate::gvcp::{self, Command, GVCP_PORT, MOST_BYTES, Refusal};
+use crate::registers::{Found, IDENTITY_BYTES};
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,7 +13,7 @@ const MOST_COMMANDS: u32 = 200_000;
 /// Maximum number of bytes of one read: a formula in a description may ask for any number.
 const MOST_READ_BYTES: usize = 64 << 20;
 /// Pause after a refusal by the network: without a listener the system reports it at once, and will again.
-const PAUSE: Duration = Duration::from_millis(20);
+const REFUSAL_PAUSE: Duration = Duration::from_millis(20);
 
 /// Sends commands to one camera.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Channel {
     /// No route leads there.
     pub(crate) fn open(camera: Ipv4Addr, from: Option<Ipv4Addr>) -> io::Result<Self> {
         let socket = UdpSocket::bind((from.unwrap_or(Ipv4Addr::UNSPECIFIED), 0))?;
-        socket.connect((camera, PORT))?;
+        socket.connect((camera, GVCP_PORT))?;
         let IpAddr::V4(local) = socket.local_addr()?.ip() else { return Err(ErrorKind::AddrNotAvailable.into()) };
         let state = State { exchange: Exchange::default(), commands: 0, begun: Instant::now() };
         Ok(Self { socket, camera, local, state: RefCell::new(state) })
@@ -73,7 +73,7 @@ impl Channel {
     /// # Errors
     /// The camera does not answer, or refuses.
     pub(crate) fn identity(&self) -> Result<Found, Refusal> {
-        let registers = self.read(0, IDENTITY.into())?;
+        let registers = self.read(0, IDENTITY_BYTES.into())?;
         let mut found = Found::read(&registers, "").ok_or(Refusal::Malformed)?;
         // The address at which the camera is reached is used, whatever its registers contain.
         found.address = self.camera;
@@ -188,7 +188,7 @@ impl Channel {
                         }
                         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                         Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                        Err(error) if is_refusal(&error) => std::thread::sleep(wait.min(PAUSE)),
+                        Err(error) if is_refusal(&error) => std::thread::sleep(wait.min(REFUSAL_PAUSE)),
                         Err(error) => return Err(Refusal::Network(error.to_string())),
                     }
                 }

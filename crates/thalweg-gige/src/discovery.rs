@@ -1,7 +1,7 @@
 //! Discovery of cameras (GigE Vision 2.x, section 5.1): all interfaces are asked at once.
 
 use crate::channel::camera_address;
-use crate::gvcp::{Acknowledge, Command, PORT};
+use crate::gvcp::{Acknowledge, Command, GVCP_PORT};
 use crate::registers::Found;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -11,11 +11,11 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Number of cameras listed at most: more answers do not come from cameras.
-const MOST: usize = 4096;
+const MAX_CAMERAS: usize = 4096;
 /// Interval at which the command is repeated: commands may get lost.
-const AGAIN: Duration = Duration::from_millis(250);
+const REPEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of the discovery command, which no command that waits for its answer has (section 5.1 wants any but 0).
-const NUMBER: u16 = 0xffff;
+const DISCOVERY_NUMBER: u16 = 0xffff;
 
 /// Returns the cameras that answer on any interface within this time, sorted by address.
 ///
@@ -93,7 +93,7 @@ fn search(
     if let (true, Some(error)) = (ports.is_empty(), problem) {
         return Err(error);
     }
-    let command = Command::Discover.datagram(NUMBER);
+    let command = Command::Discover.datagram(DISCOVERY_NUMBER);
     let mut all: Vec<Found> = Vec::new();
     let mut asked = None;
     loop {
@@ -101,18 +101,18 @@ fn search(
         if now >= timeout {
             break;
         }
-        if asked.is_none_or(|asked| now >= asked + AGAIN) {
+        if asked.is_none_or(|asked| now >= asked + REPEAT_INTERVAL) {
             asked = Some(now);
             ports.iter().for_each(|(interface, socket)| ask(interface, socket, to, &command));
         }
-        let next = asked.map_or(timeout, |asked| asked + AGAIN).min(timeout).saturating_sub(now);
+        let next = asked.map_or(timeout, |asked| asked + REPEAT_INTERVAL).min(timeout).saturating_sub(now);
         wait(ports.iter().map(|(_, socket)| socket), next)?;
         for (interface, socket) in &ports {
             let mut room = [0; 1024];
             while let Ok((length, from)) = socket.recv_from(&mut room) {
                 let Some(found) = read(&room[..length], from, &interface.name) else { continue };
                 let known = all.iter().any(|known| known.mac == found.mac && known.address == found.address);
-                if known || all.len() == MOST || now >= timeout {
+                if known || all.len() == MAX_CAMERAS || now >= timeout {
                     continue;
                 }
                 let is_enough = enough(&found);
@@ -148,13 +148,13 @@ fn ask(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr>, command:
     };
     for to in to {
         // An interface without a route there returns an error, which does not matter.
-        let _ = socket.send_to(command, (to, PORT));
+        let _ = socket.send_to(command, (to, GVCP_PORT));
     }
 }
 
 fn read(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Found> {
     let said = Acknowledge::read(datagram)?;
-    let ours = said.answer == Command::Discover.answer() && said.number == NUMBER && !said.status.is_error();
+    let ours = said.answer == Command::Discover.answer() && said.number == DISCOVERY_NUMBER && !said.status.is_error();
     let mut found = Found::read(said.payload, interface).filter(|_| ours)?;
     // An unset address is replaced by the one at which the camera is reached.
     if found.address.is_unspecified() {

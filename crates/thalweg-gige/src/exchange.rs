@@ -7,11 +7,11 @@ use crate::gvcp::{Acknowledge, Command, Refusal};
 use std::time::Duration;
 
 /// Time that an answer is waited for (section 8.1.3).
-const TIMEOUT: Duration = Duration::from_millis(200);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 /// Number of times that a command is sent.
-const TRIES: u32 = 4;
+const MAX_TRIES: u32 = 4;
 /// Longest time for one command, however often the camera asks for more.
-const LONGEST: Duration = Duration::from_secs(10);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends commands to a camera, one at a time.
 #[derive(Debug, Default)]
@@ -50,13 +50,13 @@ impl Exchange {
             answer: command.answer(),
             tries: 0,
             due: now,
-            end: now + LONGEST,
+            end: now + COMMAND_TIMEOUT,
         });
     }
 
     /// Returns the next step.
     pub(crate) fn next(&mut self, now: Duration) -> Next<'_> {
-        let over = |asked: &Asked| now >= asked.due && (asked.tries == TRIES || now >= asked.end);
+        let over = |asked: &Asked| now >= asked.due && (asked.tries == MAX_TRIES || now >= asked.end);
         if self.asked.as_ref().is_some_and(over) {
             self.asked = None;
         }
@@ -65,7 +65,7 @@ impl Exchange {
             Some(asked) if now < asked.due => Next::Wait(asked.due),
             Some(asked) => {
                 asked.tries += 1;
-                asked.due = now + TIMEOUT;
+                asked.due = now + ANSWER_TIMEOUT;
                 Next::Send(&asked.datagram)
             }
         }
@@ -76,7 +76,7 @@ impl Exchange {
         let asked = self.asked.as_mut()?;
         let said = Acknowledge::read(datagram).filter(|said| said.number == self.number)?;
         if let Some(time) = said.pending() {
-            asked.due = (now + Duration::from_millis(time.into()) + TIMEOUT).min(asked.end).max(asked.due);
+            asked.due = (now + Duration::from_millis(time.into()) + ANSWER_TIMEOUT).min(asked.end).max(asked.due);
             return None;
         }
         if said.answer != asked.answer {

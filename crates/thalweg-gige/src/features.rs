@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use viva_genapi::{GenApiError, Node, NodeMap, RegisterIo};
 
 /// Time that a command may take until the camera reports that it is done.
-const COMMAND: Duration = Duration::from_secs(5);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval at which the camera is asked whether a command is done.
-const ASK: Duration = Duration::from_millis(10);
+const COMPLETION_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A camera's features.
 #[derive(Debug)]
@@ -106,14 +106,14 @@ impl Features {
     pub(crate) fn execute(&mut self, channel: &Channel, name: &str) -> Result<(), String> {
         self.map.exec_command(name, &Io(channel)).map_err(|error| words(&error))?;
         let begun = Instant::now();
-        while begun.elapsed() < COMMAND {
+        while begun.elapsed() < COMPLETION_TIMEOUT {
             // A camera that does not report whether it is done counts as done.
             if self.map.is_done(name, &Io(channel)).unwrap_or(true) {
                 return Ok(());
             }
-            std::thread::sleep(ASK);
+            std::thread::sleep(COMPLETION_POLL_INTERVAL);
         }
-        Err(format!("{name} is not done after {} s", COMMAND.as_secs()))
+        Err(format!("{name} is not done after {} s", COMPLETION_TIMEOUT.as_secs()))
     }
 
     /// Executes a command without waiting for its end.
@@ -201,7 +201,7 @@ mod tests {
         let xml = format!(
             "<RegisterDescription><SwissKnife Name=\"A\"><Formula>{formula}</Formula></SwissKnife></RegisterDescription>"
         );
-        let deep = std::thread::Builder::new().stack_size(crate::session::STACK);
+        let deep = std::thread::Builder::new().stack_size(crate::session::CONTROL_STACK_BYTES);
         deep.spawn(move || drop(Features::of(&xml))).unwrap().join().unwrap();
     }
 

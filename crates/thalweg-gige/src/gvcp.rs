@@ -9,25 +9,25 @@ use std::fmt;
 use thiserror::Error;
 
 /// UDP port on which a camera listens (section 8.1).
-pub const PORT: u16 = 3956;
+pub const GVCP_PORT: u16 = 3956;
 
 /// Longest payload of a command or an acknowledge, in bytes: a datagram of 576 bytes with its headers (section 8.1.2).
-pub const LONGEST: usize = 540;
+pub const MAX_PAYLOAD_BYTES: usize = 540;
 
 /// Number of bytes read or written by one command at most: a multiple of four (READMEM).
 pub const MOST_BYTES: usize = 512;
 
-const HEADER: usize = 8;
-const KEY: u8 = 0x42;
-const ACKNOWLEDGE: u8 = 0x01;
+const HEADER_BYTES: usize = 8;
+const GVCP_KEY: u8 = 0x42;
+const ACKNOWLEDGE_FLAG: u8 = 0x01;
 const EXTENDED_IDS: u8 = 0x10;
-const DISCOVERY: u16 = 0x0002;
+const GVCP_DISCOVERY: u16 = 0x0002;
 const PACKET_RESEND: u16 = 0x0040;
-const READREG: u16 = 0x0080;
-const WRITEREG: u16 = 0x0082;
-const READMEM: u16 = 0x0084;
-const WRITEMEM: u16 = 0x0086;
-const PENDING: u16 = 0x0089;
+const GVCP_READREG: u16 = 0x0080;
+const GVCP_WRITEREG: u16 = 0x0082;
+const GVCP_READMEM: u16 = 0x0084;
+const GVCP_WRITEMEM: u16 = 0x0086;
+const GVCP_PENDING: u16 = 0x0089;
 
 /// A command to a camera.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,23 +48,23 @@ impl Command<'_> {
     /// Returns the command as a datagram with this number, which is not 0.
     pub fn datagram(&self, number: u16) -> Vec<u8> {
         let (command, payload) = match self {
-            Self::Discover => (DISCOVERY, Vec::new()),
-            Self::ReadRegister(address) => (READREG, address.to_be_bytes().to_vec()),
-            Self::WriteRegister(address, value) => (WRITEREG, words(&[*address, *value])),
-            Self::ReadMemory(address, count) => (READMEM, words(&[*address, u32::from(*count)])),
-            Self::WriteMemory(address, bytes) => (WRITEMEM, [&address.to_be_bytes()[..], bytes].concat()),
+            Self::Discover => (GVCP_DISCOVERY, Vec::new()),
+            Self::ReadRegister(address) => (GVCP_READREG, address.to_be_bytes().to_vec()),
+            Self::WriteRegister(address, value) => (GVCP_WRITEREG, words(&[*address, *value])),
+            Self::ReadMemory(address, count) => (GVCP_READMEM, words(&[*address, u32::from(*count)])),
+            Self::WriteMemory(address, bytes) => (GVCP_WRITEMEM, [&address.to_be_bytes()[..], bytes].concat()),
         };
-        framed(ACKNOWLEDGE, command, number, &payload)
+        framed(ACKNOWLEDGE_FLAG, command, number, &payload)
     }
 
     /// Returns the code of the acknowledge that answers this command.
     pub fn answer(&self) -> u16 {
         1 + match self {
-            Self::Discover => DISCOVERY,
-            Self::ReadRegister(_) => READREG,
-            Self::WriteRegister(..) => WRITEREG,
-            Self::ReadMemory(..) => READMEM,
-            Self::WriteMemory(..) => WRITEMEM,
+            Self::Discover => GVCP_DISCOVERY,
+            Self::ReadRegister(_) => GVCP_READREG,
+            Self::WriteRegister(..) => GVCP_WRITEREG,
+            Self::ReadMemory(..) => GVCP_READMEM,
+            Self::WriteMemory(..) => GVCP_WRITEMEM,
         }
     }
 }
@@ -89,9 +89,9 @@ fn words(words: &[u32]) -> Vec<u8> {
 }
 
 fn framed(flags: u8, command: u16, number: u16, payload: &[u8]) -> Vec<u8> {
-    #[expect(clippy::cast_possible_truncation, reason = "no payload is longer than LONGEST")]
+    #[expect(clippy::cast_possible_truncation, reason = "no payload is longer than MAX_PAYLOAD_BYTES")]
     let length = payload.len() as u16;
-    let mut datagram = vec![KEY, flags];
+    let mut datagram = vec![GVCP_KEY, flags];
     for field in [command, length, number] {
         datagram.extend_from_slice(&field.to_be_bytes());
     }
@@ -115,11 +115,11 @@ pub struct Acknowledge<'a> {
 impl<'a> Acknowledge<'a> {
     /// Reads a datagram. Returns `None` if it is no acknowledge, or shorter than its stated length.
     pub fn read(datagram: &'a [u8]) -> Option<Self> {
-        let (header, payload) = datagram.split_at_checked(HEADER)?;
+        let (header, payload) = datagram.split_at_checked(HEADER_BYTES)?;
         let field = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
         let length = usize::from(field(4));
         // Some cameras pad their acknowledges: bytes after the stated length are ignored.
-        let payload = payload.get(..length).filter(|_| length <= LONGEST)?;
+        let payload = payload.get(..length).filter(|_| length <= MAX_PAYLOAD_BYTES)?;
         Some(Self { status: Status(field(0)), answer: field(2), number: field(6), payload })
     }
 
@@ -127,7 +127,7 @@ impl<'a> Acknowledge<'a> {
     /// (section 10.7).
     pub fn pending(&self) -> Option<u16> {
         let time = self.payload.get(2..4)?;
-        (self.answer == PENDING).then(|| u16::from_be_bytes([time[0], time[1]]))
+        (self.answer == GVCP_PENDING).then(|| u16::from_be_bytes([time[0], time[1]]))
     }
 }
 
@@ -246,7 +246,7 @@ mod tests {
         #[test]
         fn any_bytes_are_an_acknowledge_of_their_length_or_nothing(bytes: Vec<u8>) {
             if let Some(read) = Acknowledge::read(&bytes) {
-                prop_assert!(read.payload.len() <= LONGEST && read.payload.len() + HEADER <= bytes.len());
+                prop_assert!(read.payload.len() <= MAX_PAYLOAD_BYTES && read.payload.len() + HEADER_BYTES <= bytes.len());
                 let _ = (read.pending(), read.status.to_string());
             }
         }

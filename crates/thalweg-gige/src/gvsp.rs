@@ -7,21 +7,21 @@ use crate::gvcp::Status;
 use crate::pixels;
 
 /// Length in bytes of the packet header in a stream whose block numbers have 16 bits.
-pub const NARROW: usize = 8;
+pub const NARROW_HEADER_BYTES: usize = 8;
 /// Length in bytes of the packet header in a stream whose block numbers have 64 bits.
-pub const WIDE: usize = 20;
+pub const WIDE_HEADER_BYTES: usize = 20;
 /// Bytes of the IP and UDP headers, which are included in a packet's stated length (section 11.6).
-pub const OUTSIDE: usize = 28;
+pub const IP_UDP_HEADER_BYTES: usize = 28;
 
 const EXTENDED_ID: u8 = 0x80;
-const LEADER: u8 = 1;
-const TRAILER: u8 = 2;
-const PAYLOAD: u8 = 3;
+const KIND_LEADER: u8 = 1;
+const KIND_TRAILER: u8 = 2;
+const KIND_PAYLOAD: u8 = 3;
 /// Flag of a payload type: chunks follow the image.
-const CHUNKS: u16 = 0x4000;
-const IMAGE: u16 = 0x0001;
-const RAW: u16 = 0x0002;
-const CHUNK: u16 = 0x0004;
+const CHUNKS_FLAG: u16 = 0x4000;
+const PAYLOAD_IMAGE: u16 = 0x0001;
+const PAYLOAD_RAW: u16 = 0x0002;
+const PAYLOAD_CHUNK: u16 = 0x0004;
 const EXTENDED_CHUNK: u16 = 0x0005;
 
 /// Header of a stream packet.
@@ -65,9 +65,9 @@ impl Header {
             (u64::from(short(2)?), long(4)? & 0x00ff_ffff)
         };
         let kind = match front[4] & 0x7f {
-            LEADER => Kind::Leader,
-            TRAILER => Kind::Trailer,
-            PAYLOAD => Kind::Payload,
+            KIND_LEADER => Kind::Leader,
+            KIND_TRAILER => Kind::Trailer,
+            KIND_PAYLOAD => Kind::Payload,
             other => Kind::Other(other),
         };
         Some(Self { status: Status(short(0)?), block, packet, kind, wide })
@@ -75,7 +75,7 @@ impl Header {
 
     /// Returns the length of a header in bytes.
     pub fn len(wide: bool) -> usize {
-        if wide { WIDE } else { NARROW }
+        if wide { WIDE_HEADER_BYTES } else { NARROW_HEADER_BYTES }
     }
 }
 
@@ -100,9 +100,9 @@ impl Leader {
         let short = |at: usize| Some(u16::from_be_bytes([*body.get(at)?, *body.get(at + 1)?]));
         let long = |at: usize| Some(u32::from(short(at)?) << 16 | u32::from(short(at + 2)?));
         let (kind, ticks) = (short(2)?, u64::from(long(4)?) << 32 | u64::from(long(8)?));
-        if kind != IMAGE && kind != IMAGE | CHUNKS {
-            let known = matches!(kind & !CHUNKS, RAW | CHUNK | EXTENDED_CHUNK);
-            return Some(Self { ticks, bytes: None, row: 0, kind: kind & !CHUNKS, known });
+        if kind != PAYLOAD_IMAGE && kind != PAYLOAD_IMAGE | CHUNKS_FLAG {
+            let known = matches!(kind & !CHUNKS_FLAG, PAYLOAD_RAW | PAYLOAD_CHUNK | EXTENDED_CHUNK);
+            return Some(Self { ticks, bytes: None, row: 0, kind: kind & !CHUNKS_FLAG, known });
         }
         let (format, width, height) = (long(12)?, long(16)?, long(20)?);
         let (beside, below) = (short(32)?, short(34)?);
@@ -115,9 +115,9 @@ impl Leader {
         let bytes = bytes.and_then(|bytes| bytes.checked_add(below.into()));
         Some(Self {
             ticks,
-            bytes: bytes.filter(|_| kind == IMAGE),
-            row: if kind == IMAGE { row } else { 0 },
-            kind: IMAGE,
+            bytes: bytes.filter(|_| kind == PAYLOAD_IMAGE),
+            row: if kind == PAYLOAD_IMAGE { row } else { 0 },
+            kind: PAYLOAD_IMAGE,
             known: true,
         })
     }
@@ -141,7 +141,8 @@ pub(crate) fn kind_name(kind: u16) -> String {
 /// the block is no image.
 pub fn height(trailer: &[u8]) -> Option<u32> {
     let body = trailer.get(..8)?;
-    (u16::from_be_bytes([body[2], body[3]]) == IMAGE).then(|| u32::from_be_bytes([body[4], body[5], body[6], body[7]]))
+    (u16::from_be_bytes([body[2], body[3]]) == PAYLOAD_IMAGE)
+        .then(|| u32::from_be_bytes([body[4], body[5], body[6], body[7]]))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The port that a stream comes to: the kernel writes each packet's payload to its place in the slot.
 
 use crate::assembler::{Arrived, Assembler, Body, Plan, Spot};
-use crate::gvsp::{Header, WIDE};
+use crate::gvsp::{Header, WIDE_HEADER_BYTES};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,7 +10,7 @@ use thalweg_frames::{Counters, DirectSocket, FramesError, Place};
 use thalweg_wire::TaiNanos;
 
 /// Number of packets received in one call.
-const BURST: usize = 64;
+const BURST_PACKETS: usize = 64;
 
 /// A port, and the packets received there.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Receiver {
 
     /// Discards packets that wait. Returns their number; 0 if there were none.
     pub(crate) fn discard(&mut self) -> Result<usize, FramesError> {
-        let mut places: Vec<_> = (0..BURST).map(|_| Place::new(&mut [], &mut [])).collect();
+        let mut places: Vec<_> = (0..BURST_PACKETS).map(|_| Place::new(&mut [], &mut [])).collect();
         self.socket.receive(&mut places)
     }
 
@@ -84,12 +84,12 @@ impl Intake {
         fill: impl FnOnce(&mut [Place<'_>]) -> Result<usize, E>,
     ) -> Result<usize, E> {
         let Self { plan, fronts, aside, moved, came, arrived } = self;
-        assembler.plan(BURST, plan);
+        assembler.plan(BURST_PACKETS, plan);
         let front = Header::len(assembler.is_wide());
-        let room = plan.piece + WIDE;
-        fronts.resize(WIDE * BURST, 0);
-        aside.resize(room * BURST, 0);
-        let mut places = lay(plan, &mut fronts[..front * BURST], aside, front, room);
+        let room = plan.piece + WIDE_HEADER_BYTES;
+        fronts.resize(WIDE_HEADER_BYTES * BURST_PACKETS, 0);
+        aside.resize(room * BURST_PACKETS, 0);
+        let mut places = lay(plan, &mut fronts[..front * BURST_PACKETS], aside, front, room);
         let received = fill(&mut places);
         came.clear();
         came.extend(places.iter().map(|place| (place.length, place.from)));

@@ -4,33 +4,33 @@ use std::fmt;
 use std::net::Ipv4Addr;
 
 /// Number of bytes from address 0 on that identify a camera: a discovery acknowledge contains the same (section 5.1).
-pub(crate) const IDENTITY: u16 = 0xf8;
+pub(crate) const IDENTITY_BYTES: u16 = 0xf8;
 /// Registers with the URL of the feature description, as text: first choice and second (section 28).
 pub(crate) const DESCRIPTION_URLS: [u32; 2] = [0x0200, 0x0400];
 /// Length of such a URL in bytes.
 pub(crate) const URL_BYTES: u16 = 512;
 /// Capabilities of the control channel.
-pub(crate) const CAPABILITY: u32 = 0x0934;
+pub(crate) const CAPABILITY_REGISTER: u32 = 0x0934;
 /// Capability: packets are sent again on request.
 pub(crate) const CAN_RESEND: u32 = 1 << 2;
 /// Time in milliseconds without a command after which the camera considers its application gone.
-pub(crate) const HEARTBEAT: u32 = 0x0938;
+pub(crate) const HEARTBEAT_REGISTER: u32 = 0x0938;
 /// Frequency of the camera's clock in ticks per second: the upper half, followed by the lower half.
-pub(crate) const TICKS: u32 = 0x093c;
+pub(crate) const TICK_RATE_REGISTER: u32 = 0x093c;
 /// Control of the camera's clock.
 pub(crate) const TIME_CONTROL: u32 = 0x0944;
 /// Bit that latches the time.
-pub(crate) const LATCH: u32 = 1 << 1;
+pub(crate) const TIME_LATCH_BIT: u32 = 1 << 1;
 /// Latched time: the upper half, followed by the lower half.
-pub(crate) const TIME: u32 = 0x0948;
+pub(crate) const LATCHED_TIME_REGISTER: u32 = 0x0948;
 /// Control privilege: which access an application has.
-pub(crate) const PRIVILEGE: u32 = 0x0a00;
+pub(crate) const PRIVILEGE_REGISTER: u32 = 0x0a00;
 /// Bit for control by one application, while others may read.
-pub(crate) const CONTROL: u32 = 1 << 1;
+pub(crate) const CONTROL_BIT: u32 = 1 << 1;
 /// Bits for control by an application, in any way.
-pub(crate) const TAKEN: u32 = 0b111;
+pub(crate) const ANY_CONTROL_BITS: u32 = 0b111;
 /// IP address of the application that has control.
-pub(crate) const APPLICATION: u32 = 0x0a14;
+pub(crate) const APPLICATION_ADDRESS_REGISTER: u32 = 0x0a14;
 /// UDP port to which the stream is sent; 0: no stream.
 pub(crate) const STREAM_PORT: u32 = 0x0d00;
 /// Size of the stream's packets, and whether they may be fragmented.
@@ -89,7 +89,7 @@ impl fmt::Display for Mac {
 impl Found {
     /// Reads the registers from address 0 on. Returns `None` if there are too few.
     pub fn read(registers: &[u8], interface: &str) -> Option<Self> {
-        let registers = registers.get(..usize::from(IDENTITY))?;
+        let registers = registers.get(..usize::from(IDENTITY_BYTES))?;
         let text = |at: usize, length: usize| text(&registers[at..at + length]);
         Some(Self {
             address: Ipv4Addr::from(<[u8; 4]>::try_from(&registers[0x24..0x28]).ok()?),

@@ -7,7 +7,7 @@ use crate::channel::{Channel, Speaker};
 use crate::discovery;
 use crate::features::Features;
 use crate::gvcp::Refusal;
-use crate::gvsp::OUTSIDE;
+use crate::gvsp::IP_UDP_HEADER_BYTES;
 use crate::pixels::{self, Pixels};
 use crate::registers::{self, Found};
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
@@ -18,13 +18,13 @@ use thalweg_wire::Status;
 
 /// Stack of the control thread, in bytes: evaluating a stranger's formulas recurses deeply. Only the part used is
 /// allocated.
-pub(crate) const STACK: usize = 256 << 20;
+pub(crate) const CONTROL_STACK_BYTES: usize = 256 << 20;
 /// Time after which the search for a camera is given up.
-const SEARCH: Duration = Duration::from_secs(2);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time between attempts to reconnect to a camera.
-const RETRY: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// Time that taking control from an application that is gone may need: the end of its heartbeat.
-const TAKE: Duration = Duration::from_secs(5);
+const CONTROL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Features that give a camera's own rate: resulting rates first, then requested ones.
 const RATES: [&str; 6] = [
     "AcquisitionResultingFrameRate",
@@ -36,14 +36,14 @@ const RATES: [&str; 6] = [
 ];
 /// Sizes of test packets in bytes: the shortest, which every network path carries (section 11.6), and the longest that
 /// is tried.
-const SHORTEST: u32 = 576;
-const LONGEST: u32 = 9000;
+const MIN_PACKET_BYTES: u32 = 576;
+const MAX_PACKET_BYTES: u32 = 9000;
 /// Time that a test packet is waited for.
-const TEST: Duration = Duration::from_millis(60);
+const TEST_PACKET_TIMEOUT: Duration = Duration::from_millis(60);
 /// Time that the hot thread may take to accept a stream: it may be paused.
-const HEAR: Duration = Duration::from_secs(1);
+const ACCEPT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Number of readings of the camera's clock: the one with the quickest answer is used.
-const LOOKS: usize = 5;
+const CLOCK_READING_COUNT: usize = 5;
 
 /// Orders of the hot thread.
 #[derive(Debug)]
@@ -194,13 +194,13 @@ impl Camera {
     fn set_up(config: &GigeConfig, channel: &Channel, found: Found) -> Result<(Features, Setup, bool), String> {
         let done = Self::configure(config, channel, found);
         if done.is_err() {
-            let _ = channel.set_register(registers::PRIVILEGE, 0);
+            let _ = channel.set_register(registers::PRIVILEGE_REGISTER, 0);
         }
         done
     }
 
     fn configure(config: &GigeConfig, channel: &Channel, found: Found) -> Result<(Features, Setup, bool), String> {
-        let capability = channel.register(registers::CAPABILITY).unwrap_or(0);
+        let capability = channel.register(registers::CAPABILITY_REGISTER).unwrap_or(0);
         let mut features =
             Features::read(channel).map_err(|error| format!("the description of its features: {error}"))?;
         // The camera may still be acquiring for its last application.
@@ -229,7 +229,7 @@ impl Camera {
         set(registers::STREAM_PACKET, packet | registers::DO_NOT_FRAGMENT)?;
         // The camera may have rounded the packet size.
         let packet = channel.register(registers::STREAM_PACKET).map_or(packet, |is| is & 0xffff);
-        if packet < SHORTEST / 8 {
+        if packet < MIN_PACKET_BYTES / 8 {
             return Err(format!("its packets would have {packet} bytes"));
         }
         set(registers::STREAM_ADDRESS, channel.local().into())?;
@@ -257,14 +257,14 @@ impl Camera {
         // The hot thread has the properties of the stream before the first packet comes.
         let (camera, (heard, is_heard)) = (IpAddr::V4(channel.camera()), mpsc::sync_channel(0));
         let _ = news.send(News::Stream { stream, camera, speaker, heard });
-        let _ = is_heard.recv_timeout(HEAR);
+        let _ = is_heard.recv_timeout(ACCEPT_TIMEOUT);
         features.trigger(channel, "AcquisitionStart").map_err(|problem| format!("AcquisitionStart: {problem}"))
     }
 
     /// Sends the heartbeat (section 10.5). Returns [`Refusal::Lost`] if this application no longer controls the camera.
     fn beat(&self) -> Result<(), Refusal> {
-        let privilege = self.channel.register(registers::PRIVILEGE)?;
-        let ours = privilege & registers::TAKEN != 0;
+        let privilege = self.channel.register(registers::PRIVILEGE_REGISTER)?;
+        let ours = privilege & registers::ANY_CONTROL_BITS != 0;
         if ours { Ok(()) } else { Err(Refusal::Lost) }
     }
 
@@ -313,7 +313,7 @@ impl Camera {
                 }
                 Err(_) => {}
             }
-            match orders.recv_timeout(RETRY) {
+            match orders.recv_timeout(RETRY_INTERVAL) {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
                 Ok(Order::Start(_, reply)) => {
@@ -328,7 +328,7 @@ impl Camera {
         let _ = self.features.trigger(&self.channel, "AcquisitionStop");
         lock(&mut self.features, &self.channel, false);
         let _ = self.channel.set_register(registers::STREAM_PORT, 0);
-        let _ = self.channel.set_register(registers::PRIVILEGE, 0);
+        let _ = self.channel.set_register(registers::PRIVILEGE_REGISTER, 0);
     }
 }
 
@@ -345,11 +345,11 @@ fn locate(config: &GigeConfig) -> Result<Ipv4Addr, String> {
     if let Ok(address) = config.address.parse() {
         return Ok(address);
     }
-    match discovery::find(&config.address, config.interface.as_deref(), SEARCH) {
+    match discovery::find(&config.address, config.interface.as_deref(), SEARCH_TIMEOUT) {
         Ok(Some(found)) => Ok(found.address),
         Ok(None) => Err(format!(
             "no camera answers to this name within {} s: give its address, or look which there are",
-            SEARCH.as_secs()
+            SEARCH_TIMEOUT.as_secs()
         )),
         Err(error) => Err(format!("cameras cannot be looked for: {error}")),
     }
@@ -359,8 +359,8 @@ fn locate(config: &GigeConfig) -> Result<Ipv4Addr, String> {
 /// round it, or have its own.
 fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Duration {
     let wanted = u32::try_from(config.heartbeat.as_millis()).unwrap_or(u32::MAX);
-    let _ = channel.set_register(registers::HEARTBEAT, wanted);
-    let kept = channel.register(registers::HEARTBEAT).ok().filter(|kept| *kept > 0).unwrap_or(wanted);
+    let _ = channel.set_register(registers::HEARTBEAT_REGISTER, wanted);
+    let kept = channel.register(registers::HEARTBEAT_REGISTER).ok().filter(|kept| *kept > 0).unwrap_or(wanted);
     if kept != wanted {
         tracing::warn!("camera {found}: it keeps a heartbeat of {kept} ms, and not of {wanted} ms");
     }
@@ -373,18 +373,20 @@ fn set_heartbeat(config: &GigeConfig, channel: &Channel, found: &Found) -> Durat
 fn seize(channel: &Channel) -> Result<(), String> {
     let begun = Instant::now();
     loop {
-        let refused = match channel.set_register(registers::PRIVILEGE, registers::CONTROL) {
-            Ok(()) => match channel.register(registers::PRIVILEGE) {
-                Ok(privilege) if privilege & registers::CONTROL != 0 => return Ok(()),
+        let refused = match channel.set_register(registers::PRIVILEGE_REGISTER, registers::CONTROL_BIT) {
+            Ok(()) => match channel.register(registers::PRIVILEGE_REGISTER) {
+                Ok(privilege) if privilege & registers::CONTROL_BIT != 0 => return Ok(()),
                 Ok(_) => Refusal::Malformed,
                 Err(refusal) => refusal,
             },
             Err(refusal) => refusal,
         };
         // A camera that does not answer writes, but answers reads, belongs to another application.
-        let taken = channel.register(registers::PRIVILEGE).is_ok_and(|privilege| privilege & registers::TAKEN != 0);
-        if !taken || begun.elapsed() >= TAKE {
-            let owner = channel.register(registers::APPLICATION).ok().filter(|owner| *owner != 0);
+        let taken = channel
+            .register(registers::PRIVILEGE_REGISTER)
+            .is_ok_and(|privilege| privilege & registers::ANY_CONTROL_BITS != 0);
+        if !taken || begun.elapsed() >= CONTROL_TIMEOUT {
+            let owner = channel.register(registers::APPLICATION_ADDRESS_REGISTER).ok().filter(|owner| *owner != 0);
             let by = owner.map(|owner| format!(" ({})", Ipv4Addr::from(owner))).unwrap_or_default();
             return Err(match taken {
                 true => format!(
@@ -393,7 +395,7 @@ fn seize(channel: &Channel) -> Result<(), String> {
                 false => format!("control is not given: {refused}"),
             });
         }
-        std::thread::sleep(RETRY);
+        std::thread::sleep(RETRY_INTERVAL);
     }
 }
 
@@ -427,7 +429,7 @@ fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
     if let Some(packet) = config.packet {
         return Ok(packet);
     }
-    let way = channel.mtu().unwrap_or(1500).min(LONGEST) & !3;
+    let way = channel.mtu().unwrap_or(1500).min(MAX_PACKET_BYTES) & !3;
     let own = channel.register(registers::STREAM_PACKET).map_or(0, |packet| packet & 0xffff);
     let test = || -> Option<u32> {
         let socket = UdpSocket::bind((channel.local(), 0)).ok()?;
@@ -436,10 +438,10 @@ fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
         if comes(channel, &socket, way) {
             return Some(way);
         }
-        if !comes(channel, &socket, SHORTEST) {
+        if !comes(channel, &socket, MIN_PACKET_BYTES) {
             return None;
         }
-        let (mut good, mut bad) = (SHORTEST, way);
+        let (mut good, mut bad) = (MIN_PACKET_BYTES, way);
         for common in [1500, 8000] {
             if (good..bad).contains(&common) {
                 *(if comes(channel, &socket, common) { &mut good } else { &mut bad }) = common;
@@ -456,7 +458,7 @@ fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
     Ok(tested.unwrap_or_else(|| {
         tracing::info!("camera {}: it sends no test packets", channel.camera());
         // The size that the camera has set by itself, if it fits.
-        if (SHORTEST..=way).contains(&own) { own } else { way.min(1500) }
+        if (MIN_PACKET_BYTES..=way).contains(&own) { own } else { way.min(1500) }
     }))
 }
 
@@ -467,13 +469,13 @@ fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
     if channel.set_register(registers::STREAM_PACKET, wanted).is_err() {
         return false;
     }
-    let mut room = vec![0; LONGEST as usize];
-    while let Some(left) = TEST.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
+    let mut room = vec![0; MAX_PACKET_BYTES as usize];
+    while let Some(left) = TEST_PACKET_TIMEOUT.checked_sub(begun.elapsed()).filter(|left| !left.is_zero()) {
         if socket.set_read_timeout(Some(left)).is_err() {
             return false;
         }
         let Ok((length, from)) = socket.recv_from(&mut room) else { continue };
-        if from.ip() == IpAddr::V4(channel.camera()) && length + OUTSIDE == packet as usize {
+        if from.ip() == IpAddr::V4(channel.camera()) && length + IP_UDP_HEADER_BYTES == packet as usize {
             return true;
         }
     }
@@ -500,25 +502,25 @@ fn is_synchronised(features: &mut Features, channel: &Channel) -> Option<bool> {
 /// and it agrees with ours to a second. `before`: the status until now. The camera latches its time on a command; the
 /// latch is taken to be half-way between our command and its answer.
 fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (DeviceClock, Status) {
-    let hertz = channel.wide_register(registers::TICKS).ok().filter(|hertz| *hertz > 0);
+    let hertz = channel.wide_register(registers::TICK_RATE_REGISTER).ok().filter(|hertz| *hertz > 0);
     let named = || ["GevTimestampTickFrequency", "TimestampTickFrequency"].into_iter();
     let by_name = named().find_map(|name| features.integer(channel, name));
     let hertz = hertz.or_else(|| by_name.and_then(|hertz| u64::try_from(hertz).ok()).filter(|hertz| *hertz > 0));
     let Some(hertz) = hertz else { return (DeviceClock::NONE, Status::CLOCK_FREE_RUNNING) };
     let mut clock = DeviceClock { hertz, offset: None };
     let latch = || -> Option<u64> {
-        channel.set_register(registers::TIME_CONTROL, registers::LATCH).ok()?;
-        channel.wide_register(registers::TIME).ok().filter(|ticks| *ticks > 0)
+        channel.set_register(registers::TIME_CONTROL, registers::TIME_LATCH_BIT).ok()?;
+        channel.wide_register(registers::LATCHED_TIME_REGISTER).ok().filter(|ticks| *ticks > 0)
     };
     let mut looks: Vec<(u64, u64, u64)> = Vec::new();
-    for _ in 0..LOOKS {
+    for _ in 0..CLOCK_READING_COUNT {
         let begun = TaiClock.now();
         let Some(ticks) = latch() else { break };
         // The time was latched before it was read.
         looks.push((ticks, begun.0, TaiClock.now().0));
     }
     // A clock that does not advance is useless.
-    let goes = looks.windows(2).all(|pair| pair[0].0 < pair[1].0) && looks.len() == LOOKS;
+    let goes = looks.windows(2).all(|pair| pair[0].0 < pair[1].0) && looks.len() == CLOCK_READING_COUNT;
     if let (true, Some((ticks, begun, ended))) = (goes, looks.into_iter().min_by_key(|(_, begun, ended)| ended - begun))
     {
         // The latch was the first of three exchanges.

@@ -60,7 +60,7 @@ pub struct Quality {
 
 /// Minimum excess of χ² of a constant over the model's for light to be accepted, in units of the noise's variance. Fits
 /// to pure noise stay below: they gain the square of its largest excursion (about 25), and a little.
-const LIGHT: f64 = 40.0;
+const MIN_CHI2_EXCESS: f64 = 40.0;
 
 impl Quality {
     /// # Errors
@@ -68,7 +68,7 @@ impl Quality {
     pub(crate) fn of<const N: usize>(minimum: &Minimum<N>, total: f64) -> Result<Self, Failure> {
         let &Minimum { squares, pixels, free, iterations, .. } = minimum;
         let reduced_chi2 = squares / (pixels - free) as f64;
-        if total - squares < LIGHT * reduced_chi2 {
+        if total - squares < MIN_CHI2_EXCESS * reduced_chi2 {
             return Err(Failure::NoLight);
         }
         Ok(Self { rms: (squares / pixels as f64).sqrt(), reduced_chi2, r2: 1.0 - squares / total, pixels, iterations })

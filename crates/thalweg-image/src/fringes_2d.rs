@@ -119,7 +119,7 @@ pub fn fit_fringes_2d(image: &Image<'_>, options: &Fringes2dOptions) -> Result<F
         return Err(Failure::NoFringes);
     }
     // Counter-clockwise as the image is seen, not with y going down.
-    let angle = if turned { estimate(ANGLE).times(-1.0) } else { Estimate { value: 0.0, std: 0.0 } };
+    let angle = if turned { estimate(ANGLE_INDEX).times(-1.0) } else { Estimate { value: 0.0, std: 0.0 } };
     let size = image.calibration().filter(|size| !turned || size.x == size.y);
     let millimetres = size.map(|size| Fringes2dMillimetres {
         x: x.times(size.x),
@@ -144,8 +144,8 @@ struct Direction {
 
 const X: Direction = Direction { center: 2, width: 3, c: 4, s: 5, k: 6 };
 const Y: Direction = Direction { center: 7, width: 8, c: 9, s: 10, k: 11 };
-const ANGLE: usize = 12;
-const N: usize = 13;
+const ANGLE_INDEX: usize = 12;
+const PARAMETER_COUNT: usize = 13;
 
 /// Model of an image with fringes. Angles are those with y going down.
 #[derive(Debug)]
@@ -163,25 +163,25 @@ impl Plane {
         [self.slits != Slits::Double(Axis::Y), self.slits != Slits::Double(Axis::X)]
     }
 
-    fn fixed(&self) -> [bool; N] {
-        let mut fixed = [false; N];
+    fn fixed(&self) -> [bool; PARAMETER_COUNT] {
+        let mut fixed = [false; PARAMETER_COUNT];
         for (direction, waved) in [X, Y].iter().zip(self.waved()) {
             for at in [direction.c, direction.s, direction.k] {
                 fixed[at] = !waved;
             }
         }
-        fixed[ANGLE] = !self.turned;
+        fixed[ANGLE_INDEX] = !self.turned;
         fixed
     }
 
-    fn waves(&self, minimum: &Minimum<N>) -> [Option<Wave>; 2] {
+    fn waves(&self, minimum: &Minimum<PARAMETER_COUNT>) -> [Option<Wave>; 2] {
         let at = &minimum.parameters;
-        let (sin, cos) = at[ANGLE].sin_cos();
+        let (sin, cos) = at[ANGLE_INDEX].sin_cos();
         let (dx, dy) = (at[X.center] - self.reference[0], at[Y.center] - self.reference[1]);
         let (u, v) = (dx * cos + dy * sin, dy * cos - dx * sin);
         let [x, y] = self.waved();
-        let along_u = [(X.center, cos), (Y.center, sin), (ANGLE, v)];
-        let along_v = [(X.center, -sin), (Y.center, cos), (ANGLE, -u)];
+        let along_u = [(X.center, cos), (Y.center, sin), (ANGLE_INDEX, v)];
+        let along_v = [(X.center, -sin), (Y.center, cos), (ANGLE_INDEX, -u)];
         [
             x.then(|| waves(minimum, [X.c, X.s, X.k], &along_u, u)),
             y.then(|| waves(minimum, [Y.c, Y.s, Y.k], &along_v, v)),
@@ -190,7 +190,14 @@ impl Plane {
 
     /// Computes the pattern in one direction, and its derivatives, at each of these places.
     #[inline(always)]
-    fn fill<S: Simd>(&self, simd: S, of: Direction, at: &[f64; N], places: &[f64], out: &mut [Vec<f64>; 7]) {
+    fn fill<S: Simd>(
+        &self,
+        simd: S,
+        of: Direction,
+        at: &[f64; PARAMETER_COUNT],
+        places: &[f64],
+        out: &mut [Vec<f64>; 7],
+    ) {
         let reference = self.reference[usize::from(of.center == Y.center)];
         let with = [at[of.c], at[of.s], at[of.k]];
         for from in (0..places.len()).step_by(S::f64s::LEN) {
@@ -204,7 +211,7 @@ impl Plane {
 
     /// Computes the normal equations if the slits are not rotated: each column of J is a vector along x times one along
     /// y, so that JᵀJ consists of sums along the two, and only Jᵀr has to be summed over the pixels.
-    fn upright(&self, image: &Image<'_>, step: usize, at: &[f64; N]) -> Normal<N> {
+    fn upright(&self, image: &Image<'_>, step: usize, at: &[f64; PARAMETER_COUNT]) -> Normal<PARAMETER_COUNT> {
         let seen = image.seen();
         let lines = [(X, seen.x, seen.width, 1), (Y, seen.y, seen.height, step)].map(|(of, from, length, step)| {
             let count = length.div_ceil(step);
@@ -218,10 +225,10 @@ impl Plane {
         let sums = vectorised!(simd => residuals(simd, image, step, at[0], at[1], across, down));
         // Column k is its factor times vector a along x times vector b along y.
         let amplitude = at[1];
-        let columns: [(f64, usize, usize); N] = std::array::from_fn(|k| match k {
-            0 => (1.0, ONES, ONES),
+        let columns: [(f64, usize, usize); PARAMETER_COUNT] = std::array::from_fn(|k| match k {
+            0 => (1.0, ONES_INDEX, ONES_INDEX),
             1 => (1.0, 0, 0),
-            ANGLE => (0.0, ONES, ONES),
+            ANGLE_INDEX => (0.0, ONES_INDEX, ONES_INDEX),
             k if k < Y.center => (amplitude, k - X.center + 1, 0),
             k => (amplitude, 0, k - Y.center + 1),
         });
@@ -234,7 +241,7 @@ impl Plane {
             matrix: std::array::from_fn(|i| std::array::from_fn(|j| element(i, j))),
             gradient: std::array::from_fn(|k| match (k, columns[k]) {
                 (0, _) => sums.residuals,
-                (ANGLE, _) => 0.0,
+                (ANGLE_INDEX, _) => 0.0,
                 (_, (factor, a, 0)) => factor * sums.along_x[a],
                 (_, (factor, _, b)) => factor * sums.along_y[b],
             }),
@@ -248,7 +255,7 @@ impl Plane {
 #[derive(Debug)]
 struct Vectors([Vec<f64>; 7]);
 
-const ONES: usize = 6;
+const ONES_INDEX: usize = 6;
 
 impl Vectors {
     fn products(&self) -> [[f64; 7]; 7] {
@@ -315,8 +322,8 @@ fn residuals<S: Simd>(
     sums
 }
 
-impl Model<N, 14> for Plane {
-    fn normal(&self, image: &Image<'_>, step: usize, parameters: &[f64; N]) -> Normal<N> {
+impl Model<PARAMETER_COUNT, 14> for Plane {
+    fn normal(&self, image: &Image<'_>, step: usize, parameters: &[f64; PARAMETER_COUNT]) -> Normal<PARAMETER_COUNT> {
         match self.turned {
             true => Normal::of(image, step, self, parameters),
             false => self.upright(image, step, parameters),
@@ -324,8 +331,8 @@ impl Model<N, 14> for Plane {
     }
 
     #[inline(always)]
-    fn columns<S: Simd>(&self, simd: S, at: &[f64; N], x: S::f64s, y: f64) -> [S::f64s; 14] {
-        let (sin, cos) = at[ANGLE].sin_cos();
+    fn columns<S: Simd>(&self, simd: S, at: &[f64; PARAMETER_COUNT], x: S::f64s, y: f64) -> [S::f64s; 14] {
+        let (sin, cos) = at[ANGLE_INDEX].sin_cos();
         let (background, amplitude) = (at[0], at[1]);
         let (dx, dy) = (x - at[X.center], y - at[Y.center]);
         let (rx, ry) = (x - self.reference[0], y - self.reference[1]);
@@ -359,10 +366,11 @@ impl Model<N, 14> for Plane {
         ]
     }
 
-    fn allowed(&self, at: &[f64; N]) -> bool {
+    fn allowed(&self, at: &[f64; PARAMETER_COUNT]) -> bool {
         let waved = |of: &Direction, waved: bool| !waved || (at[of.k] > 0.0 && at[of.k] < PI);
         let wide = |of: &Direction| at[of.width] > 0.1;
-        [X, Y].iter().zip(self.waved()).all(|(of, is)| wide(of) && waved(of, is)) && at[ANGLE].abs() < 1.2 * FRAC_PI_3
+        [X, Y].iter().zip(self.waved()).all(|(of, is)| wide(of) && waved(of, is))
+            && at[ANGLE_INDEX].abs() < 1.2 * FRAC_PI_3
     }
 }
 
@@ -376,10 +384,10 @@ fn wave_or_none<S: Simd>(simd: S, waved: bool, u: S::f64s, with: [f64; 3]) -> [S
     [one, none, none, none, none]
 }
 
-fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; N], Failure> {
+fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; PARAMETER_COUNT], Failure> {
     let &Fringes2dOptions { envelope, slits, turned } = options;
     let plane = Plane { envelope, slits, turned, reference: [0.0; 2] };
-    let mut start = [0.0; N];
+    let mut start = [0.0; PARAMETER_COUNT];
     let mut slants = Vec::new();
     let profiles = Profile::both(image);
     for ((of, waved), (axis, profile)) in
@@ -389,7 +397,7 @@ fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; N], Fail
         let line = match (waved, turned) {
             (true, false) => line_start(profile, envelope)?,
             (true, true) => {
-                let (along, across) = slanted(image, axis, if slits == Slits::Four { 1.0 } else { STEEPEST })?;
+                let (along, across) = slanted(image, axis, if slits == Slits::Four { 1.0 } else { MAX_FRINGE_SLOPE })?;
                 slants.push(if axis == Axis::X { across.atan2(along) } else { -across.atan2(along) });
                 let [background, amplitude, center, width] = envelope_start(profile, envelope, TAU / along)?;
                 [background, amplitude, center, width, 0.0, 0.0, along.hypot(across)]
@@ -404,7 +412,7 @@ fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; N], Fail
         (start[of.center], start[of.width], start[of.k]) = (center + from, width, k);
         (start[of.c], start[of.s]) = (c, s);
     }
-    start[ANGLE] = slants.iter().sum::<f64>() / slants.len().max(1) as f64;
+    start[ANGLE_INDEX] = slants.iter().sum::<f64>() / slants.len().max(1) as f64;
     // The line along y has the light averaged over x.
     let seen = image.seen();
     let along_x = |n: usize| {
@@ -420,10 +428,10 @@ fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; N], Fail
 }
 
 /// Sets c and s to their best fit with the other parameters fixed, from some pixels of some rows.
-fn start_waves(image: &Image<'_>, plane: &Plane, start: &mut [f64; N]) {
+fn start_waves(image: &Image<'_>, plane: &Plane, start: &mut [f64; PARAMETER_COUNT]) {
     let seen = image.seen();
     let mut row = vec![0.0; seen.width];
-    let (sin, cos) = start[ANGLE].sin_cos();
+    let (sin, cos) = start[ANGLE_INDEX].sin_cos();
     let mut sums = [[0.0; 5]; 2];
     for y in (0..seen.height).step_by(seen.height.div_ceil(64)) {
         image.load(0, y, &mut row);
@@ -501,7 +509,7 @@ fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), F
 }
 
 /// Tangent of 60°: the steepest slope of fringes that is found.
-const STEEPEST: f64 = 1.732;
+const MAX_FRINGE_SLOPE: f64 = 1.732;
 
 #[cfg(test)]
 mod tests {
@@ -601,10 +609,10 @@ mod tests {
             let (fast, plain) = (plane.normal(&image, step, &at), Normal::of(&image, step, &plane, &at));
             prop_assert_eq!(fast.pixels, plain.pixels);
             prop_assert!((fast.squares / plain.squares - 1.0).abs() < 1e-12);
-            for i in 0..ANGLE {
+            for i in 0..ANGLE_INDEX {
                 let scale = plain.matrix[i][i].sqrt();
                 prop_assert!((fast.gradient[i] - plain.gradient[i]).abs() < 1e-11 * scale * plain.squares.sqrt(), "{i}");
-                for j in 0..ANGLE {
+                for j in 0..ANGLE_INDEX {
                     let scale = scale * plain.matrix[j][j].sqrt();
                     prop_assert!((fast.matrix[i][j] - plain.matrix[i][j]).abs() < 1e-11 * scale, "{i} {j}");
                 }
@@ -616,20 +624,20 @@ mod tests {
     fn derivatives_are_those_that_small_steps_have() {
         let plane = Plane { envelope: Envelope::Sinc2, slits: Slits::Four, turned: true, reference: [29.0, 18.0] };
         let put = [9.0, 800.0, 30.0, 22.0, 0.4, 0.1, 0.7, 17.0, 19.0, 0.2, 0.3, 0.9, 0.3];
-        fn one<S: Simd>(simd: S, plane: &Plane, at: &[f64; N], x: f64) -> [f64; 14] {
+        fn one<S: Simd>(simd: S, plane: &Plane, at: &[f64; PARAMETER_COUNT], x: f64) -> [f64; 14] {
             plane.columns(simd, at, splat(simd, x), 21.0).map(|vector| vector.as_slice()[0])
         }
-        let columns = |at: &[f64; N]| -> Vec<[f64; 14]> {
+        let columns = |at: &[f64; PARAMETER_COUNT]| -> Vec<[f64; 14]> {
             (0..60).map(|x| vectorised!(simd => one(simd, &plane, at, f64::from(x)))).collect()
         };
         let here = columns(&put);
-        for k in 0..N {
+        for k in 0..PARAMETER_COUNT {
             let step = 1e-6;
             let [mut more, mut less] = [put; 2];
             (more[k], less[k]) = (put[k] + step, put[k] - step);
             let (more, less) = (columns(&more), columns(&less));
             for x in 0..60 {
-                let change = (more[x][N] - less[x][N]) / (2.0 * step);
+                let change = (more[x][PARAMETER_COUNT] - less[x][PARAMETER_COUNT]) / (2.0 * step);
                 assert!((change - here[x][k]).abs() < 1e-3, "{k} {x}: {change} {}", here[x][k]);
             }
         }

@@ -25,7 +25,7 @@ pub struct Gaussian {
 }
 
 /// Minimum σ of light, in pixels. The shape of narrower light is that of the pixel.
-pub(crate) const NARROWEST: f64 = 0.25;
+pub(crate) const MIN_SIGMA_PIXELS: f64 = 0.25;
 
 /// Fits a Gaussian to a profile of at least five values. Determines the starting values.
 ///
@@ -45,7 +45,7 @@ pub fn fit_gaussian(profile: &Profile) -> Result<Gaussian, Failure> {
     if !amplitude.is_seen() {
         return Err(Failure::NoLight);
     }
-    if sigma.value < NARROWEST {
+    if sigma.value < MIN_SIGMA_PIXELS {
         return Err(Failure::TooNarrow);
     }
     if !(0.0..=(pixels - 1) as f64).contains(&center.value) {

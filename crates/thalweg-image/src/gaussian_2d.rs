@@ -2,11 +2,11 @@
 
 use crate::ellipse::{Axes, Spread};
 use crate::fit::{Estimate, Quality};
-use crate::gaussian::{self, NARROWEST};
+use crate::gaussian::{self, MIN_SIGMA_PIXELS};
 use crate::image::Survey;
 use crate::math::{exp, load, ramp, splat, vectorised, whole};
 use crate::minimise::{COARSE, FINE, Minimum, minimise};
-use crate::normal::{CHUNK, Model, Normal};
+use crate::normal::{CHUNK_PIXELS, Model, Normal};
 use crate::{Failure, Image, Profile};
 use fearless_simd::prelude::*;
 
@@ -53,9 +53,9 @@ pub struct Gaussian2dMillimetres {
 }
 
 /// Number of pixels in every fourth row above which an image is first fitted with only these rows.
-pub(crate) const ENOUGH: usize = 10_000;
+pub(crate) const MIN_SPARSE_PIXELS: usize = 10_000;
 /// Step from row to row in that first fit.
-pub(crate) const SPARSE: usize = 4;
+pub(crate) const SPARSE_ROW_STEP: usize = 4;
 
 /// Fits an elliptical Gaussian to an image of at least 5 × 5 pixels. Starting values come from its average row and
 /// column.
@@ -82,7 +82,7 @@ pub fn fit_gaussian_2d(image: &Image<'_>) -> Result<Gaussian2d, Failure> {
     }
     let (spread, by) = spread(&minimum.parameters);
     let [sigma_major, sigma_minor, angle] = estimates(&minimum, spread, by, [1.0; 2]);
-    if sigma_minor.value < NARROWEST {
+    if sigma_minor.value < MIN_SIGMA_PIXELS {
         return Err(Failure::TooNarrow);
     }
     if sigma_major.value > columns.max(rows) as f64 {
@@ -108,9 +108,9 @@ pub(crate) fn search<const N: usize, const M: usize>(
         let total = survey.squares / step as f64;
         minimise(start, fixed, total, precision, |at| model.allowed(at), |at| model.normal(image, step, at))
     };
-    if image.columns() * image.rows() / SPARSE > ENOUGH {
+    if image.columns() * image.rows() / SPARSE_ROW_STEP > MIN_SPARSE_PIXELS {
         // If that fails, the search over all rows has more data.
-        start = over(SPARSE, start, COARSE).map_or(start, |minimum| minimum.parameters);
+        start = over(SPARSE_ROW_STEP, start, COARSE).map_or(start, |minimum| minimum.parameters);
     }
     over(1, start, FINE)
 }
@@ -196,11 +196,11 @@ fn estimates(minimum: &Minimum<7>, spread: Spread, by: [[f64; 7]; 3], [x, y]: [f
 struct Spot;
 
 /// Exponent beyond which the light is ignored: exp(−30) is below 10⁻¹³, which changes no 64-bit sum over an image.
-const DARK: f64 = 30.0;
+const DARK_EXPONENT: f64 = 30.0;
 
 impl Model<7, 8> for Spot {
     fn normal(&self, image: &Image<'_>, step: usize, at: &[f64; 7]) -> Normal<7> {
-        match at[4] < BROAD {
+        match at[4] < MAX_INVERSE_VARIANCE {
             true => vectorised!(simd => moments(simd, image, step, at)).normal(at),
             false => Normal::of(image, step, self, at),
         }
@@ -230,9 +230,9 @@ impl Model<7, 8> for Spot {
     fn dark(&self, &[_, _, x0, y0, a, b, c]: &[f64; 7], x: f64, y: f64) -> bool {
         // The ellipse of that exponent touches these lines.
         let determinant = a * c - b * b;
-        let (reach_x, reach_y) = (2.0 * DARK * c / determinant, 2.0 * DARK * a / determinant);
+        let (reach_x, reach_y) = (2.0 * DARK_EXPONENT * c / determinant, 2.0 * DARK_EXPONENT * a / determinant);
         let (dx, dy) = (x - x0, y - y0);
-        let nearest = if dx > 0.0 { dx } else { (dx + CHUNK as f64).min(0.0) };
+        let nearest = if dx > 0.0 { dx } else { (dx + CHUNK_PIXELS as f64).min(0.0) };
         dy * dy > reach_y || nearest * nearest > reach_x
     }
 
@@ -244,7 +244,7 @@ impl Model<7, 8> for Spot {
 
 /// Maximum of Σ⁻¹ along x at which the recurrence is used: g then changes from vector to vector by no more than a
 /// number can represent.
-const BROAD: f64 = 0.5;
+const MAX_INVERSE_VARIANCE: f64 = 0.5;
 
 /// Sums over an image of light g = exp(…) and residuals r, times powers of the distance from the centre.
 ///
@@ -282,8 +282,8 @@ fn moments<S: Simd>(simd: S, image: &Image<'_>, step: usize, at: &[f64; 7]) -> M
         let dy = (seen.y + line) as f64 - y0;
         let center = x0 - b / a * dy;
         let away = 0.5 * (c - b * b / a) * dy * dy;
-        let reach = (2.0 * (DARK - away).max(0.0) / a).sqrt();
-        let lit = if away < DARK { image.between(center - reach, center + reach) } else { 0..0 };
+        let reach = (2.0 * (DARK_EXPONENT - away).max(0.0) / a).sqrt();
+        let lit = if away < DARK_EXPONENT { image.between(center - reach, center + reach) } else { 0..0 };
         let (from, to) = (lit.start / lanes * lanes, lit.end.next_multiple_of(lanes).min(row.len()));
         let (mut residuals, mut squares) = (splat(simd, 0.0), splat(simd, 0.0));
         for x in (0..from).step_by(lanes) {

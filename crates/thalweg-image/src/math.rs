@@ -41,7 +41,7 @@ pub(crate) fn whole(length: usize) -> usize {
 }
 
 /// Constant 1.5·2⁵²: a smaller number added to it is rounded to a whole one, which is in the lowest bits.
-const ROUND: f64 = 6_755_399_441_055_744.0;
+const ROUNDING_SHIFT: f64 = 6_755_399_441_055_744.0;
 
 /// Returns e to the power of `x`, for x ≤ 700; almost 0 below −700. Within 2 units in the last place.
 #[inline(always)]
@@ -49,8 +49,8 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::f64s) -> S::f64s {
     // ln 2 in two parts, the first of which is exact in products with whole numbers (fdlibm, e_exp.c).
     let (high, low) = (-6.931_471_803_691_238e-1, -1.908_214_929_270_587_7e-10);
     let x = x.max(-700.0);
-    let rounded = x.mul_add(LOG2_E, ROUND);
-    let n = rounded - ROUND;
+    let rounded = x.mul_add(LOG2_E, ROUNDING_SHIFT);
+    let n = rounded - ROUNDING_SHIFT;
     let r = n.mul_add(low, n.mul_add(high, x));
     // Taylor's series: |r| ≤ ln 2 / 2, so that the terms after the last are below 2⁻⁵³.
     let mut sum = splat(simd, 1.0 / 6_227_020_800.0);
@@ -78,8 +78,8 @@ pub(crate) fn exp<S: Simd>(simd: S, x: S::f64s) -> S::f64s {
 /// Returns sine and cosine of `x` radians, for |x| up to 10⁵. Within 1e-15.
 #[inline(always)]
 pub(crate) fn sin_cos<S: Simd>(simd: S, x: S::f64s) -> [S::f64s; 2] {
-    let rounded = x.mul_add(FRAC_2_PI, ROUND);
-    let n = rounded - ROUND;
+    let rounded = x.mul_add(FRAC_2_PI, ROUNDING_SHIFT);
+    let n = rounded - ROUNDING_SHIFT;
     // π/2 in three parts, and the series, of fdlibm (e_rem_pio2.c, k_sin.c, k_cos.c).
     let r = n.mul_add(-1.570_796_326_734_125_6, x);
     let r = n.mul_add(-6.077_100_506_303_966e-11, r);

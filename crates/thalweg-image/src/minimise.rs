@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::normal::Normal;
 
 /// Maximum number of steps: more than any converging fit has needed.
-const MOST: usize = 200;
+const MAX_ITERATIONS: usize = 200;
 
 /// Parameters at which the sum of squares is smallest.
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ pub(crate) fn minimise<const N: usize>(
     }
     let degrees = (here.pixels - free) as f64;
     let mut damping = 1e-3;
-    for iterations in 1..=MOST {
+    for iterations in 1..=MAX_ITERATIONS {
         let Some(step) = solve(&here, &fixed, damping) else {
             damping = raised(damping, iterations)?;
             continue;
@@ -100,7 +100,7 @@ pub(crate) fn minimise<const N: usize>(
         }
         damping = if better { (damping / 10.0).max(1e-15) } else { raised(damping, iterations)? };
     }
-    Err(Failure::NotConverged { iterations: MOST })
+    Err(Failure::NotConverged { iterations: MAX_ITERATIONS })
 }
 
 /// Raises the damping: steps get shorter and closer to the steepest descent. Fails when they have become too short.

@@ -1,26 +1,26 @@
 //! The normal equations JᵀJ δ = Jᵀr of an image's fit, summed pixel by pixel without keeping J.
 //!
 //! J, the derivatives of the model by its N parameters at each pixel, would be N times the image in 64 bits: 17 MB for
-//! seven parameters and VGA, written and read again in each step. Here it exists for [`CHUNK`] pixels of a row at a
-//! time, in the nearest cache, beside the residuals. All their products with each other are summed at once: JᵀJ, Jᵀr
-//! and the sum of squares.
+//! seven parameters and VGA, written and read again in each step. Here it exists for [`CHUNK_PIXELS`] pixels of a row
+//! at a time, in the nearest cache, beside the residuals. All their products with each other are summed at once: JᵀJ,
+//! Jᵀr and the sum of squares.
 
 use crate::Image;
 use crate::math::{load, ramp, splat, vectorised};
 use fearless_simd::prelude::*;
 
 /// Number of pixels of a row that are processed together.
-pub(crate) const CHUNK: usize = 128;
+pub(crate) const CHUNK_PIXELS: usize = 128;
 
 /// Derivatives by each of N parameters, and last the model's value, for each pixel of a chunk. M is N + 1.
-pub(crate) type Columns<const M: usize> = [[f64; CHUNK]; M];
+pub(crate) type Columns<const M: usize> = [[f64; CHUNK_PIXELS]; M];
 
 /// Model of an image: a background, which is the first parameter, and light on it.
 pub(crate) trait Model<const N: usize, const M: usize> {
     /// Returns the derivatives and the value of pixels at these `x` of row `y` with these parameters.
     fn columns<S: Simd>(&self, simd: S, parameters: &[f64; N], x: S::f64s, y: f64) -> [S::f64s; M];
 
-    /// Returns whether the `CHUNK` pixels from `x` on have no light with these parameters.
+    /// Returns whether the `CHUNK_PIXELS` pixels from `x` on have no light with these parameters.
     fn dark(&self, _parameters: &[f64; N], _x: f64, _y: f64) -> bool {
         false
     }
@@ -79,12 +79,12 @@ fn products<S: Simd, const N: usize, const M: usize>(
     parameters: &[f64; N],
 ) -> [[f64; M]; M] {
     let seen = image.seen();
-    let mut columns: Box<Columns<M>> = Box::new([[0.0; CHUNK]; M]);
-    let mut pixels = [0.0; CHUNK];
+    let mut columns: Box<Columns<M>> = Box::new([[0.0; CHUNK_PIXELS]; M]);
+    let mut pixels = [0.0; CHUNK_PIXELS];
     let mut sums = [[0.0; M]; M];
     for y in (0..seen.height).step_by(step) {
-        for x in (0..seen.width).step_by(CHUNK) {
-            let here = CHUNK.min(seen.width - x);
+        for x in (0..seen.width).step_by(CHUNK_PIXELS) {
+            let here = CHUNK_PIXELS.min(seen.width - x);
             image.load(x, y, &mut pixels[..here]);
             let (at_x, at_y) = ((seen.x + x) as f64, (seen.y + y) as f64);
             if model.dark(parameters, at_x, at_y) {
@@ -99,14 +99,14 @@ fn products<S: Simd, const N: usize, const M: usize>(
                 sums[N][N] += squares;
                 continue;
             }
-            for lane in (0..CHUNK).step_by(S::f64s::LEN) {
+            for lane in (0..CHUNK_PIXELS).step_by(S::f64s::LEN) {
                 let mut vectors = model.columns(simd, parameters, ramp(simd) + (at_x + lane as f64), at_y);
                 vectors[N] = load(simd, &pixels, lane) - vectors[N];
                 for k in 0..M {
                     vectors[k].store_slice(&mut columns[k][lane..lane + S::f64s::LEN]);
                 }
             }
-            if here < CHUNK {
+            if here < CHUNK_PIXELS {
                 columns.iter_mut().for_each(|column| column[here..].fill(0.0));
             }
             add_products(simd, &columns, &mut sums);
@@ -137,9 +137,9 @@ fn add_products<S: Simd, const M: usize>(simd: S, columns: &Columns<M>, sums: &m
 }
 
 #[inline(always)]
-fn tile<S: Simd>(simd: S, left: [&[f64; CHUNK]; 2], right: [&[f64; CHUNK]; 4]) -> [[f64; 4]; 2] {
+fn tile<S: Simd>(simd: S, left: [&[f64; CHUNK_PIXELS]; 2], right: [&[f64; CHUNK_PIXELS]; 4]) -> [[f64; 4]; 2] {
     let mut sums = [[splat(simd, 0.0); 4]; 2];
-    for at in (0..CHUNK).step_by(S::f64s::LEN) {
+    for at in (0..CHUNK_PIXELS).step_by(S::f64s::LEN) {
         let (a, b) = (load(simd, left[0], at), load(simd, left[1], at));
         for k in 0..4 {
             let right = load(simd, right[k], at);

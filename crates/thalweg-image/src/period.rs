@@ -6,9 +6,9 @@ use rustfft::num_complex::Complex;
 use std::f64::consts::TAU;
 
 /// Minimum height of a peak, in medians of the spectrum.
-const PEAK: f64 = 5.0;
+const MIN_PEAK_MEDIANS: f64 = 5.0;
 /// Minimum height of a peak, relative to the light: less, if there is no noise, is rounding error.
-const FAINTEST: f64 = 1e-4;
+const MIN_PEAK_RATIO: f64 = 1e-4;
 
 /// Returns the wave number (radians per pixel) of the fringes in these values, to about a tenth of the spectrum's
 /// resolution.
@@ -47,7 +47,7 @@ pub(crate) fn peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
     let valley = spectrum.windows(2).position(|pair| pair[1] > pair[0]).ok_or(Failure::NoFringes)?;
     let mut sorted = spectrum.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    let least = (PEAK * sorted[sorted.len() / 2]).max(FAINTEST * sorted[sorted.len() - 1]);
+    let least = (MIN_PEAK_MEDIANS * sorted[sorted.len() / 2]).max(MIN_PEAK_RATIO * sorted[sorted.len() - 1]);
     let is_peak = |at: &usize| spectrum[*at] >= spectrum[at - 1].max(spectrum[at + 1]).max(least);
     let mut tops: Vec<usize> = (valley + 1..spectrum.len() - 1).filter(is_peak).collect();
     tops.sort_unstable_by(|a, b| spectrum[*b].total_cmp(&spectrum[*a]));

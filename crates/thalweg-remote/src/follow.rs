@@ -123,13 +123,13 @@ impl Replica<'_> {
 
     /// Fetches new data until the run has ended and no more arrive; returns false if its recorder died.
     fn keep_up(&mut self) -> Result<bool, RemoteError> {
-        let mut pause = SHORTEST;
+        let mut pause = MIN_POLL_INTERVAL;
         let mut is_gone = false;
         loop {
             // The state is read before the segments: if the run had ended by then, these are all.
             let ended = self.book.info.state != RunState::Open;
             if self.fetch()? {
-                pause = SHORTEST;
+                pause = MIN_POLL_INTERVAL;
                 continue;
             }
             if ended || is_gone {
@@ -138,13 +138,13 @@ impl Replica<'_> {
             if self.has_new_book()? {
                 continue;
             }
-            if pause == LONGEST {
+            if pause == MAX_POLL_INTERVAL {
                 // Checked before `run.json` is read once more: a recorder that ends in between does not count as dead.
                 is_gone = self.server.list("")?.writer == Some(WriterLife::Gone);
                 self.has_new_book()?;
             }
             std::thread::sleep(pause);
-            pause = (pause * 2).min(LONGEST);
+            pause = (pause * 2).min(MAX_POLL_INTERVAL);
         }
     }
 
@@ -231,7 +231,7 @@ impl Segment {
             return Ok(true);
         }
         let mut at = before;
-        let mut buffer = vec![0; STEP];
+        let mut buffer = vec![0; WRITE_CHUNK_BYTES];
         while reader.remaining() > 0 {
             let (arrived, error) = fill(&mut reader, &mut buffer);
             self.file.write_all_at(&buffer[..arrived], at).map_err(RemoteError::io("writing", &self.path))?;
@@ -274,8 +274,8 @@ fn name(number: usize) -> String {
 }
 
 /// Shortest pause between two looks at a run that is being recorded, while data arrive.
-const SHORTEST: Duration = Duration::from_millis(50);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest pause, while none arrive.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of bytes written and checked at once.
-const STEP: usize = 8 << 20;
+const WRITE_CHUNK_BYTES: usize = 8 << 20;

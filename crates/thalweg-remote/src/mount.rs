@@ -139,7 +139,7 @@ pub fn mount(server: &Server, directory: &Path, streams: usize, everybody: bool)
         MountOption::NoAtime,
     ];
     config.acl = if everybody { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(THREADS);
+    config.n_threads = Some(THREAD_COUNT);
 
     let directory = directory.canonicalize().map_err(wrong)?;
     let counters = Arc::new(Counters::default());
@@ -248,4 +248,4 @@ impl Counters {
 }
 
 /// Number of concurrent requests of programs: each waits in a thread of its own for the server.
-const THREADS: usize = 16;
+const THREAD_COUNT: usize = 16;

@@ -233,11 +233,11 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 /// Computes the digest of a range of a file by reading it.
 pub(crate) fn digest_of(file: &File, range: Range<u64>) -> io::Result<Digest> {
-    let mut buffer = vec![0; CHUNK];
+    let mut buffer = vec![0; CHUNK_BYTES];
     let mut crc = thalweg_wire::Crc32c::new();
     let mut at = range.start;
     while at < range.end {
-        let length = CHUNK.min(usize::try_from(range.end - at).unwrap_or(CHUNK));
+        let length = CHUNK_BYTES.min(usize::try_from(range.end - at).unwrap_or(CHUNK_BYTES));
         file.read_exact_at(&mut buffer[..length], at)?;
         crc.update(&buffer[..length]);
         at += length as u64;
@@ -314,7 +314,7 @@ fn boot() -> String {
 /// Returns the number of bytes in a piece, which one line of the journal describes, for the number of streams: a kill
 /// loses at most one piece of each.
 pub(crate) fn piece(streams: usize) -> u64 {
-    (MOST_LOST / streams as u64).clamp(CHUNK as u64, MOST_LOST / 4)
+    (MOST_LOST / streams as u64).clamp(CHUNK_BYTES as u64, MOST_LOST / 4)
 }
 
 /// Number of bytes that a kill loses, of all streams together; more only with so many streams that their chunks exceed
@@ -324,7 +324,7 @@ const MOST_LOST: u64 = 4 << 20;
 const SHORTEST_RANGE: u64 = 8 << 20;
 const LONGEST_RANGE: u64 = 1 << 30;
 /// Number of bytes read and written at once: small enough to be still in the cache when they are written.
-pub(crate) const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -379,7 +379,7 @@ mod tests {
     fn a_kill_loses_little_of_all_streams_together() {
         for streams in 1..=64 {
             let lost = piece(streams) * streams as u64;
-            assert!(lost <= MOST_LOST.max(CHUNK as u64 * streams as u64), "{streams} streams: {lost} bytes");
+            assert!(lost <= MOST_LOST.max(CHUNK_BYTES as u64 * streams as u64), "{streams} streams: {lost} bytes");
         }
         assert_eq!(piece(4), 1 << 20);
     }

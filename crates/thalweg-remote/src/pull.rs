@@ -2,7 +2,7 @@
 
 use crate::listing::Kind;
 use crate::moved::{Moved, Tally};
-use crate::part::{CHUNK, Content, Part, beside, digest_of, piece, seconds, settle};
+use crate::part::{CHUNK_BYTES, Content, Part, beside, digest_of, piece, seconds, settle};
 use crate::server::Head;
 use crate::{Digest, Entry, Progress, RemoteError, Server};
 use std::collections::VecDeque;
@@ -98,7 +98,7 @@ impl<'a> Pull<'a> {
 
     /// Fetches a directory or a run. Returns the local path and the runs in it.
     fn directory(&self, server: &Server, place: Place, depth: u32) -> Result<(PathBuf, Vec<PathBuf>), RemoteError> {
-        if depth > DEEPEST {
+        if depth > MAX_DIRECTORY_DEPTH {
             return Err(RemoteError::Answer {
                 url: server.url(""),
                 what: "directories that lie in one another without end",
@@ -233,7 +233,7 @@ impl<'a> Pull<'a> {
 
     /// Runs one stream: takes work until none is left or a failure occurred.
     fn stream(&self, queue: &Queue) {
-        let mut buffer = vec![0; CHUNK];
+        let mut buffer = vec![0; CHUNK_BYTES];
         while let Some(work) = queue.take(self.streams) {
             let done = match work {
                 Work::Begin(job) => {
@@ -500,7 +500,7 @@ pub(crate) fn create(directory: &Path) -> Result<(), RemoteError> {
 /// `name`.
 pub(crate) fn none_missing(name: String, directory: &Path, info: &RunInfo) -> Result<(), RemoteError> {
     // The counts of newer formats are unknown here.
-    if info.state == RunState::Open || info.version != RunInfo::VERSION {
+    if info.state == RunState::Open || info.version != RunInfo::FORMAT_VERSION {
         return Ok(());
     }
     let run = thalweg_store::Part::open(directory)?;
@@ -551,4 +551,4 @@ pub(crate) const RUN_JSON: &str = "run.json";
 /// Maximum size of `run.json` in bytes.
 const LONGEST_BOOK: u64 = 256 << 20;
 /// Maximum depth of nested directories.
-const DEEPEST: u32 = 64;
+const MAX_DIRECTORY_DEPTH: u32 = 64;

@@ -83,7 +83,7 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
     push.files(&closed)?;
 
     let mut segments: Vec<Segment> = Vec::new();
-    let mut pause = SHORTEST;
+    let mut pause = MIN_POLL_INTERVAL;
     loop {
         // The state is read before the segments: if the run had ended by then, these are all.
         let ended = read_info(path)?.state != RunState::Open || !is_locked(path)?;
@@ -103,7 +103,7 @@ pub fn push_following(server: &Server, path: &Path, streams: usize, progress: &P
         if !news {
             std::thread::sleep(pause);
         }
-        pause = if news { SHORTEST } else { (pause * 2).min(LONGEST) };
+        pause = if news { MIN_POLL_INTERVAL } else { (pause * 2).min(MAX_POLL_INTERVAL) };
     }
     none_missing(path.display().to_string(), path, &read_info(path)?)?;
     push.book(&server, path)?;
@@ -414,7 +414,7 @@ impl<'a> Upload<'a> {
         if let Some(etag) = replaced {
             question = question.with(header::IF_MATCH, etag);
         }
-        if end - start > EXPECT {
+        if end - start > MIN_EXPECT_BYTES {
             // A server that refuses the upload answers before all bytes are sent (RFC 9110, section 10.1.1).
             question = question.with(header::EXPECT, "100-continue");
         }
@@ -619,10 +619,10 @@ fn offset(response: &ureq::http::Response<ureq::Body>) -> Option<u64> {
 }
 
 /// Shortest pause between two looks at a run that is being recorded, while data arrive.
-const SHORTEST: Duration = Duration::from_millis(50);
+const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest pause, while none arrive.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of bytes of an open segment that are not sent before it is closed.
 const KEPT_BACK: u64 = 4096;
 /// Number of bytes above which the server is asked before they are sent.
-const EXPECT: u64 = 1 << 20;
+const MIN_EXPECT_BYTES: u64 = 1 << 20;

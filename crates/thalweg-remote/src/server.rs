@@ -81,12 +81,12 @@ impl Server {
             // A token is sent only to the server it was given for, and only the named URL is read.
             .max_redirects(0)
             .http_status_as_error(false)
-            .timeout_resolve(Some(no_longer(CONNECT, options.timeout)))
-            .timeout_connect(Some(no_longer(CONNECT, options.timeout)))
-            .timeout_per_read(Some(no_longer(QUIET, options.timeout)))
-            .timeout_per_write(Some(no_longer(QUIET, options.timeout)))
-            .input_buffer_size(BUFFER)
-            .output_buffer_size(BUFFER)
+            .timeout_resolve(Some(no_longer(CONNECT_TIMEOUT, options.timeout)))
+            .timeout_connect(Some(no_longer(CONNECT_TIMEOUT, options.timeout)))
+            .timeout_per_read(Some(no_longer(QUIET_TIMEOUT, options.timeout)))
+            .timeout_per_write(Some(no_longer(QUIET_TIMEOUT, options.timeout)))
+            .input_buffer_size(IO_BUFFER_BYTES)
+            .output_buffer_size(IO_BUFFER_BYTES)
             .max_idle_connections(MOST_IDLE)
             .max_idle_connections_per_host(MOST_IDLE)
             .build()
@@ -226,7 +226,7 @@ impl Server {
     ) -> Result<Response<Body>, RemoteError> {
         let request = question.fields(self, self.shared.agent.put(&question.url));
         let request = request.header(header::CONTENT_LENGTH, length);
-        let request = request.config().timeout_per_read(Some(DISK)).build();
+        let request = request.config().timeout_per_read(Some(DISK_TIMEOUT)).build();
         request.send(SendBody::from_reader(body)).map_err(|error| transport(&question.url, error))
     }
 
@@ -419,20 +419,20 @@ fn no_longer(limit: Duration, timeout: Duration) -> Duration {
 }
 
 /// Time limit for establishing a connection.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a connection counts as broken if the server sends and accepts nothing.
-const QUIET: Duration = Duration::from_secs(30);
+const QUIET_TIMEOUT: Duration = Duration::from_secs(30);
 /// Lower bound of that time for a short timeout: a disk that spins up, or a lost packet, is not a broken connection.
 const SHORTEST_QUIET: Duration = Duration::from_secs(2);
 /// Time that a server may stay silent while it writes an upload to disk.
-const DISK: Duration = Duration::from_secs(300);
+const DISK_TIMEOUT: Duration = Duration::from_secs(300);
 /// Pause before the first repetition.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Number of bytes read from or written to a socket at once: enough to make system calls a minor cost, few enough to
 /// stay in the processor's cache.
-const BUFFER: usize = 256 << 10;
+const IO_BUFFER_BYTES: usize = 256 << 10;
 /// Number of connections kept open between requests: one for each possible stream.
 const MOST_IDLE: usize = 64;
 /// Maximum size of a listing in bytes: a million entries.
@@ -446,7 +446,7 @@ mod tests {
     fn a_server_may_say_nothing_no_longer_than_the_timeout() {
         for (timeout, connect, quiet) in [(0, 10, 30), (1, 2, 2), (5, 5, 5), (20, 10, 20), (600, 10, 30)] {
             let timeout = Duration::from_secs(timeout);
-            let limits = [CONNECT, QUIET].map(|limit| no_longer(limit, timeout).as_secs());
+            let limits = [CONNECT_TIMEOUT, QUIET_TIMEOUT].map(|limit| no_longer(limit, timeout).as_secs());
             assert_eq!(limits, [connect, quiet], "{timeout:?}");
         }
     }

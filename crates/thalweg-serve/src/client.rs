@@ -61,7 +61,7 @@ impl Clients {
     /// Records the activity of a client.
     pub(crate) fn note(&self, client: &Client, doing: Activity) {
         let before = client.doing.load(Ordering::Relaxed);
-        client.doing.store(((before >> BITS) + 1) << BITS | doing as u64, Ordering::SeqCst);
+        client.doing.store(((before >> ACTIVITY_BITS) + 1) << ACTIVITY_BITS | doing as u64, Ordering::SeqCst);
         // Either `make_room` sees this, or this sees that others wait.
         if doing == Activity::Rest && self.full.load(Ordering::SeqCst) {
             drop(self.connected());
@@ -96,11 +96,11 @@ impl Clients {
     }
 
     /// Checks all clients each time that `timeout` has passed, until [`send_away`](Self::send_away). Disconnects a
-    /// client that has been in the same activity since the last check, moved fewer than [`SLOWEST`] bytes a second, and
-    /// is the side that is waited for.
+    /// client that has been in the same activity since the last check, moved fewer than [`MIN_BYTES_PER_SECOND`] bytes
+    /// a second, and is the side that is waited for.
     pub(crate) fn watch(&self, timeout: Duration) {
         let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        let least = (SLOWEST as f64 * timeout.as_secs_f64()) as u64;
+        let least = (MIN_BYTES_PER_SECOND as f64 * timeout.as_secs_f64()) as u64;
         let mut connected = self.connected();
         loop {
             let stopped = |_: &mut _| !self.stopped.load(Ordering::Relaxed);
@@ -114,11 +114,14 @@ impl Clients {
             for (number, client) in connected.iter().filter(|(_, client)| !client.rests()) {
                 let Some(progress) = progress(client.socket.as_fd()) else { continue };
                 let doing = client.doing.load(Ordering::Relaxed);
-                let waited_for =
-                    if doing & MASK == Activity::Answer as u64 { progress.owes } else { !client.holds(&progress) };
+                let waited_for = if doing & ACTIVITY_MASK == Activity::Answer as u64 {
+                    progress.owes
+                } else {
+                    !client.holds(&progress)
+                };
                 match seen.get(number) {
                     Some((before, moved)) if *before == doing && progress.moved < moved + least && waited_for => {
-                        tracing::info!("a client that moves fewer than {SLOWEST} bytes a second goes");
+                        tracing::info!("a client that moves fewer than {MIN_BYTES_PER_SECOND} bytes a second goes");
                         client.shut_down(Shutdown::Both);
                     }
                     _ => _ = now.insert(*number, (doing, progress.moved)),
@@ -168,11 +171,11 @@ impl Client {
     /// Returns whether the client has sent something that can be read.
     fn holds(&self, progress: &Progress) -> bool {
         // Half a TLS record cannot be read.
-        progress.holds >= if self.tls.get().is_some() { RECORD } else { 1 }
+        progress.holds >= if self.tls.get().is_some() { MAX_RECORD_BYTES } else { 1 }
     }
 
     fn rests(&self) -> bool {
-        self.doing.load(Ordering::SeqCst) & MASK == Activity::Rest as u64
+        self.doing.load(Ordering::SeqCst) & ACTIVITY_MASK == Activity::Rest as u64
     }
 
     fn shut_down(&self, how: Shutdown) {
@@ -182,11 +185,11 @@ impl Client {
 }
 
 /// Rate in bytes per second that a client must receive or send at least while a transfer is in progress.
-pub(crate) const SLOWEST: u64 = 500;
+pub(crate) const MIN_BYTES_PER_SECOND: u64 = 500;
 /// Length in bytes of the longest TLS record (RFC 5246, section 6.2.3; those of RFC 8446 are shorter).
-const RECORD: u64 = 5 + (16 << 10) + 2048;
+const MAX_RECORD_BYTES: u64 = 5 + (16 << 10) + 2048;
 /// Time to wait for a client to leave before the server looks around again.
 const A_WHILE: Duration = Duration::from_secs(1);
 /// Number of bits of [`Client::doing`] that hold the activity.
-const BITS: u32 = 2;
-const MASK: u64 = (1 << BITS) - 1;
+const ACTIVITY_BITS: u32 = 2;
+const ACTIVITY_MASK: u64 = (1 << ACTIVITY_BITS) - 1;

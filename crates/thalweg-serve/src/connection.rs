@@ -5,7 +5,7 @@ use crate::client::Activity;
 use crate::coding::Coding;
 use crate::counters::{Counters, Ways};
 use crate::head::{self, Body, Head};
-use crate::limits::{HEAD_TIME, LINGER};
+use crate::limits::{HEAD_TIME, LINGER_TIME};
 use crate::outgoing::{Handoff, Outgoing};
 use crate::site::Site;
 use crate::upload::{self, Upload};
@@ -91,7 +91,7 @@ impl<'a> Connection<'a> {
                 }
             };
         }
-        self.wire.close(Instant::now() + LINGER.min(self.timeout));
+        self.wire.close(Instant::now() + LINGER_TIME.min(self.timeout));
         Ok(None)
     }
 
@@ -212,8 +212,8 @@ impl<'a> Connection<'a> {
         if let Some(Piece::Bytes(head)) = pieces.pop_front() {
             self.wire.send(&head, true)?;
         }
-        let mut buffer = vec![0; CHUNK];
-        let chunks = Chunks { connection: self, bytes: Vec::with_capacity(CHUNK + 2), broken: false };
+        let mut buffer = vec![0; CHUNK_BYTES];
+        let chunks = Chunks { connection: self, bytes: Vec::with_capacity(CHUNK_BYTES + 2), broken: false };
         let chunks = coding.code(chunks, |encoder| {
             for piece in pieces {
                 match piece {
@@ -234,7 +234,7 @@ impl<'a> Connection<'a> {
         }
         let mut at = range.start;
         while at < range.end {
-            let piece = at..range.end.min(at + PIECE);
+            let piece = at..range.end.min(at + PIECE_BYTES);
             let way = self.way(file, &piece);
             let Some(socket) = self.wire.clear() else { return Err(io::ErrorKind::NotConnected.into()) };
             self.sender.send(way, file, piece.clone(), socket, more || piece.end < range.end)?;
@@ -248,7 +248,7 @@ impl<'a> Connection<'a> {
     /// Returns the method for some bytes: cached bytes are sent from the page cache, others bypass it.
     fn way(&self, file: &Stored, piece: &Range<u64>) -> Outward {
         let length = piece.end - piece.start;
-        if self.ways.cached == self.ways.uncached || length < SMALL {
+        if self.ways.cached == self.ways.uncached || length < MIN_QUERIED_BYTES {
             return self.ways.cached;
         }
         // A kernel without `cachestat` cannot tell; the bytes are then treated as cached.
@@ -259,7 +259,7 @@ impl<'a> Connection<'a> {
     }
 
     fn through_rustls(&mut self, file: &Stored, range: Range<u64>) -> io::Result<()> {
-        thalweg_transfer::read(file.file(), range, &mut vec![0; CHUNK], |bytes| {
+        thalweg_transfer::read(file.file(), range, &mut vec![0; CHUNK_BYTES], |bytes| {
             self.wire.send(bytes, false)?;
             self.counters.sent.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             Ok(())
@@ -305,9 +305,9 @@ impl Write for Chunks<'_, '_> {
         if self.broken {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
-        let length = bytes.len().min(CHUNK - self.bytes.len());
+        let length = bytes.len().min(CHUNK_BYTES - self.bytes.len());
         self.bytes.extend_from_slice(&bytes[..length]);
-        if self.bytes.len() == CHUNK {
+        if self.bytes.len() == CHUNK_BYTES {
             self.send()?;
         }
         Ok(length)
@@ -319,8 +319,8 @@ impl Write for Chunks<'_, '_> {
 }
 
 /// Number of bytes for which the method is chosen at once.
-const PIECE: u64 = 32 << 20;
+const PIECE_BYTES: u64 = 32 << 20;
 /// Number of bytes read, then encrypted or coded, at a time.
-const CHUNK: usize = 64 << 10;
+const CHUNK_BYTES: usize = 64 << 10;
 /// Range length, in bytes, below which the page cache is not queried.
-const SMALL: u64 = 64 << 10;
+const MIN_QUERIED_BYTES: u64 = 64 << 10;

@@ -9,7 +9,7 @@ use crate::answer::{Answer, Piece};
 use crate::client::{Activity, Client, Clients};
 use crate::counters::Counters;
 use crate::head;
-use crate::limits::{HEAD_TIME, LINGER};
+use crate::limits::{HEAD_TIME, LINGER_TIME};
 use crate::outgoing::{Handoff, Outgoing, turn};
 use crate::site::Site;
 use http::StatusCode;
@@ -106,7 +106,7 @@ impl EventLoop {
     pub(crate) fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP_TOKEN), epoll::EventFlags::IN)?;
         Ok(Self {
             epoll,
             stop,
@@ -148,7 +148,7 @@ impl EventLoop {
         while !self.stopped.load(Ordering::Relaxed) {
             let timeout = match (ready.is_empty(), visitors.is_empty()) {
                 (false, _) => Some(Timespec::default()),
-                (true, false) => Timespec::try_from(SWEEP).ok(),
+                (true, false) => Timespec::try_from(SWEEP_INTERVAL).ok(),
                 (true, true) => None,
             };
             let again = ready.len();
@@ -175,7 +175,7 @@ impl EventLoop {
                 self.turn(number, &mut visitors, &mut ready, &mut sender, common);
             }
             let now = Instant::now();
-            if now.saturating_duration_since(swept) >= SWEEP {
+            if now.saturating_duration_since(swept) >= SWEEP_INTERVAL {
                 swept = now;
                 let late = visitors.iter_mut().filter(|(_, visitor)| visitor.until <= now && !visitor.is_answered());
                 for (number, visitor) in late {
@@ -250,7 +250,7 @@ impl Served {
 
     /// Does what can be done now, up to the limit of one turn.
     fn turn(&mut self, common: &Common<'_>, sender: &mut Sender) -> io::Result<Turn> {
-        for _ in 0..STEPS {
+        for _ in 0..STEPS_PER_TURN {
             let now = Instant::now();
             match &mut self.state {
                 State::Ask => match head::parse(&self.ahead) {
@@ -328,7 +328,7 @@ impl Served {
             // If the client has gone, the next read finds out.
             self.client.say_goodbye();
             self.state = State::Leave;
-            self.until = now + LINGER.min(timeout);
+            self.until = now + LINGER_TIME.min(timeout);
         }
     }
 
@@ -435,7 +435,7 @@ impl Sending {
                 if !Sender::sends_some(common.way) || !seems_cached(file.file(), &turn) {
                     return Ok(Sent::Elsewhere);
                 }
-                let small = turn.end - turn.start <= SMALL;
+                let small = turn.end - turn.start <= MAX_SINGLE_SEND_BYTES;
                 if !self.corked && (more || !small) {
                     // Sends full packets only, until the whole answer was handed to the kernel.
                     SockRef::from(&client.socket).set_tcp_cork(true)?;
@@ -480,10 +480,10 @@ impl Sending {
 /// Events of a client that sends no more or has gone.
 const ENDS: epoll::EventFlags = epoll::EventFlags::RDHUP.union(epoll::EventFlags::HUP).union(epoll::EventFlags::ERR);
 /// Event number of the stop descriptor; no client has it.
-const STOP: u64 = u64::MAX;
+const STOP_TOKEN: u64 = u64::MAX;
 /// Interval at which clients past their deadline are looked for.
-const SWEEP: Duration = Duration::from_millis(250);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 /// Number of steps of one client before others get their turn, for requests in pieces and answers of many pieces.
-const STEPS: u32 = 64;
+const STEPS_PER_TURN: u32 = 64;
 /// Range length, in bytes, up to which one plain system call is best.
-const SMALL: u64 = 128 << 10;
+const MAX_SINGLE_SEND_BYTES: u64 = 128 << 10;

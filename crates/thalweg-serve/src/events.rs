@@ -25,7 +25,7 @@ pub(crate) struct Selection {
 pub(crate) enum EventsError {
     #[error("the run has no source {0}")]
     Source(String),
-    #[error("these are more than {MOST} records in places of their own: ask for fewer events at once")]
+    #[error("these are more than {MAX_SCATTERED_RECORDS} records in places of their own: ask for fewer events at once")]
     TooMany,
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -85,7 +85,7 @@ impl Selection {
                 let start = payload - HEADER_LEN as u64;
                 content.push_file(file, start..start + record_len(fragment.header.piece_length as usize) as u64);
             }
-            if content.pieces.len() > MOST { Err(EventsError::TooMany) } else { Ok(()) }
+            if content.pieces.len() > MAX_SCATTERED_RECORDS { Err(EventsError::TooMany) } else { Ok(()) }
         })?;
         Ok((content, state.finalize()))
     }
@@ -112,7 +112,7 @@ impl Selection {
             let fragments: Vec<_> = fragments.collect();
             records += fragments.len();
             described.push(Described { event: event.id.0, status: event.status, fragments });
-            if records > MOST { Err(EventsError::TooMany) } else { Ok(()) }
+            if records > MAX_SCATTERED_RECORDS { Err(EventsError::TooMany) } else { Ok(()) }
         })?;
         Ok(described)
     }
@@ -135,4 +135,4 @@ impl Selection {
 }
 
 /// Maximum number of records in one answer that are not adjacent in a file; bounds the memory that an answer takes.
-const MOST: usize = 200_000;
+const MAX_SCATTERED_RECORDS: usize = 200_000;

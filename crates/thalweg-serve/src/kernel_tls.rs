@@ -76,7 +76,7 @@ impl KernelTls {
     /// Counts the records of one call that sent bytes.
     pub(crate) fn has_sent(&mut self, bytes: u64) {
         // The last record of the previous call and the last one of this call may be short.
-        self.sent = self.sent.saturating_add(bytes / RECORD + 2);
+        self.sent = self.sent.saturating_add(bytes / MAX_PLAINTEXT_BYTES + 2);
     }
 
     /// Returns whether the key has encrypted half of the records that one key may (RFC 8446, section 5.5). The kernel
@@ -143,7 +143,7 @@ fn shake_hands(config: &Arc<ServerConfig>, socket: &mut Socket) -> io::Result<Un
                 incoming.drain(..discard);
                 let missing = match incoming.last_chunk::<2>() {
                     Some(length) if in_body => usize::from(u16::from_be_bytes(*length)),
-                    _ => HEAD,
+                    _ => RECORD_HEADER_BYTES,
                 };
                 in_body = !in_body;
                 let from = incoming.len();
@@ -167,6 +167,6 @@ fn encode(mut record: EncodeTlsData<'_, ServerConnectionData>, to: &mut Vec<u8>)
 }
 
 /// Maximum number of data bytes in a record (RFC 8446, section 5.1).
-const RECORD: u64 = 1 << 14;
+const MAX_PLAINTEXT_BYTES: u64 = 1 << 14;
 /// Length of a record's header in bytes; its last two bytes are the length of the record.
-const HEAD: usize = 5;
+const RECORD_HEADER_BYTES: usize = 5;

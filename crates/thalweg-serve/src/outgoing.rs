@@ -88,11 +88,11 @@ impl Outgoing {
 
 /// Returns the part of a range that one client gets before others get their turn.
 pub(crate) fn turn(range: &Range<u64>) -> Range<u64> {
-    range.start..range.end.min(range.start + TURN)
+    range.start..range.end.min(range.start + MAX_SPLICE_BYTES)
 }
 
 /// Number of bytes that one `splice` moves through a pipe of the maximum size.
-const TURN: u64 = 1 << 20;
+const MAX_SPLICE_BYTES: u64 = 1 << 20;
 
 fn put_field(text: &mut Vec<u8>, name: &str, value: &[u8]) {
     text.extend_from_slice(name.as_bytes());

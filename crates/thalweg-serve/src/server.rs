@@ -130,14 +130,14 @@ impl Server {
     /// Fails if a thread cannot be started or waiting for clients fails. No client is served any more then.
     pub fn run(&self, stop: impl AsFd) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
-            let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK);
+            let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES);
             thread("watch")
                 .spawn_scoped(scope, || self.clients.watch(self.settings.timeout))
                 .map_err(ServeError::Accept)?;
             let run = |one| thread("loop").spawn_scoped(scope, move || self.run_loop(one, scope)).map(|_| ());
             let running = self.loops.iter().try_for_each(run).map_err(ServeError::Accept);
             let taken = running.and_then(|()| self.take_clients(scope, stop.as_fd()));
-            self.clients.send_away(GRACE);
+            self.clients.send_away(GRACE_PERIOD);
             self.loops.iter().for_each(EventLoop::stop);
             taken
         })
@@ -242,7 +242,7 @@ impl Server {
         client: Arc<Client>,
         begun: Handoff,
     ) {
-        let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK);
+        let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK_BYTES);
         let spawned = thread.spawn_scoped(scope, move || {
             // Removes the client however this thread ends.
             let leaves = Leaves { clients: &self.clients, number };
@@ -311,6 +311,6 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Stack size of a client's thread, in bytes. Only the part in use becomes resident: about 30 KiB.
-const STACK: usize = 256 << 10;
+const STACK_BYTES: usize = 256 << 10;
 /// Time that transfers in progress get to finish when the server stops.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);

@@ -442,7 +442,7 @@ impl RunFiles for Growing {
         let (_, file, bytes) = self.segments.iter().find(|(name, ..)| name == file).ok_or(io::ErrorKind::NotFound)?;
         let end = offset.saturating_add(into.len() as u64).min(*bytes);
         let length = usize::try_from(end.saturating_sub(offset)).unwrap_or(0);
-        let (mut buffer, mut read) = (vec![0; length.min(READ)], 0);
+        let (mut buffer, mut read) = (vec![0; length.min(READ_CHUNK_BYTES)], 0);
         thalweg_transfer::read(file, offset..end.max(offset), &mut buffer, |bytes| {
             into[read..read + bytes.len()].copy_from_slice(bytes);
             read += bytes.len();
@@ -559,6 +559,6 @@ fn no_events(error: EventsError) -> Answer {
 /// Maximum number of files whose facts are kept.
 const MOST_FILES: usize = 65536;
 /// Number of bytes read at a time of a run that is being written.
-const READ: usize = 256 << 10;
+const READ_CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of runs kept open.
 const MOST_RUNS: usize = 16;

@@ -43,7 +43,7 @@ impl Name {
     pub(crate) fn parse(path: &str) -> Result<Self, NoName> {
         let mut parts = Vec::new();
         let slash = path.ends_with('/');
-        if path.len() > LONGEST {
+        if path.len() > MAX_PATH_BYTES {
             return Err(NoName::None);
         }
         let inner = path.strip_prefix('/').ok_or(NoName::Bad)?;
@@ -128,7 +128,7 @@ pub(crate) fn open_beneath(directory: impl AsFd, path: &Path, flags: OFlags, mod
 
 /// Maximum length of a path in bytes: below `PATH_MAX`, with space for the longer name of a run. A longer path that is
 /// only reachable step by step could be written, and not read.
-const LONGEST: usize = 4000;
+const MAX_PATH_BYTES: usize = 4000;
 /// Name beneath which a directory's runs are listed.
 pub(crate) const RUNS: &str = "runs";
 

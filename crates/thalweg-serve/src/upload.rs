@@ -61,7 +61,7 @@ impl Upload {
         let (directory, name) = target(site, head, true)?;
         let place = place(head)?;
         wanted_crc(&head.fields)?;
-        if place.first + place.length > LARGEST || place.total.is_some_and(|total| total > LARGEST) {
+        if place.first + place.length > MAX_FILE_BYTES || place.total.is_some_and(|total| total > MAX_FILE_BYTES) {
             return Err(Answer::say(StatusCode::PAYLOAD_TOO_LARGE, "no file can be that large"));
         }
         let replace = may_be_there(&directory, &name, &head.fields)?;
@@ -131,7 +131,7 @@ impl Upload {
         while self.coming > 0 {
             note(Activity::Receive);
             let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
-            let part = self.coming.min(PART);
+            let part = self.coming.min(SYNC_INTERVAL_BYTES);
             let written = receiver.receive(way, from, &self.file, self.received, part, &mut crc);
             // From here on the client may be waiting for the disk.
             note(Activity::Answer);
@@ -462,9 +462,9 @@ fn hidden(name: &str) -> String {
 }
 
 /// Largest file size that the system can address, in bytes.
-const LARGEST: u64 = i64::MAX as u64;
+const MAX_FILE_BYTES: u64 = i64::MAX as u64;
 /// Number of bytes after which received data is synced to disk and recorded.
-const PART: u64 = 256 << 20;
+const SYNC_INTERVAL_BYTES: u64 = 256 << 20;
 /// Extended attribute of an upload: bytes received, bytes in all (or `*`), CRC32C of those received.
 const PROGRESS: &str = "user.thalweg.upload";
 /// Extended attribute of an uploaded file: its CRC32C, and the size and time of modification for which it holds.

@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::kernel_tls::KernelTls;
-use crate::limits::LINGER;
+use crate::limits::LINGER_TIME;
 use crate::socket::Socket;
 use crate::tls::Tls;
 use rustix::io::Errno;
@@ -31,7 +31,7 @@ impl Wire {
         let mut socket = Socket { client, until: Some(until) };
         if tls.by_kernel().is_ok() && KernelTls::prepare(&socket) {
             let accepted = KernelTls::accept(&tls.config, &mut socket);
-            let kernel = accepted.inspect_err(|_| socket.close(Instant::now() + LINGER))?;
+            let kernel = accepted.inspect_err(|_| socket.close(Instant::now() + LINGER_TIME))?;
             let _ = socket.client.tls.set(Mutex::new(kernel));
             return Ok(Self::Socket(socket));
         }
@@ -50,7 +50,7 @@ impl Wire {
     pub(crate) fn take_in(&mut self, bytes: &mut Vec<u8>) -> io::Result<bool> {
         let client = &self.socket().client;
         let mut buffer = [0; 4096];
-        for _ in 0..MESSAGES {
+        for _ in 0..MAX_EMPTY_RECORDS {
             match (recv(&client.socket, &mut buffer, RecvFlags::DONTWAIT), client.tls()) {
                 (Ok((0, _)), _) => return Ok(false),
                 (Ok((read, _)), _) => {
@@ -142,4 +142,4 @@ impl Read for Wire {
 }
 
 /// Number of consecutive records without data that are read before other clients get their turn.
-const MESSAGES: u32 = 32;
+const MAX_EMPTY_RECORDS: u32 = 32;

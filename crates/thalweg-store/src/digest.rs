@@ -48,7 +48,7 @@ impl Extent {
             if !trusted {
                 // Data written past the page cache is not brought into it by looking at it.
                 let mut body = Crc32c::new();
-                buffer.resize(CHUNK, 0);
+                buffer.resize(READ_CHUNK_BYTES, 0);
                 let from = self.bytes + BLOCK_HEADER_LEN as u64;
                 let read = thalweg_transfer::read(file, from..end, &mut buffer, |bytes| {
                     body.update(bytes);
@@ -106,4 +106,4 @@ fn is_there(file: &File, bytes: &mut [u8], at: u64) -> io::Result<bool> {
 }
 
 /// Number of bytes read at a time.
-const CHUNK: usize = 256 << 10;
+const READ_CHUNK_BYTES: usize = 256 << 10;

@@ -176,7 +176,7 @@ impl Threads {
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared { state: Mutex::default(), work: Condvar::new(), doorbell });
         let mut threads = Self { shared, workers: Vec::new() };
-        for _ in 0..WORKERS {
+        for _ in 0..WORKER_COUNT {
             let shared = Arc::clone(&threads.shared);
             let worker = std::thread::Builder::new().name("recorder".into()).spawn(move || shared.work());
             threads.workers.push(worker?);
@@ -244,7 +244,7 @@ impl Shared {
 }
 
 /// Number of threads in place of io_uring: enough to keep a disk's queue from running empty.
-const WORKERS: usize = 4;
+const WORKER_COUNT: usize = 4;
 
 #[cfg(test)]
 mod tests {

@@ -209,7 +209,7 @@ impl RunInfo {
     /// Value of [`format`](Self::format).
     pub const FORMAT: &'static str = "thalweg-run";
     /// Value of [`version`](Self::version).
-    pub const VERSION: u32 = 1;
+    pub const FORMAT_VERSION: u32 = 1;
 
     /// Returns what distinguishes the run from every other run: its number, its builder, and when it began.
     pub fn identity(&self) -> (u32, u32, u64) {
@@ -317,7 +317,7 @@ impl RunInfo {
         }
         let json = |error| StoreError::Json { path: path.clone(), error };
         let Version { format, version } = serde_json::from_slice(&text).map_err(json)?;
-        if (format.as_str(), version) != (Self::FORMAT, Self::VERSION) {
+        if (format.as_str(), version) != (Self::FORMAT, Self::FORMAT_VERSION) {
             return Err(StoreError::Version { path, format, version });
         }
         serde_json::from_slice(&text).map_err(json)

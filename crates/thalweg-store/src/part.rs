@@ -335,7 +335,7 @@ impl Opened {
 
     /// Lets the disk begin to read a block of a local file, and the next ones if `in_order` is set.
     fn prefetch(&self, place: usize, in_order: bool) {
-        let ahead = if in_order { PREFETCH } else { 0 };
+        let ahead = if in_order { PREFETCH_BLOCK_COUNT } else { 0 };
         let end = (place + ahead).min(self.blocks.len() - 1);
         for block in &self.blocks[place..=end] {
             block.prefetch(self.info.recorder.block_size);
@@ -629,7 +629,7 @@ impl<'a> Found<'a> {
 pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<Option<(u64, Footer)>> {
     let size = file.length()?;
     // Usually the tail contains the footer: one request if the file is elsewhere.
-    let tail_begins = size.saturating_sub(TAIL);
+    let tail_begins = size.saturating_sub(TAIL_BYTES);
     let mut tail = vec![0; usize::try_from(size - tail_begins).unwrap_or(0)];
     let there = file.read_up_to(&mut tail, tail_begins)?;
     let Some((_, trailer)) = tail.split_last_chunk::<TRAILER_LEN>().filter(|_| there == tail.len()) else {
@@ -735,10 +735,10 @@ impl Tables {
 }
 
 /// Number of blocks that are read ahead of the one in use when a run is read in order.
-const PREFETCH: usize = 8;
+const PREFETCH_BLOCK_COUNT: usize = 8;
 /// Maximum number of fragment table entries kept in memory: 64 MiB of them.
 const MAX_TABLE_ENTRIES: usize = 4 << 20;
 /// Maximum number of bytes of fetched blocks kept in memory.
 const MAX_FETCHED: usize = 128 << 20;
 /// Number of bytes read at once at the end of a segment: the footer of 2000 blocks, which are 8 GB.
-const TAIL: u64 = 64 << 10;
+const TAIL_BYTES: u64 = 64 << 10;

@@ -269,7 +269,7 @@ impl RunInfo {
         let count = u64::from(self.builders).saturating_sub(parts.len() as u64);
         let mut absent: Vec<String> = (0..self.builders)
             .filter(|builder| !is_here(builder))
-            .take(FEW)
+            .take(MAX_LISTED_BUILDERS)
             .map(|builder| builder.to_string())
             .collect();
         if count > absent.len() as u64 {
@@ -376,4 +376,4 @@ fn rank(state: RunState) -> u8 {
 }
 
 /// Maximum number of builders that are listed by number.
-const FEW: usize = 8;
+const MAX_LISTED_BUILDERS: usize = 8;

@@ -162,8 +162,8 @@ impl<'a> NewRun<'a> {
         // The contents of any block fit a block that is longer by the space for the tables.
         let longest = run.blocks().iter().filter_map(|block| block.read(run.info()).ok());
         let longest = longest.map(|block| block.header().length as usize).max().unwrap_or(0);
-        let block_bytes = (longest + TABLES).clamp(SMALLEST, MAX_BLOCK_LEN);
-        let mut pool = BlockPool::new("salvage", BLOCKS, block_bytes)?;
+        let block_bytes = (longest + EXTRA_TABLE_BYTES).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_LEN);
+        let mut pool = BlockPool::new("salvage", BLOCK_COUNT, block_bytes)?;
         let config = RecorderConfig {
             directory: directory.to_owned(),
             run: Some(RunNumber(info.run)),
@@ -440,8 +440,8 @@ fn reasons(info: &RunInfo, path: &Path, salvaged: &Salvaged) -> Vec<String> {
     if *unclosed_events > 0 {
         reasons.push(format!("events with all their fragments that are not known to be closed: {unclosed_events}"));
     }
-    reasons.extend(left_behind.iter().take(TOLD).map(|problem| format!("left behind: {problem}")));
-    let more = problem_count.saturating_sub(left_behind.len().min(TOLD) as u64);
+    reasons.extend(left_behind.iter().take(MAX_PROBLEM_REASONS).map(|problem| format!("left behind: {problem}")));
+    let more = problem_count.saturating_sub(left_behind.len().min(MAX_PROBLEM_REASONS) as u64);
     if more > 0 {
         reasons.push(format!("left behind: {more} more; `thalweg verify` of the damaged run says what"));
     }
@@ -449,10 +449,10 @@ fn reasons(info: &RunInfo, path: &Path, salvaged: &Salvaged) -> Vec<String> {
 }
 
 /// Number of blocks to write from: one is filled while others are under way.
-const BLOCKS: u32 = 4;
+const BLOCK_COUNT: u32 = 4;
 /// Minimum number of bytes in a block: larger than the longest record of a run without long ones.
-const SMALLEST: usize = 1 << 20;
+const MIN_BLOCK_BYTES: usize = 1 << 20;
 /// Number of bytes for tables that a block needs in addition to those of the block it is copied from.
-const TABLES: usize = 64 << 10;
+const EXTRA_TABLE_BYTES: usize = 64 << 10;
 /// Maximum number of problems listed in the new run's reasons.
-const TOLD: usize = 16;
+const MAX_PROBLEM_REASONS: usize = 16;

@@ -322,7 +322,7 @@ impl VerifyReport {
     /// Adds the findings in another builder's part.
     fn add(&mut self, part: Self) {
         self.problems.extend(part.problems);
-        self.problems.truncate(usize::try_from(ENOUGH).unwrap_or(usize::MAX));
+        self.problems.truncate(usize::try_from(MAX_LISTED_PROBLEMS).unwrap_or(usize::MAX));
         let rank = |verdict: &Verdict| match verdict {
             Verdict::Complete => 0,
             Verdict::Incomplete { .. } => 1,
@@ -569,7 +569,7 @@ impl<'a> Check<'a> {
         let at = Some(block.offset());
         let mut listed = 0;
         for EventId(event) in closing.events().filter(|event| there.binary_search(event).is_err()) {
-            if self.report.problem_count >= ENOUGH || expected == 0 && !says_incomplete {
+            if self.report.problem_count >= MAX_LISTED_PROBLEMS || expected == 0 && !says_incomplete {
                 break;
             }
             if expected > 0 {
@@ -742,7 +742,7 @@ impl<'a> Check<'a> {
 
     /// Notes which events had something in a lost block.
     fn lost(&mut self, (first, last): (EventId, EventId)) {
-        let there_is_room = (self.lost.len() as u64) < ENOUGH;
+        let there_is_room = (self.lost.len() as u64) < MAX_LISTED_PROBLEMS;
         match self.lost.last_mut() {
             Some(before) if first.0 <= before.last.saturating_add(1) && first.0 >= before.first => {
                 before.last = before.last.max(last.0);
@@ -756,7 +756,7 @@ impl<'a> Check<'a> {
 
     fn problem(&mut self, path: &Path, offset: Option<u64>, kind: ProblemKind) {
         self.report.problem_count += 1;
-        if self.report.problem_count <= ENOUGH {
+        if self.report.problem_count <= MAX_LISTED_PROBLEMS {
             let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             self.report.problems.push(Problem::new(file, offset, kind));
         }
@@ -796,4 +796,4 @@ pub(crate) const BUCKETS: [&str; 10] = [
     "beyond_end",
 ];
 /// Maximum number of problems that are listed one by one.
-const ENOUGH: u64 = 1000;
+const MAX_LISTED_PROBLEMS: u64 = 1000;

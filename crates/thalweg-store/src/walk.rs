@@ -96,7 +96,7 @@ impl Walk {
     }
 
     fn try_skip(&mut self, due: Expected) -> io::Result<Option<u64>> {
-        let mut window = vec![0; SEARCHED];
+        let mut window = vec![0; SEARCH_WINDOW_BYTES];
         let (mut at, mut start, mut there) = (self.at, self.at, 0);
         loop {
             if at + BLOCK_HEADER_LEN as u64 > start + there as u64 {
@@ -187,4 +187,4 @@ impl Walk {
 /// Maximum number of bytes of address space reserved for a segment to grow into.
 const MAX_RESERVE: u64 = 64 << 30;
 /// Number of bytes read at a time in search of a block.
-const SEARCHED: usize = 1 << 20;
+const SEARCH_WINDOW_BYTES: usize = 1 << 20;

@@ -4,14 +4,14 @@ use crate::{Finding, read};
 use std::time::Duration;
 
 /// Time for which processors are observed. The counters have steps of 10 ms.
-const WATCH: Duration = Duration::from_millis(200);
+const OBSERVATION_TIME: Duration = Duration::from_millis(200);
 /// Share of stolen time from which on it is reported.
-const MUCH: f64 = 0.01;
+const MAX_STOLEN_SHARE: f64 = 0.01;
 
 pub(super) fn probe() -> Finding {
     let look = || read::text("/proc/stat").as_deref().and_then(times);
     let before = look();
-    std::thread::sleep(WATCH);
+    std::thread::sleep(OBSERVATION_TIME);
     match (before, look()) {
         (Some(before), Some(after)) => judge(before, after),
         _ => Finding::new("steal", "unknown: /proc/stat cannot be read"),
@@ -28,7 +28,7 @@ fn judge(before: Times, after: Times) -> Finding {
     let ever = share(after);
     let evidence = format!("{:.1} % of the last 0.2 s, {:.1} % since boot (/proc/stat)", now * 100.0, ever * 100.0);
     let finding = Finding::new("steal", evidence);
-    match now > MUCH || ever > MUCH {
+    match now > MAX_STOLEN_SHARE || ever > MAX_STOLEN_SHARE {
         true => finding.degraded(
             "hot threads stand still for milliseconds at a time: give the virtual machine processors of its own",
         ),

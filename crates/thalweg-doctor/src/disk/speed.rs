@@ -16,12 +16,12 @@ use thalweg_arena::Arena;
 use thalweg_wire::mix;
 
 /// Size of the default block in bytes.
-const BLOCK: usize = 4 << 20;
+const BLOCK_BYTES: usize = 4 << 20;
 /// Longest time for writing; half a second is left for what the disk has in its own memory.
-const TIME: Duration = Duration::from_millis(1500);
+const MAX_WRITE_TIME: Duration = Duration::from_millis(1500);
 /// Largest number of bytes written, and the divisor of the free space that limits it.
-const MOST: u64 = 8 << 30;
-const SHARE: u64 = 10;
+const MAX_WRITE_BYTES: u64 = 8 << 30;
+const FREE_SPACE_DIVISOR: u64 = 10;
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 pub(super) fn probe(needs: &Needs) -> [Finding; 3] {
@@ -60,31 +60,31 @@ type Measured = (u64, f64);
 
 fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
     let wrong = |error: Errno| error.to_string();
-    let mut block = Arena::create_local("doctor", BLOCK).map_err(|error| error.to_string())?;
+    let mut block = Arena::create_local("doctor", BLOCK_BYTES).map_err(|error| error.to_string())?;
     // Disks may leave out zeros, and repeated data.
     for (word, number) in block.chunks_exact_mut(8).zip(1..) {
         word.copy_from_slice(&mix(number).to_ne_bytes());
     }
     let free = statvfs(place).map(|at| at.f_bavail.saturating_mul(at.f_frsize)).unwrap_or(0);
-    let most = MOST.min(free / SHARE);
-    if most < BLOCK as u64 {
+    let most = MAX_WRITE_BYTES.min(free / FREE_SPACE_DIVISOR);
+    if most < BLOCK_BYTES as u64 {
         return Err("there is not enough free space to try".into());
     }
     let begun = Instant::now();
     let mut written = 0u64;
-    while begun.elapsed() < TIME && written + BLOCK as u64 <= most {
+    while begun.elapsed() < MAX_WRITE_TIME && written + BLOCK_BYTES as u64 <= most {
         // Each block differs, for disks that detect repetitions.
         block[..8].copy_from_slice(&written.to_ne_bytes());
         let mut done = 0;
-        while done < BLOCK {
-            match pwrite(file, &block[done..BLOCK], written + done as u64) {
+        while done < BLOCK_BYTES {
+            match pwrite(file, &block[done..BLOCK_BYTES], written + done as u64) {
                 Ok(0) => return Err("the disk takes nothing".into()),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(wrong(error)),
             }
         }
-        written += BLOCK as u64;
+        written += BLOCK_BYTES as u64;
     }
     fdatasync(file).map_err(wrong)?;
     Ok((written, begun.elapsed().as_secs_f64()))
@@ -96,7 +96,7 @@ fn judge(wanted: Option<f64>, (bytes, seconds): Measured, how: &str) -> Finding 
     let told = format!(
         "{}, one write of {} at a time, {how}: {} in {seconds:.2} s",
         thalweg_text::rate(rate),
-        thalweg_text::size(BLOCK as u64),
+        thalweg_text::size(BLOCK_BYTES as u64),
         thalweg_text::volume(bytes)
     );
     let Some(wanted) = wanted else { return Finding::new("disk speed", told) };

@@ -13,7 +13,7 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 /// File systems that support `O_DIRECT` on any storage.
 const DIRECT: [&str; 6] = ["ext4", "xfs", "btrfs", "f2fs", "nfs", "nfs4"];
 /// Number of directory entries inspected to find a file.
-const ENTRIES: usize = 256;
+const MAX_DIRECTORY_ENTRIES: usize = 256;
 
 /// Tries the ways by reading: there may be no file that may be written to, and none is made for the purpose.
 pub(super) fn probe(needs: &Needs) -> [Finding; 2] {
@@ -77,7 +77,7 @@ fn read_one(file: impl AsFd) -> Result<(), Errno> {
 fn some_file(directory: &Path, depth: u32) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::metadata(directory).ok()?.dev();
-    let entries: Vec<_> = std::fs::read_dir(directory).ok()?.flatten().take(ENTRIES).collect();
+    let entries: Vec<_> = std::fs::read_dir(directory).ok()?.flatten().take(MAX_DIRECTORY_ENTRIES).collect();
     let readable = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok();
     let kind = |entry: &std::fs::DirEntry, want: fn(&std::fs::FileType) -> bool| {
         entry.file_type().is_ok_and(|kind| want(&kind)) && entry.metadata().is_ok_and(|data| data.dev() == device)

@@ -18,7 +18,7 @@ const OPERATIONS: [(&str, u8); 9] = [
     ("sendmsg_zc", opcode::SendMsgZc::CODE),
     ("recv_zc", opcode::RecvZc::CODE),
 ];
-const RECORDER: usize = 4;
+const RECORDER_OPERATION_COUNT: usize = 4;
 
 pub(super) fn probe(ring: &io::Result<IoUring>) -> Finding {
     let setting = read::text(DISABLED);
@@ -56,7 +56,7 @@ pub(super) fn operations(ring: &io::Result<IoUring>) -> Finding {
         false => format!("{}; not: {} (IORING_REGISTER_PROBE)", names(&there), names(&not)),
     };
     let finding = Finding::new(NAME, evidence);
-    if OPERATIONS[..RECORDER].iter().all(|(_, code)| probe.is_supported(*code)) {
+    if OPERATIONS[..RECORDER_OPERATION_COUNT].iter().all(|(_, code)| probe.is_supported(*code)) {
         return finding;
     }
     finding.degraded("the recorder needs write, write_fixed, fallocate and fsync")

@@ -6,11 +6,11 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 
 /// Eight blocks of 4 MiB, in bytes: a builder with everything at its default.
-const DEFAULT: u64 = 32 << 20;
+const DEFAULT_BUILDER_BYTES: u64 = 32 << 20;
 
 pub(crate) fn probe(needs: &Needs) -> Finding {
     let blocks = needs.nodes.iter().map(|node| node.blocks).fold(0, u64::saturating_add);
-    let wanted = if needs.nodes.is_empty() { DEFAULT } else { blocks };
+    let wanted = if needs.nodes.is_empty() { DEFAULT_BUILDER_BYTES } else { blocks };
     let limit = getrlimit(Resource::Memlock);
     judge(wanted, limit.current, limit.maximum, privileges::has(CapabilitySet::IPC_LOCK))
 }
@@ -43,11 +43,11 @@ mod tests {
     #[test]
     fn the_limit_binds_only_those_without_the_capability() {
         let low = Some(8 << 20);
-        assert_eq!(judge(DEFAULT, low, low, true).level, Level::Ok);
-        assert_eq!(judge(DEFAULT, None, None, false).level, Level::Ok);
-        let bound = judge(DEFAULT, low, None, false);
+        assert_eq!(judge(DEFAULT_BUILDER_BYTES, low, low, true).level, Level::Ok);
+        assert_eq!(judge(DEFAULT_BUILDER_BYTES, None, None, false).level, Level::Ok);
+        let bound = judge(DEFAULT_BUILDER_BYTES, low, None, false);
         assert_eq!((bound.level, bound.remedy.as_deref()), (Level::Degraded, Some("ulimit -l 32768")));
-        let hard = judge(DEFAULT, low, low, false);
+        let hard = judge(DEFAULT_BUILDER_BYTES, low, low, false);
         assert_eq!(hard.remedy.as_deref(), Some("prlimit --pid $$ --memlock=33554432:33554432"));
     }
 }

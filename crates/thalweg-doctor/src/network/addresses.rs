@@ -120,12 +120,12 @@ fn socket_path(title: String, path: &Path, sockets: &str) -> Finding {
 /// Returns true if a process listens on the path. Columns of `/proc/net/unix`: Num RefCount Protocol Flags Type St
 /// Inode Path; the flag `__SO_ACCEPTCON` marks listening sockets (proc_net(5)).
 fn is_listened_on(sockets: &str, path: &Path) -> bool {
-    const ACCEPTS: u32 = 1 << 16;
+    const SO_ACCEPTCON: u32 = 1 << 16;
     sockets.lines().any(|line| {
         let fields: Vec<&str> = line.splitn(8, ' ').collect();
         // Columns are separated by one space, except that the inode is padded.
         let Some(flags) = fields.get(3).and_then(|flags| u32::from_str_radix(flags, 16).ok()) else { return false };
-        flags & ACCEPTS != 0 && line.ends_with(&format!(" {}", path.display()))
+        flags & SO_ACCEPTCON != 0 && line.ends_with(&format!(" {}", path.display()))
     })
 }
 

@@ -4,8 +4,8 @@ use super::Interface;
 use crate::Finding;
 
 /// Speed in bits per second from which on packets of 1500 bytes cost a core.
-const FAST: f64 = 1e10;
-const JUMBO: u64 = 9000;
+const FAST_LINK_BPS: f64 = 1e10;
+const JUMBO_MTU: u64 = 9000;
 
 pub(super) fn probe(interface: &Interface) -> Finding {
     let Interface { name, up, speed, mtu, .. } = interface;
@@ -13,12 +13,12 @@ pub(super) fn probe(interface: &Interface) -> Finding {
     let state = if *up { "up" } else { "down" };
     let finding =
         Finding::new(format!("{name} link"), format!("{state}, {speed_told}, MTU {mtu} (/sys/class/net/{name})"));
-    match *up && interface.physical() && speed.is_some_and(|speed| speed >= FAST) && *mtu < JUMBO {
+    match *up && interface.physical() && speed.is_some_and(|speed| speed >= FAST_LINK_BPS) && *mtu < JUMBO_MTU {
         true => finding
             .degraded(
                 "six times as many packets as with jumbo frames, each at a cost; both ends and the switch must agree",
             )
-            .mended_by(format!("ip link set {name} mtu {JUMBO}")),
+            .mended_by(format!("ip link set {name} mtu {JUMBO_MTU}")),
         false => finding,
     }
 }

@@ -19,7 +19,7 @@ const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
 /// Longest answer in bytes: features with their names take some KiB.
-const LONGEST: usize = 64 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
 
 /// A generic netlink family: a part of the kernel that answers requests.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ impl Family {
         message.serialize(&mut bytes);
         // Without an address a netlink socket talks to the kernel.
         send(&self.socket, &bytes, SendFlags::empty()).map_err(|error| format!("netlink: {error}"))?;
-        let mut answer = vec![0; LONGEST];
+        let mut answer = vec![0; MAX_ANSWER_BYTES];
         loop {
             let (read, _) =
                 recv(&self.socket, &mut answer[..], RecvFlags::empty()).map_err(|error| format!("netlink: {error}"))?;

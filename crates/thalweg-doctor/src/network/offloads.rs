@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 const FEATURES_GET: u8 = 11;
 /// Attributes of the answer: features that can be changed, and active features.
-const HW: u16 = 2;
-const ACTIVE: u16 = 4;
+const FEATURES_HW: u16 = 2;
+const FEATURES_ACTIVE: u16 = 4;
 
 /// Offloads: the name in `ethtool -K`, the kernel's names (one is enough), and the cost of doing without.
 const WANTED: [(&str, &[&str], &str); 6] = [
@@ -29,7 +29,7 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
         Err(error) => Err(error.clone()),
     };
     match answer {
-        Ok(answer) => judge(name, interface.physical(), &set(&answer, ACTIVE), &set(&answer, HW)),
+        Ok(answer) => judge(name, interface.physical(), &set(&answer, FEATURES_ACTIVE), &set(&answer, FEATURES_HW)),
         Err(error) => Finding::new(title, format!("unknown: {error}")),
     }
 }
@@ -58,15 +58,15 @@ fn judge(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTree
 /// Returns the names in a bitset. It has names because the compact form was not requested
 /// (Documentation/networking/ethtool-netlink.rst, "Bit sets").
 fn set(answer: &[u8], which: u16) -> BTreeSet<&str> {
-    const NOMASK: u16 = 1;
-    const BITS: u16 = 3;
-    const NAME: u16 = 2;
-    const VALUE: u16 = 3;
+    const BITSET_NOMASK: u16 = 1;
+    const BITSET_BITS: u16 = 3;
+    const BITSET_BIT_NAME: u16 = 2;
+    const BITSET_BIT_VALUE: u16 = 3;
     let Some(set) = find(answer, which) else { return BTreeSet::new() };
-    let without_mask = find(set, NOMASK).is_some();
-    all(find(set, BITS).unwrap_or_default())
-        .filter(|(_, bit)| without_mask || find(bit, VALUE).is_some())
-        .filter_map(|(_, bit)| std::str::from_utf8(find(bit, NAME)?).ok())
+    let without_mask = find(set, BITSET_NOMASK).is_some();
+    all(find(set, BITSET_BITS).unwrap_or_default())
+        .filter(|(_, bit)| without_mask || find(bit, BITSET_BIT_VALUE).is_some())
+        .filter_map(|(_, bit)| std::str::from_utf8(find(bit, BITSET_BIT_NAME)?).ok())
         .map(|name| name.trim_end_matches('\0'))
         .collect()
 }
@@ -104,16 +104,16 @@ mod tests {
     fn names_are_read_from_a_bit_set() {
         let bit = |name: &str| attribute(1, &attribute(2, &[name.as_bytes(), &[0]].concat()));
         let bits = attribute(3, &[bit("rx-gro"), bit("rx-lro")].concat());
-        let answer = attribute(ACTIVE, &[attribute(1, &[]), bits].concat());
-        assert_eq!(set(&answer, ACTIVE), BTreeSet::from(["rx-gro", "rx-lro"]));
-        assert_eq!(set(&answer, HW), BTreeSet::new());
+        let answer = attribute(FEATURES_ACTIVE, &[attribute(1, &[]), bits].concat());
+        assert_eq!(set(&answer, FEATURES_ACTIVE), BTreeSet::from(["rx-gro", "rx-lro"]));
+        assert_eq!(set(&answer, FEATURES_HW), BTreeSet::new());
     }
 
     proptest! {
         #[test]
         fn any_answer_is_read_without_harm(bytes: Vec<u8>) {
-            set(&bytes, ACTIVE);
-            set(&attribute(ACTIVE, &attribute(3, &bytes)), ACTIVE);
+            set(&bytes, FEATURES_ACTIVE);
+            set(&attribute(FEATURES_ACTIVE, &attribute(3, &bytes)), FEATURES_ACTIVE);
         }
     }
 }

@@ -5,8 +5,8 @@ use super::netlink::{Family, ethtool_header, find};
 use crate::Finding;
 
 const PAUSE_GET: u8 = 21;
-const RX: u16 = 3;
-const TX: u16 = 4;
+const PAUSE_RX: u16 = 3;
+const PAUSE_TX: u16 = 4;
 
 pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface) -> Finding {
     let answer = match ethtool {
@@ -20,7 +20,7 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
                 Some([_]) => "on",
                 _ => "unknown",
             };
-            format!("rx {}, tx {} (ethtool over netlink)", word(RX), word(TX))
+            format!("rx {}, tx {} (ethtool over netlink)", word(PAUSE_RX), word(PAUSE_TX))
         }
         Err(error) => format!("unknown: {error}"),
     };

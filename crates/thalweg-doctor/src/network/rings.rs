@@ -7,8 +7,8 @@ use crate::Finding;
 const RINGS_GET: u8 = 15;
 const RX_MAX: u16 = 2;
 const TX_MAX: u16 = 5;
-const RX: u16 = 6;
-const TX: u16 = 9;
+const RINGS_RX: u16 = 6;
+const RINGS_TX: u16 = 9;
 
 pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface) -> Finding {
     let answer = match ethtool {
@@ -18,7 +18,7 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
     match answer {
         Ok(answer) => {
             let number = |kind| find_u32(&answer, kind);
-            judge(&interface.name, number(RX).zip(number(RX_MAX)), number(TX).zip(number(TX_MAX)))
+            judge(&interface.name, number(RINGS_RX).zip(number(RX_MAX)), number(RINGS_TX).zip(number(TX_MAX)))
         }
         Err(error) => Finding::new(format!("{} rings", interface.name), format!("unknown: {error}")),
     }

@@ -6,11 +6,11 @@ use crate::Finding;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 const DEV_GET: u8 = 1;
-const IFINDEX: u16 = 1;
-const FEATURES: u16 = 3;
+const DEV_IFINDEX: u16 = 1;
+const DEV_XDP_FEATURES: u16 = 3;
 /// Flags of `enum netdev_xdp_act` (linux/netdev.h).
-const BASIC: u64 = 1;
-const REDIRECT: u64 = 2;
+const XDP_BASIC: u64 = 1;
+const XDP_REDIRECT: u64 = 2;
 const ZERO_COPY: u64 = 8;
 
 /// Checks whether a socket can be made.
@@ -25,14 +25,16 @@ pub(super) fn socket() -> Finding {
 /// Reports what the driver of an interface supports.
 pub(super) fn driver(netdev: &mut Result<Family, String>, interface: &Interface) -> Finding {
     let answer = match netdev {
-        Ok(family) => family.ask(DEV_GET, &attribute(IFINDEX, &interface.index.to_ne_bytes())),
+        Ok(family) => family.ask(DEV_GET, &attribute(DEV_IFINDEX, &interface.index.to_ne_bytes())),
         Err(error) => Err(error.clone()),
     };
     let told = match &answer {
-        Ok(answer) => match find(answer, FEATURES).and_then(|value| Some(u64::from_ne_bytes(value.try_into().ok()?))) {
-            Some(features) => format!("{} (netdev over netlink: xdp-features {features:#x})", mode(features)),
-            None => "unknown: the answer names no features".to_owned(),
-        },
+        Ok(answer) => {
+            match find(answer, DEV_XDP_FEATURES).and_then(|value| Some(u64::from_ne_bytes(value.try_into().ok()?))) {
+                Some(features) => format!("{} (netdev over netlink: xdp-features {features:#x})", mode(features)),
+                None => "unknown: the answer names no features".to_owned(),
+            }
+        }
         Err(error) => format!("unknown: {error}"),
     };
     Finding::new(format!("{} AF_XDP", interface.name), told)
@@ -41,7 +43,7 @@ pub(super) fn driver(netdev: &mut Result<Family, String>, interface: &Interface)
 fn mode(features: u64) -> &'static str {
     match features {
         some if some & ZERO_COPY != 0 => "zero-copy: the device writes into the program's memory",
-        some if some & (BASIC | REDIRECT) == BASIC | REDIRECT => "native: one copy, before the stack",
+        some if some & (XDP_BASIC | XDP_REDIRECT) == XDP_BASIC | XDP_REDIRECT => "native: one copy, before the stack",
         _ => "generic: one copy, after the stack has made a packet of it",
     }
 }

@@ -27,7 +27,7 @@ struct Model {
 impl Model {
     fn stream(self) -> Stream {
         Stream {
-            packet: PIECE + gvsp::OUTSIDE + Header::len(self.wide),
+            packet: PIECE + gvsp::IP_UDP_HEADER_BYTES + Header::len(self.wide),
             frame: Some(SIZE),
             resends: self.resends,
             rate: None,

@@ -1,7 +1,7 @@
 //! Tests with the camera of Aravis, another project: `arv-fake-gv-camera-0.8` (Debian's `aravis-tools`). It loses
 //! packets on request, sends none again, and shows a ramp that can be computed again.
 
-use crate::rig::{Rig, TIMEOUT, config};
+use crate::rig::{Rig, TEST_TIMEOUT, config};
 use std::net::Ipv4Addr;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ fn cameras_are_found_by_all_their_names() {
         let found = loop {
             match &discover(Duration::from_millis(400)).unwrap()[..] {
                 [found] => break found.clone(),
-                other => assert!(other.is_empty() && begun.elapsed() < TIMEOUT, "{other:?}"),
+                other => assert!(other.is_empty() && begun.elapsed() < TEST_TIMEOUT, "{other:?}"),
             }
         };
         assert_eq!((found.manufacturer.as_str(), found.model.as_str()), ("Aravis", "Fake"));

@@ -8,7 +8,7 @@ use thalweg_device::TaiClock;
 use thalweg_emulated_camera::{CHUNK_IDS, EmulatedCamera, Settings, pixels};
 use thalweg_wire::{Status, image_and_chunks};
 
-const IMAGE: usize = 64 * 48;
+const IMAGE_BYTES: usize = 64 * 48;
 
 /// Returns an address of this machine that no other test uses: each test is a process.
 fn address() -> Ipv4Addr {
@@ -80,7 +80,10 @@ fn a_camera_that_does_not_begin_with_its_first_frame_has_lost_those_before() {
         camera.count_from(from);
         let came = rig.see(&camera, 0..5, |_, _| false);
         assert_eq!((came.len(), came[0].0), (5, lost), "from {from}");
-        assert!(came.iter().zip(0..).all(|((.., payload), trigger)| *payload == pixels(trigger, IMAGE)), "from {from}");
+        assert!(
+            came.iter().zip(0..).all(|((.., payload), trigger)| *payload == pixels(trigger, IMAGE_BYTES)),
+            "from {from}"
+        );
     }
 }
 
@@ -90,7 +93,11 @@ fn packets_that_are_lost_are_sent_again_and_frames_are_whole() {
     // Payload and trailers: first and last packets, and several in a row.
     let is_lost = |trigger: u64, packet: usize| packet > 0 && (trigger as usize + packet).is_multiple_of(3);
     let came = rig.see(&camera, 0..40, is_lost);
-    assert!(came.iter().zip(0..).all(|((lost, _, payload), trigger)| *lost == 0 && *payload == pixels(trigger, IMAGE)));
+    assert!(
+        came.iter()
+            .zip(0..)
+            .all(|((lost, _, payload), trigger)| *lost == 0 && *payload == pixels(trigger, IMAGE_BYTES))
+    );
     let payload = (0..40).flat_map(|trigger| (1..=6).map(move |packet| (trigger, packet)));
     let lost = payload.filter(|(trigger, packet)| is_lost(*trigger, *packet)).count() as u64;
     assert!(camera.resent() >= lost, "{} of {lost}", camera.resent());
@@ -102,8 +109,8 @@ fn what_a_camera_says_of_an_image_is_behind_it() {
     let (camera, mut rig) = taken(|_| {}, "features = { ChunkModeActive = true }");
     for (trigger, (.., payload)) in rig.see(&camera, 0..5, |_, _| false).iter().enumerate() {
         let trigger = trigger as u64;
-        let (image, chunks) = image_and_chunks(payload, IMAGE).unwrap();
-        assert_eq!(image, pixels(trigger, IMAGE));
+        let (image, chunks) = image_and_chunks(payload, IMAGE_BYTES).unwrap();
+        assert_eq!(image, pixels(trigger, IMAGE_BYTES));
         assert_eq!((chunks[0].0, chunks[1]), (CHUNK_IDS[1], (CHUNK_IDS[2], &trigger.to_be_bytes()[..])));
     }
 }
@@ -156,7 +163,9 @@ fn a_camera_that_lost_its_power_goes_on_and_what_follows_is_uncertain() {
     rig.poll_until_count("away", 1);
     camera.plug();
     let came = rig.see(&camera, 100..110, |_, _| false);
-    assert!(came.iter().map(|(.., payload)| payload.clone()).eq((100..110).map(|trigger| pixels(trigger, IMAGE))));
+    assert!(
+        came.iter().map(|(.., payload)| payload.clone()).eq((100..110).map(|trigger| pixels(trigger, IMAGE_BYTES)))
+    );
     assert!(came.iter().all(|(_, status, _)| status.contains(Status::UNCERTAIN)));
 }
 

@@ -7,7 +7,7 @@ use thalweg_arena::SlotPool;
 use thalweg_device::{Acquired, Acquisition, Buffer, Frame};
 use thalweg_gige::{Camera, GigeConfig};
 
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn config(text: &str) -> GigeConfig {
     toml::from_str(text).unwrap()
@@ -27,7 +27,7 @@ impl Rig {
             match Camera::open(config) {
                 Ok(camera) => break camera,
                 // The camera may have been started only just before.
-                Err(error) => assert!(begun.elapsed() < TIMEOUT, "{error}"),
+                Err(error) => assert!(begun.elapsed() < TEST_TIMEOUT, "{error}"),
             }
         };
         let mut pool = SlotPool::new("slots", 32, camera.max_payload() + 128).unwrap();
@@ -42,7 +42,7 @@ impl Rig {
     pub(crate) fn take(&mut self, mut each: impl FnMut(&mut Frame, u64) -> bool) {
         let (begun, mut lost) = (Instant::now(), 0);
         loop {
-            assert!(begun.elapsed() < TIMEOUT, "{:?}", self.camera.counters());
+            assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", self.camera.counters());
             match self.camera.poll(self.begun.elapsed()).unwrap() {
                 Acquired::Frame(mut frame) => {
                     let enough = each(&mut frame, lost);
@@ -87,7 +87,7 @@ impl Rig {
     }
 
     fn poll_once(&mut self, begun: Instant) {
-        assert!(begun.elapsed() < TIMEOUT, "{:?}", self.camera.counters());
+        assert!(begun.elapsed() < TEST_TIMEOUT, "{:?}", self.camera.counters());
         match self.camera.poll(self.begun.elapsed()).unwrap() {
             Acquired::Frame(frame) => panic!("frame {} came", frame.number),
             Acquired::Lost { .. } | Acquired::Missed { .. } => {}

@@ -65,13 +65,13 @@ impl Ahead {
             self.stop();
             (self.began, self.next) = (range.start, range.start);
         }
-        while self.pieces.front().is_some_and(|piece| piece.range.end + SLACK <= range.start) {
+        while self.pieces.front().is_some_and(|piece| piece.range.end + REORDER_BYTES <= range.start) {
             self.pieces.pop_front();
         }
-        let wanted = (range.end - self.began.min(range.end)).clamp(SHORTEST, streams * LONGEST);
+        let wanted = (range.end - self.began.min(range.end)).clamp(MIN_PIECE_BYTES, streams * MAX_PIECE_BYTES);
         let mut new = Vec::new();
         while self.next < length.min(range.end + wanted) {
-            let end = length.min(self.next + (wanted / streams).clamp(SHORTEST, LONGEST));
+            let end = length.min(self.next + (wanted / streams).clamp(MIN_PIECE_BYTES, MAX_PIECE_BYTES));
             let Some(room) = memory.take(end - self.next) else { break };
             let piece = Arc::new(Piece::new(self.next..end, room));
             self.pieces.push_back(Arc::clone(&piece));
@@ -97,7 +97,7 @@ impl Ahead {
     /// Returns whether a read that begins here continues the sequence.
     fn goes_on_at(&self, start: u64) -> bool {
         let first = self.pieces.front().map(|piece| piece.range.start);
-        first.is_some_and(|first| (first..=self.next + SLACK).contains(&start))
+        first.is_some_and(|first| (first..=self.next + REORDER_BYTES).contains(&start))
     }
 }
 
@@ -131,14 +131,14 @@ impl Piece {
 
 impl Memory {
     fn take(&self, bytes: u64) -> Option<Room> {
-        let add = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= MEMORY);
+        let add = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= MAX_MEMORY_BYTES);
         self.0.fetch_update(Relaxed, Relaxed, add).ok()?;
         Some(Room(Arc::clone(&self.0), bytes))
     }
 
     /// Returns whether memory is so short that files that are no longer read should drop their pieces.
     pub(super) fn is_short(&self) -> bool {
-        self.0.load(Relaxed) > MEMORY - MEMORY / 4
+        self.0.load(Relaxed) > MAX_MEMORY_BYTES - MAX_MEMORY_BYTES / 4
     }
 }
 
@@ -150,12 +150,12 @@ impl Drop for Room {
 
 /// Smallest and largest size of a piece in bytes: two of the kernel's reads, and as much as a fast link transfers in
 /// some milliseconds.
-const SHORTEST: u64 = 256 << 10;
-const LONGEST: u64 = 4 << 20;
+const MIN_PIECE_BYTES: u64 = 256 << 10;
+const MAX_PIECE_BYTES: u64 = 4 << 20;
 /// Distance in bytes by which sequential reads may be out of order.
-const SLACK: u64 = 512 << 10;
+const REORDER_BYTES: u64 = 512 << 10;
 /// Maximum number of bytes in all pieces.
-const MEMORY: u64 = 256 << 20;
+const MAX_MEMORY_BYTES: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -189,9 +189,9 @@ mod tests {
         for (index, fetched) in fetched.iter().enumerate() {
             so_far += fetched;
             let read = (index as u64 + 1) * READ;
-            assert!(so_far <= 2 * read + 2 * SHORTEST + LONGEST.min(read), "{so_far} after {read}");
+            assert!(so_far <= 2 * read + 2 * MIN_PIECE_BYTES + MAX_PIECE_BYTES.min(read), "{so_far} after {read}");
         }
-        let most = (STREAMS + 2) * LONGEST + 2 * SLACK;
+        let most = (STREAMS + 2) * MAX_PIECE_BYTES + 2 * REORDER_BYTES;
         assert!(ahead.pieces.iter().map(|piece| piece.range.end - piece.range.start).sum::<u64>() <= most);
     }
 
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn without_memory_it_goes_on_without() {
         let (memory, length) = (Memory::default(), 64 << 20);
-        let rooms = memory.take(MEMORY).unwrap();
+        let rooms = memory.take(MAX_MEMORY_BYTES).unwrap();
         let mut ahead = Ahead::new();
         let places = || (0..length).step_by(READ as usize);
         assert_eq!(fetched(&mut ahead, &memory, length, places()).iter().sum::<u64>(), 0);

@@ -1,7 +1,7 @@
 //! Answers the kernel's requests: the shell between [`fuser`] and the [tree](super::tree).
 
 use super::ahead::{Ahead, Memory, Piece, Plan};
-use super::tree::{Is, Listed, Node, TTL, Tree, lock};
+use super::tree::{Is, Listed, Node, PROPERTY_TTL, Tree, lock};
 use super::{Counters, OnEnd};
 use crate::Server;
 use crate::listing::Kind;
@@ -177,7 +177,7 @@ impl Files {
         for handle in lock(&self.handles).values() {
             if let Handle::File(_, reading) = &**handle
                 && let Ok(mut reading) = reading.try_lock()
-                && reading.last.elapsed() > TTL
+                && reading.last.elapsed() > PROPERTY_TTL
             {
                 reading.ahead.stop();
             }
@@ -216,7 +216,7 @@ impl Filesystem for Files {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Older kernels lack some of these, and work without.
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
-        let _ = config.set_max_background(BACKGROUND);
+        let _ = config.set_max_background(MAX_BACKGROUND_READS);
         Ok(())
     }
 
@@ -226,7 +226,7 @@ impl Filesystem for Files {
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         match self.find(parent, name) {
-            Ok(shown) => reply.entry(&TTL, &shown, Generation(0)),
+            Ok(shown) => reply.entry(&PROPERTY_TTL, &shown, Generation(0)),
             Err(errno) => reply.error(self.failed(errno)),
         }
     }
@@ -237,7 +237,7 @@ impl Filesystem for Files {
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.fresh(number) {
-            Ok(shown) => reply.attr(&TTL, &shown),
+            Ok(shown) => reply.attr(&PROPERTY_TTL, &shown),
             Err(errno) => reply.error(self.failed(errno)),
         }
     }
@@ -324,4 +324,4 @@ fn fetch_ahead(tree: &Tree, queue: &Mutex<Receiver<Wanted>>) {
 /// Inode number of an entry that is listed and was not looked up: libfuse's `FUSE_UNKNOWN_INO`.
 const UNNUMBERED: INodeNo = INodeNo(0xffff_ffff);
 /// Maximum number of concurrent reads that no program waits for yet: the kernel's own read-ahead, for all files.
-const BACKGROUND: u16 = 64;
+const MAX_BACKGROUND_READS: u16 = 64;

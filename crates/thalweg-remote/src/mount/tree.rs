@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use thalweg_store::RunState;
 
 /// Time for which properties are trusted, here and by the kernel. A run being recorded is seen to grow this often.
-pub(super) const TTL: Duration = Duration::from_secs(1);
+pub(super) const PROPERTY_TTL: Duration = Duration::from_secs(1);
 
 /// The nodes that the kernel knows.
 #[derive(Debug)]
@@ -68,9 +68,9 @@ pub(super) struct Content {
 impl Tree {
     pub(super) fn new(server: &Server, counters: Arc<Counters>) -> Self {
         let is = Is::Directory { modified: Some(SystemTime::now()), listed: Mutex::default() };
-        let root = Node { number: ROOT, path: String::new(), parent: None, depth: 0, is };
-        let known = HashMap::from([(ROOT, (Arc::new(root), 1))]);
-        let table = Table { known, by_path: HashMap::new(), last: ROOT };
+        let root = Node { number: ROOT_INODE, path: String::new(), parent: None, depth: 0, is };
+        let known = HashMap::from([(ROOT_INODE, (Arc::new(root), 1))]);
+        let table = Table { known, by_path: HashMap::new(), last: ROOT_INODE };
         Self { link: Link::new(server), counters, table: table.into() }
     }
 
@@ -116,7 +116,7 @@ impl Tree {
         let mut table = self.table();
         let Some((node, left)) = table.known.get_mut(&number) else { return };
         *left = left.saturating_sub(lookups);
-        if *left == 0 && number != ROOT {
+        if *left == 0 && number != ROOT_INODE {
             let path = node.path.clone();
             table.known.remove(&number);
             if table.by_path.get(&path) == Some(&number) {
@@ -128,13 +128,13 @@ impl Tree {
     /// Returns the content of a directory.
     pub(super) fn listed(&self, node: &Node) -> Result<Arc<Listed>, Errno> {
         let Is::Directory { listed, .. } = &node.is else { return Err(Errno::ENOTDIR) };
-        if node.depth > DEEPEST {
+        if node.depth > MAX_DIRECTORY_DEPTH {
             return Err(Errno::ELOOP);
         }
         // Other threads that need it wait for the same answer.
         let mut kept = lock(listed);
         if let Some((seen, listed)) = kept.as_ref()
-            && seen.elapsed() < TTL
+            && seen.elapsed() < PROPERTY_TTL
         {
             return Ok(Arc::clone(listed));
         }
@@ -144,7 +144,7 @@ impl Tree {
         Ok(listed)
     }
 
-    /// Updates the properties of a file if they are older than [`TTL`].
+    /// Updates the properties of a file if they are older than [`PROPERTY_TTL`].
     pub(super) fn refresh(&self, node: &Node) -> Result<(), Errno> {
         let Some(parent) = &node.parent else { return Ok(()) };
         let listed = self.listed(parent)?;
@@ -199,7 +199,7 @@ impl Tree {
         }
         if let Some(Is::File(content)) = node.map(|node| &node.is) {
             let content = lock(content);
-            if content.grows.is_some_and(|seen| seen.elapsed() < TTL) && !content.stale {
+            if content.grows.is_some_and(|seen| seen.elapsed() < PROPERTY_TTL) && !content.stale {
                 return Ok(content.clone());
             }
         }
@@ -241,7 +241,7 @@ impl Node {
 
     /// Returns the number of the directory that contains the node.
     pub(super) fn parent_number(&self) -> u64 {
-        self.parent.as_ref().map_or(ROOT, |parent| parent.number)
+        self.parent.as_ref().map_or(ROOT_INODE, |parent| parent.number)
     }
 
     /// Returns the length in bytes, as far as known.
@@ -317,7 +317,7 @@ impl Content {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(reader.error(error)),
             }
-            if begun.elapsed() > SLOWEST {
+            if begun.elapsed() > RANGE_TIMEOUT {
                 return Err(RemoteError::Answer {
                     url: server.url(path),
                     what: "it takes two minutes for a few bytes",
@@ -424,8 +424,8 @@ fn modified(entry: &Entry) -> Option<SystemTime> {
 }
 
 /// Number of the root node.
-const ROOT: u64 = fuser::INodeNo::ROOT.0;
+const ROOT_INODE: u64 = fuser::INodeNo::ROOT.0;
 /// Maximum depth of nested directories.
-const DEEPEST: u32 = 64;
+const MAX_DIRECTORY_DEPTH: u32 = 64;
 /// Time limit for a range whose bytes keep arriving, so that a trickle does not block a program for hours.
-const SLOWEST: Duration = Duration::from_secs(120);
+const RANGE_TIMEOUT: Duration = Duration::from_secs(120);

@@ -21,7 +21,7 @@ use thalweg_uring::{Effect, File, Operation};
 use thalweg_wire::{GAMMA, mix};
 
 /// Number of bytes that a disk writes atomically, whatever happens.
-const SECTOR: usize = 512;
+const SECTOR_BYTES: usize = 512;
 
 /// Durations of operations.
 #[derive(Debug, Clone, Copy)]
@@ -459,8 +459,8 @@ impl Kept {
 /// Writes the sectors that are kept.
 fn write(file: &mut Vec<u8>, offset: u64, bytes: &[u8], mut keeps: impl FnMut() -> bool) {
     let offset = usize::try_from(offset).unwrap_or(usize::MAX);
-    for (at, sector) in bytes.chunks(SECTOR).enumerate().filter(|_| keeps()) {
-        let begin = offset + at * SECTOR;
+    for (at, sector) in bytes.chunks(SECTOR_BYTES).enumerate().filter(|_| keeps()) {
+        let begin = offset + at * SECTOR_BYTES;
         file.resize(file.len().max(begin + sector.len()), 0);
         file[begin..begin + sector.len()].copy_from_slice(sector);
     }
@@ -506,7 +506,7 @@ mod tests {
     #[test]
     fn what_was_synced_is_there_after_a_power_failure_and_the_rest_in_part() {
         let left: Vec<Vec<u8>> = (0..100).map(|seed| left(seed, true).expect("its name was synced")).collect();
-        let sector = |bytes: &[u8], at: usize| bytes[at * SECTOR];
+        let sector = |bytes: &[u8], at: usize| bytes[at * SECTOR_BYTES];
         assert!(left.iter().all(|bytes| bytes.len() >= 4096 && bytes[..4096].iter().all(|byte| *byte > 0)));
         let torn = |bytes: &Vec<u8>| (0..8).any(|at| sector(bytes, at) != sector(bytes, 0));
         assert!(left.iter().any(torn), "some writes are torn");

@@ -267,7 +267,7 @@ fn footer_room(segment_bytes: u64, block_bytes: u64) -> u64 {
 fn open_run(begin: RunBegin) -> RunInfo {
     RunInfo {
         format: RunInfo::FORMAT.into(),
-        version: RunInfo::VERSION,
+        version: RunInfo::FORMAT_VERSION,
         run: 0,
         builder: 0,
         builders: 0,
