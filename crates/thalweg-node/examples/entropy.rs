@@ -1,8 +1,8 @@
-//! A driver for a PCI device, as a source: virtio's entropy device, which fills memory with random numbers.
+//! Driver for a PCI device, as a source: virtio's entropy device, which fills memory with random numbers.
 //!
 //!     entropy 0000:00:0f.0 tcp:127.0.0.1:7700 1.0
 //!
-//! docs/drivers.md goes through it. Sections are those of the VIRTIO specification, version 1.1.
+//! See docs/drivers.md for an explanation. Sections are those of the VIRTIO specification, version 1.1.
 
 #![expect(clippy::multiple_unsafe_ops_per_block, reason = "registers that are set together have one reason")]
 
@@ -16,14 +16,14 @@ use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
 use thalweg_pci::{DeviceMemory, Function, Interrupt, PciError};
 use thalweg_wire::{PayloadType, Status, TaiNanos, record_len};
 
-/// Bytes in a fragment, and how many are asked for at a time.
+/// Bytes in a fragment, and number of fragments requested at a time.
 const SIZE: usize = 4096;
 const DEPTH: u16 = 8;
-/// The maker's capability (4.1.4), and its kinds: where the registers are, and the doorbell.
+/// Vendor-specific capability (4.1.4), and its kinds: the location of the registers, and the doorbell.
 const CAPABILITY: u8 = 9;
 const COMMON: u8 = 1;
 const NOTIFY: u8 = 2;
-/// Registers (4.1.4.3), from where the capability says.
+/// Offsets of registers (4.1.4.3), from the location that the capability gives.
 const OFFERED_SELECT: usize = 0;
 const OFFERED: usize = 4;
 const FEATURE_SELECT: usize = 8;
@@ -34,19 +34,20 @@ const QUEUE_VECTOR: usize = 26;
 const QUEUE_ENABLE: usize = 28;
 const QUEUE_NOTIFY: usize = 30;
 const QUEUE_PARTS: usize = 32;
-/// Status (2.1): seen, driven, features chosen, begun.
+/// Device status (2.1): acknowledged, driver, features OK; and these with driver OK.
 const CHOSEN: u8 = 1 | 2 | 8;
 const BEGUN: u8 = CHOSEN | 4;
-/// Of the upper 32 features (6): as in version 1, and by way of the IOMMU.
+/// Features among the upper 32 (6): version 1, and access through the IOMMU.
 const VERSION_1: u32 = 1;
 const BY_IOMMU: u32 = 2;
-/// Three parts of a page are shared with it (2.6): where buffers are, which are to be filled, and which are.
+/// Offsets of two of the three parts of a page shared with the device (2.6): buffer descriptors come first, then the
+/// buffers that are available, and those that are used.
 const AVAILABLE: usize = 1024;
 const USED: usize = 2048;
-/// A buffer that it writes to.
+/// Flag of a buffer that the device writes to.
 const WRITES: u16 = 2;
 
-/// The device. What is dropped first writes no more to what is dropped next.
+/// Open device. Fields are dropped in order, so the device stops writing before the memory that it writes to is freed.
 #[derive(Debug)]
 struct Entropy {
     function: Function,
@@ -56,7 +57,7 @@ struct Entropy {
     _queue: DeviceMemory,
     shared: Span,
     under_way: Vec<Option<Buffer>>,
-    /// Buffers that were handed over, and that came back.
+    /// Number of buffers handed over (`handed`) and returned (`back`).
     handed: u16,
     back: u16,
     number: u64,
@@ -80,7 +81,8 @@ impl Entropy {
         let (common, doorbell) = common.zip(doorbell).ok_or_else(|| wrong("it is no virtio device"))?;
         let (registers, shared) = (function.registers(), Arena::create("queue", PAGE));
         let shared = shared.map_err(|error| wrong(&error.to_string()))?;
-        // SAFETY: this ends whatever it did for somebody else (3.1.1), and it is told of no memory yet.
+        // SAFETY: this ends whatever the device did for a previous user (3.1.1), and no memory has been passed to it
+        // yet.
         unsafe { registers.write8(common + STATUS, 0) };
         while registers.read8(common + STATUS) != 0 {
             std::thread::yield_now();
@@ -129,17 +131,17 @@ impl Entropy {
         Ok(Self { function, interrupt, doorbell, slots, _queue, shared, under_way, handed, back, number, description })
     }
 
-    /// Where a number is that the device will read, and never writes.
+    /// Returns the location of a number that the device reads, and never writes.
     fn shared<const N: usize>(&mut self, at: usize) -> &mut [u8; N] {
         assert!(at + N <= USED, "what is behind is the device's");
         self.shared[at..].first_chunk_mut().expect("within the page")
     }
 
-    /// A number that the device writes, at any time: it is never borrowed.
+    /// Returns a number that the device may write at any time; it is never borrowed.
     fn used<T>(&self, at: usize) -> T {
         let number = self.shared.arena().mapping().cast::<u8>().wrapping_add(self.shared.offset() + USED + at);
         assert!(USED + at + size_of::<T>() <= PAGE && at.is_multiple_of(align_of::<T>()));
-        // SAFETY: within the page, and aligned; `T` is a number.
+        // SAFETY: the location is within the page, and aligned; `T` is a number.
         unsafe { number.cast::<T>().read_volatile() }
     }
 }
@@ -170,7 +172,7 @@ impl Acquisition for Entropy {
         let address = self.slots.as_ref().and_then(|slots| slots.address(buffer.offset(), SIZE));
         let address = address.expect("a payload of a page begins one");
         self.under_way[index] = Some(buffer);
-        // What it is (2.6.5), and that it is to be filled (2.6.6).
+        // Address and length of the buffer (2.6.5), and its entry among those to be filled (2.6.6).
         *self.shared(16 * index) = address.to_le_bytes();
         *self.shared(16 * index + 8) = (SIZE as u32).to_le_bytes();
         *self.shared(16 * index + 12) = WRITES.to_le_bytes();
@@ -180,7 +182,7 @@ impl Acquisition for Entropy {
         fence(Ordering::Release);
         *self.shared(AVAILABLE + 2) = self.handed.to_le_bytes();
         fence(Ordering::SeqCst);
-        // SAFETY: the buffers that it is told of are its alone until they come back.
+        // SAFETY: buffers that are passed to the device belong to it alone until they come back.
         unsafe { self.function.registers().write16(self.doorbell, 0) };
     }
 
@@ -191,7 +193,7 @@ impl Acquisition for Entropy {
             return Ok(Acquired::NotYet);
         }
         fence(Ordering::Acquire);
-        // Which, and how many bytes (2.6.8). It is not believed.
+        // Index of the buffer, and number of bytes (2.6.8). Neither is trusted.
         let entry = 4 + 8 * usize::from(self.back % DEPTH);
         self.back = self.back.wrapping_add(1);
         let index = self.used::<u32>(entry) as usize;

@@ -1,5 +1,5 @@
-//! The blocks a builder fills: the one that places are carved from, and those in front of it that wait for their last
-//! bytes. They leave in order, to the recorder or straight back to the pool.
+//! Blocks that a builder fills: the newest, and older ones that wait for their last bytes. Places are carved from the
+//! newest. Blocks leave in order, to the recorder or straight back to the pool.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,24 +8,24 @@ use thalweg_build::{Closed, Missing};
 use thalweg_store::{BlockWriter, EventStatus, Finished, Recorder};
 use thalweg_wire::{EventId, FragmentHeader, RunNumber, SourceId, TaiNanos};
 
-/// Bytes that are written and not brought to the disk itself, at most, before that is begun.
+/// Maximum number of bytes that are written but not synced to disk before a sync is started.
 const MOST_UNSYNCED: u64 = 256 << 20;
 
-/// All of a builder's blocks.
+/// All blocks of a builder.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     pool: BlockPool,
     filling: VecDeque<BlockWriter>,
-    /// Since when the youngest block has held something.
+    /// Time since which the youngest block has held something.
     since: Option<Duration>,
-    /// Since when something is written and not brought to the disk itself.
+    /// Time since which something is written and not synced to disk.
     unsynced_since: Option<Duration>,
     recorder: Option<Recorder>,
-    /// What each block closes, by its number in the pool.
+    /// Closings in each block, by the block's number in the pool.
     closes: Vec<Closes>,
-    /// Per source, by its index: fragments of closed events that are not on disk.
+    /// Number of fragments of closed events that are not on disk, by the source's index.
     unwritten: Vec<u64>,
-    /// The first thing that went wrong with the disk.
+    /// First error of the disk.
     pub(crate) failure: Option<String>,
     /// Closings for which there was no block.
     closed: VecDeque<Closing>,
@@ -33,11 +33,12 @@ pub(crate) struct Blocks {
     builders: u32,
 }
 
-/// What became of the blocks of a run.
+/// Outcome of the blocks of a run.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) recorder: Option<Recorder>,
-    /// Per source: fragments of closed events that are not on disk, and what went wrong with the disk.
+    /// Number of fragments of closed events that are not on disk, by the source's index; `failure` is the disk's first
+    /// error.
     pub(crate) unwritten: Vec<u64>,
     pub(crate) failure: Option<String>,
 }
@@ -49,15 +50,15 @@ struct Closing {
     count: u32,
     status: EventStatus,
     missing: Vec<Missing>,
-    /// How many of them have a header.
+    /// Number of missing sources that already have a header.
     headed: usize,
 }
 
-/// The events whose closings are in one block: all their fragments are lost with it, wherever these are.
+/// Events whose closings are in one block: all their fragments are lost with it, wherever these are.
 #[derive(Debug, Clone, Default)]
 struct Closes {
     events: u64,
-    /// The sources that one of these events is without, an entry for each.
+    /// Sources missing from these events, with an entry for each event.
     missing: Vec<usize>,
 }
 
@@ -91,12 +92,12 @@ impl Blocks {
         self.recorder.as_ref()
     }
 
-    /// Bytes in the blocks that are free.
+    /// Returns the bytes in the free blocks.
     pub(crate) fn free_bytes(&self) -> u64 {
         (self.pool.free() as u64).saturating_mul(self.pool.block_bytes() as u64)
     }
 
-    /// A place for `len` bytes with so many records. Nothing where no block is free.
+    /// Reserves a place for `len` bytes with `fragments` records. Returns `None` if no block is free.
     pub(crate) fn reserve(&mut self, len: usize, fragments: u32, now: Duration) -> Option<Span> {
         if let Some(span) = self.filling.back_mut().and_then(|block| block.reserve(len, fragments)) {
             self.since.get_or_insert(now);
@@ -107,7 +108,7 @@ impl Blocks {
         self.filling.back_mut().and_then(|block| block.reserve(len, fragments))
     }
 
-    /// Begins a new block.
+    /// Begins a new block. Returns `None` if none is free.
     fn open(&mut self) -> Option<()> {
         let block = self.pool.take()?;
         self.closes[block.index() as usize] = Closes::default();
@@ -116,15 +117,15 @@ impl Blocks {
         Some(())
     }
 
-    /// A place is filled; `enter` is told where in its block it lies. Returns what `enter` needs to enter records. A
-    /// place that nobody fills returns by being dropped.
+    /// Enters the records of a filled place: `enter` gets the bytes and the function that enters a record of them. A
+    /// place that is never filled returns by being dropped.
     pub(crate) fn filled(&mut self, span: Span, enter: impl FnOnce(&[u8], &mut dyn FnMut(EventId, SourceId, u32))) {
         let Some(block) = self.filling.iter_mut().rev().find(|block| block.owns(&span)) else { return };
         let base = block.position(&span);
         enter(&span, &mut |event, source, offset| block.enter(event, source, base + offset));
     }
 
-    /// Events were closed.
+    /// Queues the closings of events, if they are recorded.
     pub(crate) fn close(&mut self, Closed { first, count, missing }: Closed) {
         if self.recorder.is_some() {
             let status = if missing.is_empty() { EventStatus::Complete } else { EventStatus::Incomplete };
@@ -132,7 +133,7 @@ impl Blocks {
         }
     }
 
-    /// Writes down what was closed, with a header for each missing source, as far as there are blocks for it.
+    /// Writes closings down, with a header for each missing source, as far as there are blocks for them.
     pub(crate) fn write_closings(&mut self, sources: &[(SourceId, String)], now: TaiNanos, mono: Duration) {
         let stride = u64::from(self.builders);
         while let Some(closing) = self.closed.front_mut() {
@@ -172,7 +173,7 @@ impl Blocks {
         }
     }
 
-    /// Sends on what is full, and what has waited for `flush`. `all`: everything.
+    /// Sends on full blocks, and the last one after `flush`. `all`: sends on everything.
     pub(crate) fn send_on(&mut self, now: TaiNanos, mono: Duration, flush: Duration, all: bool) {
         loop {
             let last = self.filling.len() == 1;
@@ -199,7 +200,7 @@ impl Blocks {
         }
     }
 
-    /// Takes back what the recorder has written. True where there was something.
+    /// Takes back blocks that the recorder has written. Returns true if there were any.
     pub(crate) fn reap(&mut self) -> bool {
         let mut any = false;
         while let Some(finished) = self.recorder.as_mut().and_then(Recorder::reap) {
@@ -209,7 +210,7 @@ impl Blocks {
         any
     }
 
-    /// Has what is written brought to the disk itself, at most every `every`, or whenever it is much.
+    /// Starts a sync of written data, at most every `every`, or as soon as there is much of it.
     pub(crate) fn keep(&mut self, now: Duration, every: Duration) {
         let Some(recorder) = &mut self.recorder else { return };
         let unsynced = recorder.unsynced();
@@ -223,27 +224,27 @@ impl Blocks {
         }
     }
 
-    /// When that has something to do.
+    /// Returns when [`keep`](Self::keep) has to be called next.
     pub(crate) fn next_keep(&self, every: Duration) -> Option<Duration> {
         self.unsynced_since.map(|since| since + every)
     }
 
-    /// How many blocks the recorder has.
+    /// Returns the number of blocks that the recorder has.
     pub(crate) fn in_flight(&self) -> usize {
         self.recorder.as_ref().map_or(0, Recorder::in_flight)
     }
 
-    /// No more blocks come: the recorder closes its files.
+    /// Ends recording: no more blocks come, and the recorder closes its files.
     pub(crate) fn end(&mut self) {
         self.recorder.iter_mut().for_each(Recorder::end);
     }
 
-    /// Whether it has, after [`end`](Self::end).
+    /// Returns whether the recorder has closed its files, after [`end`](Self::end).
     pub(crate) fn is_ended(&self) -> bool {
         self.recorder.as_ref().is_none_or(Recorder::is_ended)
     }
 
-    /// Leaves the recorder with what it has.
+    /// Returns the recorder with the blocks it has, and forgets it.
     pub(crate) fn leave(&mut self) -> Option<Recorder> {
         self.recorder.take()
     }
@@ -256,7 +257,7 @@ impl Blocks {
         self.pool.give_back(finished.block.into_block());
     }
 
-    /// A fragment of this source was built and cannot be written down.
+    /// Counts a fragment of this source that was built and cannot be written down.
     pub(crate) fn count_lost(&mut self, source: usize) {
         self.unwritten[source] += 1;
     }
@@ -267,24 +268,24 @@ impl Blocks {
         missing.into_iter().for_each(|source| self.unwritten[source] -= 1);
     }
 
-    /// When a block must be sent on though it is not full.
+    /// Returns when a block must be sent on though it is not full.
     pub(crate) fn next_flush(&self, flush: Duration) -> Option<Duration> {
-        // They leave in order: behind one that waits for its bytes there is nothing that time could do.
+        // Blocks leave in order: after one that waits for its bytes, the passing of time has no effect.
         let waits = self.filling.len() == 1 && self.filling.front().is_some_and(|block| !block.is_busy());
         self.since.filter(|_| waits).map(|since| since + flush)
     }
 
-    /// Whether closings wait for a block.
+    /// Returns whether closings wait for a block.
     pub(crate) fn has_closings(&self) -> bool {
         !self.closed.is_empty()
     }
 
-    /// Whether anything has not been sent on.
+    /// Returns whether anything has not been sent on.
     pub(crate) fn has_unsent(&self) -> bool {
         !self.filling.is_empty()
     }
 
-    /// What became of everything, once all of it [has](Self::is_ended) come back.
+    /// Returns the outcome of all blocks, once the recorder [has ended](Self::is_ended).
     pub(crate) fn finish(&mut self) -> Sent {
         Sent {
             recorder: self.recorder.take(),

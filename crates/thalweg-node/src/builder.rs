@@ -1,4 +1,4 @@
-//! A builder node: it listens for sources, asks for what they offer, builds events, and hands them to the recorder.
+//! Builder node: accepts sources, fetches what they offer, builds events and hands them to the recorder.
 
 mod assigning;
 mod connections;
@@ -35,35 +35,36 @@ use trace::Trace;
 use trigger::Trigger;
 pub use trigger::try_programs;
 
-/// A connection that has not said who it is after this time is closed.
+/// Time after which a connection without a hello is closed.
 const GREETING_TIME: Duration = Duration::from_secs(5);
-/// A source that owes bytes and does not get on for this time, or for the deadline where that is longer, is cut off.
+/// Time after which a source that owes bytes and makes no progress is disconnected, unless the deadline is longer.
 /// Three losses in a row make TCP wait for nearly as long.
 const ANSWER_TIME: Duration = Duration::from_secs(1);
-/// A source gets on where it has answered a whole fetch, or sent so many bytes.
+/// Bytes that count as progress of a source; so does the answer to a whole fetch.
 const LEAST_PROGRESS: u64 = 16 << 10;
-/// One that was cut off so often, and did not get on in between, is given up.
+/// Number of disconnections without progress in between after which a source is given up.
 const MOST_CUTS: u32 = 3;
-/// How long a source's final counters wait until it is known where the run ends.
+/// Longest time that a source's final counters wait until it is known where the run ends.
 const END_KNOWN_TIME: Duration = Duration::from_secs(2);
-/// Connections that are let in before others have their turn.
+/// Connections accepted at an address before others have their turn.
 const LET_IN_AT_ONCE: usize = 32;
-/// For how long nobody is let in after that failed: a small part of the time for which a source tries.
+/// Time for which no connection is accepted after a failure to do so: a small part of the time for which a source
+/// tries.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
-/// How often to look at connections that have not said who they are.
+/// Interval between checks for connections without a hello.
 const TICK: Duration = Duration::from_millis(100);
 
 const BELL: u64 = Watch::OTHERS;
 const RECORDER: u64 = Watch::OTHERS + 1;
-/// A program that decides.
+/// Token of a program that decides.
 const PROGRAM: u64 = Watch::OTHERS + 2;
 
-/// A builder that listens.
+/// Builder node that is ready to accept sources.
 #[derive(Debug)]
 pub struct BuilderNode {
     config: BuilderNodeConfig,
     run_config: RunConfig,
-    /// The file of `thalweg calibrate` that its window follows from.
+    /// File of `thalweg calibrate` from which the window was derived.
     calibrated: Option<String>,
     configuration: serde_json::Value,
     index: u32,
@@ -71,45 +72,45 @@ pub struct BuilderNode {
     ids: Vec<(SourceId, String)>,
     builder: Builder,
     blocks: Blocks,
-    /// Where fragments wait for a decision; nothing where none is made.
+    /// Trigger levels, where fragments wait for a decision; `None` if there are none.
     trigger: Option<Trigger>,
-    /// Where its blocks lie.
+    /// Arena in which the blocks lie.
     memory: Arc<Arena>,
     addresses: Vec<Address>,
-    /// Kept to be used again.
+    /// Buffer that is kept for reuse.
     ready: Vec<usize>,
-    /// One for each address. The peers have the numbers of their connections.
+    /// Endpoints, one for each address. Peers have the numbers of their connections.
     endpoints: Endpoints<dyn BuilderEndpoint>,
-    /// Those at which nobody is let in, and until when.
+    /// Endpoints at which no connection is accepted, and until when.
     accept_backoff: Vec<(usize, Duration)>,
     connections: Vec<Option<Connection>>,
-    /// The first number that no connection has.
+    /// First number that no connection has.
     vacant: usize,
-    /// [`MOST_UNIDENTIFIED`], or fewer where files are few.
+    /// Limit of connections without a hello: [`MOST_UNIDENTIFIED`], or fewer if files are few.
     most_unidentified: usize,
     sources: Vec<SourceState>,
     clock: Arc<dyn Clock>,
-    /// Where runs are recorded.
+    /// Disk on which runs are recorded.
     files: Disk,
     control: RunControl,
-    /// Where events are assigned by room.
+    /// Assignment of events by room, if the run uses it.
     assigning: Option<Assigning>,
-    /// The state when we last looked.
+    /// State at the last check, to detect changes.
     state: State,
-    /// Everything is built: what is left is to get it onto the disk.
+    /// True once everything is built and only has to be written to disk.
     over: bool,
-    /// Its last messages to sources.
+    /// Delivery of the last messages to sources.
     leaving: Leaving,
-    /// Nothing began, and why.
+    /// Reason why the run did not begin, if it did not.
     left: Option<NodeError>,
     run: RunNumber,
     first: EventId,
     began: TaiNanos,
     began_at: Duration,
-    /// No block was free when one was last needed; and since when it is the disk that has them.
+    /// True if no block was free when one was last needed; `stalled_at` is the time since which the disk has them.
     stalled: bool,
     stalled_at: Option<Duration>,
-    /// The event filter has no room: what it is slow for, no source is late for.
+    /// True if the event filter has no room: no source counts as late while the filter is slow.
     undecided: bool,
     answers: DiskAnswers,
     shown: Shown,
@@ -117,49 +118,49 @@ pub struct BuilderNode {
     /// Processor time of this process before this run.
     cpu_before: Duration,
     waiter: Waiter,
-    /// Something came in this turn.
+    /// True if something arrived in this turn.
     came: bool,
     tally: Tally,
     origin: origin::Origin,
     shifts: ShiftSearch,
     trace: Option<Trace>,
-    /// Everything is built, and on its way to the disk.
+    /// End of the run: everything is built, and on its way to the disk.
     ending: Option<Ending>,
 }
 
-/// What goes into the report and is known nowhere else.
+/// Values for the report that are kept nowhere else.
 #[derive(Debug, Default)]
 struct Tally {
     unknown_sources: u64,
     copied_before: u64,
     reasons: Vec<String>,
     recorder_method: Option<String>,
-    /// What was built when the warm-up was over, and when that was.
+    /// Counts at the end of the warm-up, with its time.
     warm: Option<Built>,
     steady: Option<Steady>,
-    /// What sources said of losses, over connections that are no more.
+    /// Losses that sources reported over connections that are closed.
     losses_before: Losses,
 }
 
 #[derive(Debug)]
 struct Connection {
     peer: Peer,
-    /// Its link [maps](thalweg_link::BuilderLink::maps).
+    /// True if the link [maps](thalweg_link::BuilderLink::maps).
     maps: bool,
     source: Option<usize>,
     since: Duration,
-    /// Something was asked for in this turn.
+    /// True if something was requested in this turn.
     asked: bool,
-    /// Fetches under way, when the source last got on with them, and how many bytes had come by then.
+    /// Fetches under way, the time of the source's last progress, and the bytes received by then.
     fetching: usize,
     delivered: Duration,
     progress_at: u64,
-    /// What it had brought, and what was known of losses, when we last looked.
+    /// Bytes received and losses known at the last check.
     received: u64,
     losses: Losses,
 }
 
-/// What is known of a source beside its final counters.
+/// State of a source beside its final counters.
 #[derive(Debug, Default)]
 struct SourceState {
     connection: Option<usize>,
@@ -167,16 +168,16 @@ struct SourceState {
     slots: u32,
     slot_bytes: u32,
     description: serde_json::Value,
-    /// Its device waits for a slot: nothing is lost where it hears a little later that one is free.
+    /// True if the device waits for a slot: nothing is lost if it learns a little later that one is free.
     patient: bool,
-    /// Its events are numbered by time, and it is to be told when event 0 is.
+    /// True if events are numbered by time, and the source must be told when event 0 is.
     by_time: bool,
-    /// It reports when its events' triggers were.
+    /// True if the source reports when its events' triggers were.
     reports_times: bool,
     dismissed: bool,
-    /// How often it was cut off since it last got on.
+    /// Number of disconnections since its last progress.
     cuts: u32,
-    /// Its final counters, and since when they wait for the run to begin, or until it is known where it ends.
+    /// Final counters, and the time since which they wait for the run to begin, or until it is known where it ends.
     early_end: Option<(Accounts, Duration)>,
 }
 
@@ -224,26 +225,26 @@ impl Node for BuilderNode {
 }
 
 impl BuilderNode {
-    /// Where it listens, with the ports the system chose.
+    /// Returns the addresses it listens on, with the ports the system chose.
     pub fn addresses(&self) -> Vec<Address> {
         self.addresses.clone()
     }
 
-    /// Writes down where its credit is, once every so often while it runs. Each line is a JSON object: `at`, nanoseconds
-    /// of `CLOCK_MONOTONIC`; `window`, bytes that may be asked for and not received, or nothing where that is constant;
-    /// `asked`, bytes asked of each source, in the topology's order, and not received.
+    /// Writes the state of its credit to `file`, once every `every` while it runs. Each line is a JSON object: `at`,
+    /// nanoseconds of `CLOCK_MONOTONIC`; `window`, bytes that may be requested and not yet received, or `null` if the
+    /// window is constant; `asked`, bytes requested of each source, in the topology's order, and not yet received.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn trace(&mut self, file: &Path, every: Duration) -> Result<(), NodeError> {
         self.trace = Some(Trace::open(file, every)?);
         Ok(())
     }
 
-    /// Runs until the run is over and on disk.
+    /// Runs the node until the run is over and on disk.
     ///
     /// # Errors
-    /// No run began, or something it cannot do without failed.
+    /// No run began, or something essential failed.
     pub fn run(mut self, handle: &Handle) -> Result<BuilderReport, NodeError> {
         as_node(self.config.cpu, || drive(&mut self, handle))
     }
@@ -276,7 +277,7 @@ impl BuilderNode {
         let flush = self.blocks.next_flush(self.config.flush);
         let running = self.control.state() == State::Running;
         let warm = (running && self.tally.warm.is_none()).then(|| self.began_at + self.run_config.warm_up);
-        // What only time changes: silence, and connections that have not said who they are.
+        // Conditions that depend on time alone: silence, and connections without a hello.
         let unidentified = self.connections.iter().flatten().any(|c| c.source.is_none()).then(|| now + TICK);
         let silence = self.has_begun().then(|| now + self.answer_time() / 4);
         let accept_backoff = self.accept_backoff.iter().map(|(_, until)| *until).min();
@@ -322,7 +323,7 @@ impl BuilderNode {
             self.tally.warm = Some(self.built(now));
             self.builder.forget_completions();
         }
-        // It is the builder that leads which ends the run. The others hear of it behind data that are under way.
+        // Only the leading builder ends the run. The others learn of it after the data that are under way.
         if self.tally.steady.is_none() && self.steady_end().is_some_and(|end| now >= end) {
             self.tally.steady = Some(self.steady());
         }
@@ -339,14 +340,14 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// When what a run is reported to do in the steady state is over, where that is a matter of time.
+    /// Returns when the steady state ends, if that is a matter of time.
     fn steady_end(&self) -> Option<Duration> {
         let RunConfig { warm_up, steady, duration, .. } = self.run_config;
         let length = steady.map(|steady| warm_up + steady).or(duration)?;
         (self.control.state() == State::Running).then(|| self.began_at + length)
     }
 
-    /// Ends connections that have not said who they are, and those of sources that owe data and send none.
+    /// Closes connections without a hello, and those of sources that owe data and send none.
     fn cut_off_the_silent(&mut self, now: Duration) {
         for index in 0..self.connections.len() {
             let Some(connection) = &self.connections[index] else { continue };
@@ -358,7 +359,7 @@ impl BuilderNode {
                     let (name, peer) = (&self.ids[source].1, &connection.peer);
                     tracing::warn!(source = name, %peer, "connection cut: the source owes data and does not get on");
                     self.sources[source].cuts += 1;
-                    // A hung source may come to life again: that is not a breach of the rules.
+                    // A hung source may recover: that is not a breach of the rules.
                     self.close(index, &LinkError::Closed);
                     if self.sources[source].cuts >= MOST_CUTS {
                         let time = humantime::format_duration(self.answer_time());
@@ -370,28 +371,28 @@ impl BuilderNode {
         }
     }
 
-    /// How long a source may owe bytes without sending any.
+    /// Returns how long a source may owe bytes without sending any.
     fn answer_time(&self) -> Duration {
         self.config.deadline.max(ANSWER_TIME)
     }
 
-    /// Whether a source was asked for something that has not come.
+    /// Returns whether a source was asked for data that have not arrived.
     fn owes(&self, source: usize) -> bool {
         run::owes(&self.builder, &self.sources, &self.connections, source)
     }
 
-    /// Whether sources have been told that the run has begun.
+    /// Returns whether sources have been told that the run has begun.
     fn has_begun(&self) -> bool {
         self.control.state().has_begun()
     }
 
-    /// Whether a source shares this host's memory.
+    /// Returns whether a source shares this host's memory.
     fn is_near(&self, source: usize) -> bool {
         let connection = self.sources[source].connection.and_then(|at| self.connections[at].as_ref());
         connection.is_some_and(|connection| connection.maps)
     }
 
-    /// Asks for as much as there is room for, writes down what is closed, and sends on what is full.
+    /// Fetches as much as there is room for, writes closed events down, and sends full blocks on.
     fn build(&mut self) {
         if !self.has_begun() {
             return;
@@ -405,7 +406,7 @@ impl BuilderNode {
             let copied = self.write_down(tai, mono);
             self.blocks.send_on(tai, mono, self.config.flush, false);
             let Some(fetch) = self.builder.next_fetch(mono) else {
-                // No block is waited for any more: who was to be asked may be gone.
+                // No block is waited for any more: the source that was to be asked may be gone.
                 if copied {
                     self.go_on(mono);
                 }
@@ -421,8 +422,9 @@ impl BuilderNode {
         }
     }
 
-    /// Writes down what is closed, as far as there are blocks for it. The rest stays with the event builder, which
-    /// opens no more events while too many closed ones wait. False where no block was free for what a level accepted.
+    /// Writes closed events down, as far as there are blocks for them. The rest stays with the event builder, which
+    /// opens no more events while too many closed ones wait. Returns false if no block was free for events that a level
+    /// accepted.
     fn write_down(&mut self, tai: TaiNanos, mono: Duration) -> bool {
         loop {
             self.blocks.write_closings(&self.ids, tai, mono);
@@ -448,7 +450,7 @@ impl BuilderNode {
         }
     }
 
-    /// Makes a fetch. False where there is no room for it.
+    /// Starts a fetch. Returns false if there is no room for it.
     fn fetch(&mut self, fetch: Fetch, now: Duration) -> bool {
         if fetch.range.start > 0 {
             return self.extend_fetch(Some(fetch), now);
@@ -467,7 +469,7 @@ impl BuilderNode {
         } else if let Some(trigger) = &mut self.trigger {
             let place = trigger.reserve(&offer, oldest);
             if place.is_none() {
-                // It is decisions that are waited for, and they may have to wait for a deadline.
+                // The fetch waits for decisions, which may have to wait for a deadline.
                 if self.builder.unfetch(source, offer.ticket) {
                     return true;
                 }
@@ -512,14 +514,14 @@ impl BuilderNode {
         true
     }
 
-    /// Lets no deadline pass while it is this builder that keeps sources from going on.
+    /// Stops deadlines while this builder is what keeps sources from going on.
     fn hold_clock(&mut self, now: Duration) {
         self.builder.stalled(self.stalled || self.undecided || self.control.holds_sources(), now);
-        // Of blocks that wait for sources, no source may make a run last longer than its timeout.
+        // While blocks wait for sources, no source may make a run last longer than `run.timeout`.
         self.control.held_up(self.stalled && self.disk_has_blocks() && self.blocks.failure.is_none());
     }
 
-    /// Asks for more of a slot that is being fetched. False where there is none.
+    /// Requests more of a slot that is being fetched. Returns false if there is nothing to request.
     fn extend_fetch(&mut self, more: Option<Fetch>, now: Duration) -> bool {
         let Some(Fetch { source, offer, range }) = more else { return false };
         let begins_to_owe = self.begins_to_owe(source, &range);
@@ -533,12 +535,12 @@ impl BuilderNode {
         true
     }
 
-    /// Whether this is all that is asked of a source.
+    /// Returns whether this range is all that is requested of a source.
     fn begins_to_owe(&self, source: usize, range: &Range<u32>) -> bool {
         self.builder.in_flight_of(source) <= u64::from(range.end - range.start)
     }
 
-    /// There was room.
+    /// Ends a stall, once there is room.
     fn go_on(&mut self, now: Duration) {
         if std::mem::take(&mut self.stalled) {
             self.hold_clock(now);
@@ -548,9 +550,9 @@ impl BuilderNode {
         }
     }
 
-    /// No block is free. Whatever the reason, a source whose slots are full for lack of fetches must not be found
-    /// silent. While places are only waiting to be filled that is the pipeline being full; it is back-pressure when it
-    /// is the disk that has the blocks.
+    /// Records that no block is free. Whatever the reason, a source whose slots are full for lack of fetches must not
+    /// count as silent. While places are only waiting to be filled, the pipeline is merely full; it is back-pressure if
+    /// the disk has the blocks.
     fn stall(&mut self, now: Duration) {
         self.stalled = true;
         self.hold_clock(now);
@@ -565,7 +567,7 @@ impl BuilderNode {
     }
 
     fn flush(&mut self) {
-        // What is decided on, or accepted, may lie in the source's own memory until it is copied.
+        // Fragments of events being decided on, or accepted, may lie in the source's own memory until they are copied.
         if let Some(trigger) = &self.trigger {
             self.builder.hold(trigger.oldest_held());
         }
@@ -578,8 +580,9 @@ impl BuilderNode {
             let Some(link) = self.endpoints.link_mut(index) else { continue };
             let asked = std::mem::take(asked);
             let state = &mut self.sources[source];
-            // Over a socket each message of its own costs a packet, a wake-up of the source, and as much again for the
-            // offer that it answers with. Of hundreds of sources each is asked rarely, so it hears of both together.
+            // Over a socket each separate message costs a packet, a wake-up of the source, and as much again for the
+            // offer that it answers with. With hundreds of sources each is fetched from rarely, so it receives both
+            // together.
             let waits = !asked && !*maps && state.patient && self.trigger.is_none();
             if !(waits && self.builder.may_release_later(source))
                 && let Some(below) = self.builder.release(source)
@@ -598,7 +601,7 @@ impl BuilderNode {
     }
 }
 
-/// What two connections lost.
+/// Returns the sum of the losses of two connections.
 fn add(one: Losses, other: Losses) -> Losses {
     Losses { sent: one.sent.saturating_add(other.sent), again: one.again.saturating_add(other.again) }
 }

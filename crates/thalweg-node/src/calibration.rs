@@ -1,7 +1,7 @@
-//! What links were found to carry, kept for the runs that follow.
+//! Measured capacity of links, kept for later runs.
 //!
-//! One file for each host name or address that a builder listens on, in `$XDG_STATE_HOME/thalweg/links`
-//! (`~/.local/state/thalweg/links`): the table that a topology's `link` would be.
+//! There is one file for each host name or address that a builder listens on, in `$XDG_STATE_HOME/thalweg/links`
+//! (`~/.local/state/thalweg/links`). It has the form of a topology's `link` table.
 
 use crate::NodeError;
 use crate::topology::LinkConfig;
@@ -11,8 +11,8 @@ use thalweg_build::Found;
 use thalweg_link::{Address, LinkKind};
 use thalweg_text::{BitRate, ByteSize};
 
-/// What the link of a builder that listens there was found to carry, if that was ever found out, and the file that says
-/// so.
+/// Returns the measured link of a builder that listens at these addresses, and the file that holds it; `None` if it was
+/// never measured or the file cannot be read.
 pub(crate) fn known(listen: &[Address]) -> Option<(LinkConfig, PathBuf)> {
     let path = file(listen)?;
     let text = std::fs::read_to_string(&path).ok()?;
@@ -25,7 +25,7 @@ pub(crate) fn known(listen: &[Address]) -> Option<(LinkConfig, PathBuf)> {
     }
 }
 
-/// Keeps what was found. Where it is.
+/// Keeps the measured link, and returns the path of the file.
 pub(crate) fn keep(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, NodeError> {
     let wrong = |error: String| NodeError::Config(format!("what was found cannot be kept: {error}"));
     let path =
@@ -38,7 +38,7 @@ pub(crate) fn keep(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, Nod
     Ok(path)
 }
 
-/// As a topology says it.
+/// Converts a measurement to the form of a topology's `link` table.
 pub(crate) fn link(found: &Found, mtu: u32, kind: LinkKind) -> LinkConfig {
     let unit = LinkConfig { rate: BitRate(8_000_000), round_trip: Duration::ZERO, buffer: ByteSize(0), mtu };
     // Bytes on the line for each payload byte.

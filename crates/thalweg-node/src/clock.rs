@@ -1,4 +1,4 @@
-//! The clocks of a node: one that orders, one that dates, one that charges.
+//! Clocks of a node: monotonic time, date, and processor time.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use std::fmt::Debug;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use thalweg_device::TaiClock;
 use thalweg_wire::TaiNanos;
 
-/// The clocks of a node: one that orders, one that dates, one that charges.
+/// Clocks of a node: monotonic time, date, and processor time.
 pub trait Clock: Debug + Send + Sync {
-    /// Time since an arbitrary beginning that never goes back.
+    /// Returns the time since an arbitrary beginning, which never goes back.
     fn now(&self) -> Duration;
 
-    /// The date, in TAI: it may be set, forwards and back.
+    /// Returns the date in TAI, which may be set forwards and back.
     fn date(&self) -> TaiNanos;
 
-    /// TAI minus UTC in seconds.
+    /// Returns TAI minus UTC in seconds.
     fn tai_utc_offset(&self) -> i32;
 
-    /// Processor time of this process so far, user and system, all threads.
+    /// Returns the processor time of this process so far, user and system, all threads.
     fn cpu(&self) -> Duration;
 }
 
-/// The kernel's clocks.
+/// Clocks of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct SystemClock;
 
@@ -43,7 +43,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// Time since an arbitrary beginning that never goes back (`CLOCK_MONOTONIC`).
+/// Returns the time since an arbitrary beginning, which never goes back (`CLOCK_MONOTONIC`).
 pub(crate) fn now() -> Duration {
     duration(clock_gettime(ClockId::Monotonic))
 }

@@ -1,4 +1,4 @@
-//! What drives a node: the thread that it has in production, or a test.
+//! Driver of a node: its own thread in production, or a test.
 
 use crate::wait::Idle;
 use crate::{Handle, NodeError};
@@ -6,37 +6,38 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_link::{Endpoint, Endpoints, Poller};
 
-/// A node, which does what it can in turns and waits between two of them.
+/// Node that does its work in turns and waits between two of them.
 pub trait Node {
-    /// What it says when it is done.
+    /// Report that it returns at its end.
     type Report;
 
-    /// To be called before the first turn: its poller tells of what `handle` is asked, from now on.
+    /// Adds `handle` to the node's poller, so that commands wake the node. Must be called before the first turn.
     ///
     /// # Errors
     /// The poller takes no more descriptors.
     fn begin(&self, handle: &Handle) -> Result<(), NodeError>;
 
-    /// Does what can be done now. `woken` are the tokens of which its poller told. Returns its report when it is done.
+    /// Does all work that is possible now. `woken` are the tokens that the poller reported. Returns the report at the
+    /// end.
     ///
     /// # Errors
-    /// It cannot go on, and why.
+    /// The node cannot go on; the error is the reason.
     fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<Self::Report>, NodeError>;
 
-    /// How to wait for the next turn.
+    /// Returns how to wait for the next turn.
     fn idle(&mut self) -> Idle;
 
-    /// What tells of the descriptors that it waits on.
+    /// Returns the poller of the descriptors that the node waits on.
     fn poller(&self) -> &Arc<Poller>;
 }
 
-/// How long a node that is done repeats its last messages, where they do not arrive.
+/// Longest time that a finished node repeats its last messages while they do not arrive.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The end of a node's conversations: its last messages are repeated until they have arrived, or it took too long.
+/// End of a node's connections: its last messages are repeated until they have arrived, or a time limit has passed.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    /// Until when; nothing before the node is done.
+    /// Time limit; `None` before the node is done.
     until: Option<Duration>,
 }
 
@@ -45,7 +46,7 @@ impl Leaving {
         self.until.is_some()
     }
 
-    /// Begins, or goes on. True once there is nothing left to repeat.
+    /// Begins, or continues. Returns true once there is nothing left to repeat.
     pub(crate) fn turn<E: Endpoint + ?Sized>(
         &mut self,
         endpoints: &mut Endpoints<E>,
@@ -61,14 +62,14 @@ impl Leaving {
         endpoints.has_left() || now >= until
     }
 
-    /// How long there is nothing to do unless something comes; nothing before it has begun.
+    /// Returns the time without work unless something arrives; `None` before the end has begun.
     pub(crate) fn timeout<E: Endpoint + ?Sized>(&self, endpoints: &Endpoints<E>, now: Duration) -> Option<Duration> {
         let until = self.until?;
         Some(endpoints.next_timeout().map_or(until, |at| at.min(until)).saturating_sub(now))
     }
 }
 
-/// Takes turns until the node is done.
+/// Takes turns until the node is done, and returns its report.
 pub(crate) fn drive<N: Node>(node: &mut N, handle: &Handle) -> Result<N::Report, NodeError> {
     node.begin(handle)?;
     let mut woken = Vec::new();

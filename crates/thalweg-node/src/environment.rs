@@ -1,4 +1,4 @@
-//! What a node gets from outside, so that a test can make all of it up.
+//! Environment of a node, which a test can replace entirely.
 
 use crate::clock::{Clock, SystemClock};
 use std::hash::{BuildHasher, Hasher};
@@ -6,22 +6,22 @@ use std::sync::Arc;
 use thalweg_filter::{Programs, SystemPrograms};
 use thalweg_store::Disk;
 
-/// What a node gets from outside, beside its device and its network: a network is the kind of link of an
+/// Environment of a node, beside its device and its network: a network is the kind of link of an
 /// [address](thalweg_link::Address).
 #[derive(Debug, Clone)]
 pub struct Environment {
-    /// Its clocks.
+    /// Clocks of the node.
     pub clock: Arc<dyn Clock>,
-    /// Where it records.
+    /// Disk on which it records.
     pub disk: Disk,
-    /// How the programs of trigger levels are started.
+    /// Starts the programs of trigger levels.
     pub programs: Arc<dyn Programs>,
-    /// A number that no other node has, nor this one after a restart.
+    /// Number that no other node has, nor this one after a restart.
     pub session: u64,
 }
 
 impl Environment {
-    /// The kernel's clocks, files and processes.
+    /// Returns the kernel's clocks, files and processes.
     pub fn system() -> Self {
         Self {
             clock: Arc::new(SystemClock),

@@ -1,4 +1,4 @@
-//! Why a node could not do its work.
+//! Errors that end a node.
 
 use std::sync::Arc;
 use thalweg_arena::{ArenaError, DoorbellError};
@@ -8,64 +8,64 @@ use thalweg_store::StoreError;
 use thalweg_wire::Refusal;
 use thiserror::Error;
 
-/// Why a node ended before its work was done.
+/// Reason why a node ended before its work was done.
 #[derive(Debug, Error)]
 pub enum NodeError {
-    /// Memory for slots or blocks.
+    /// Memory for slots or blocks could not be allocated.
     #[error(transparent)]
     Arena(#[from] ArenaError),
-    /// The device.
+    /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A link.
+    /// A link failed.
     #[error("{who}: {error}")]
     Link {
-        /// The peer.
+        /// Description of the peer.
         who: String,
-        /// What happened.
+        /// Error of the link.
         error: LinkError,
     },
-    /// Waiting itself.
+    /// Waiting failed.
     #[error(transparent)]
     Wait(#[from] LinkError),
-    /// A wake-up.
+    /// A doorbell failed.
     #[error(transparent)]
     Doorbell(#[from] DoorbellError),
-    /// The run's directory or files.
+    /// A file or directory of the run failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A disk that does not answer: the run stays open.
+    /// The disk does not answer, so the run stays open.
     #[error(
         "{0}; what they hold is not on disk, and the run was not closed. Look at the disk, then `thalweg verify` the run"
     )]
     Disk(String),
-    /// Peers that did not come.
+    /// Peers did not connect.
     #[error("{0}")]
     Absent(String),
-    /// A configuration that cannot work.
+    /// The configuration cannot work.
     #[error("{0}")]
     Config(String),
-    /// A fragment for a run that takes no more.
+    /// A fragment was pushed for a run that takes no more.
     #[error("the run is over: nothing more can be pushed")]
     Over,
-    /// What ended a source that a program feeds, as everyone who asks it for more is told.
+    /// A source that a program feeds has ended for this reason; returned to every later caller.
     #[error("{0}")]
     Ended(Arc<NodeError>),
     /// A thread of this program panicked.
     #[error("the thread that serves the builders panicked: this is a defect in Thalweg")]
     Panicked,
-    /// Stopped at once, on request.
+    /// The node was stopped at once, on request.
     #[error("stopped at once, on request")]
     Stopped,
 }
 
 impl NodeError {
-    /// Whether what was asked for cannot be done, as against something going wrong while it was done.
+    /// Returns whether the request itself cannot be carried out, as opposed to a failure while it was carried out.
     pub fn is_usage(&self) -> bool {
         match self {
             Self::Config(_) | Self::Device(_) | Self::Arena(_) => true,
             Self::Wait(LinkError::Unusable { .. } | LinkError::Listening { .. }) => true,
-            // Two nodes whose topologies, or whose sizes, do not go together.
+            // Two nodes whose topologies, or whose sizes, do not match.
             Self::Link { error: LinkError::Refused { reason: Refusal::Mismatch, .. }, .. } => true,
             Self::Store(StoreError::Exists(_) | StoreError::NoNumber(_)) => true,
             Self::Ended(error) => error.is_usage(),
@@ -73,7 +73,7 @@ impl NodeError {
         }
     }
 
-    /// Whether it only follows from the end of another node, which has a better reason.
+    /// Returns whether the error only follows from the end of another node, whose own error is more specific.
     pub fn is_consequence(&self) -> bool {
         match self {
             Self::Link { error: LinkError::Refused { reason: Refusal::Ended, .. }, .. } => true,

@@ -1,4 +1,4 @@
-//! A handle on a running node: what is asked of it, from another thread, and what it shows.
+//! Handle on a running node: sends commands to it from another thread, and reads its snapshots.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -8,25 +8,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use thalweg_arena::Doorbell;
 use thalweg_control::{Command, State};
 
-/// One queue of commands to a node, and one snapshot of it. Clones are handles on the same node.
+/// Queue of commands to a node, and its latest snapshot. Clones are handles on the same node.
 ///
-/// The node's hot thread waits for no lock: where another thread is just reading, it looks again at its next turn.
+/// The node's hot thread never waits for a lock: while another thread is reading, it tries again at its next turn.
 #[derive(Debug, Clone)]
 pub struct Handle(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     commands: Mutex<VecDeque<Command>>,
-    /// How often an end was asked for.
+    /// Number of times that an end was requested.
     presses: AtomicU32,
     bell: Doorbell,
     snapshot: Mutex<Arc<Snapshot>>,
-    /// Somebody wants to see a newer one.
+    /// True if a newer snapshot is wanted.
     wanted: AtomicBool,
 }
 
 impl Handle {
-    /// A handle for a node to come.
+    /// Creates a handle for a node that is created later.
     ///
     /// # Errors
     /// The system has no more file descriptors.
@@ -40,39 +40,39 @@ impl Handle {
         })))
     }
 
-    /// Asks the node for something. It carries commands out in turn.
+    /// Sends a command to the node, which carries commands out in order.
     pub fn send(&self, command: Command) {
         lock(&self.0.commands).push_back(command);
         self.wake();
     }
 
-    /// Asks for a clean end; asked again, for an end at once. Returns how often it was asked for by now.
+    /// Requests a clean end; if called again, an immediate one. Returns the number of requests so far.
     pub fn press(&self) -> u32 {
         let presses = self.0.presses.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         self.send(if presses == 1 { Command::Stop } else { Command::Abort });
         presses
     }
 
-    /// Whether an end was asked for.
+    /// Returns whether an end was requested.
     pub fn was_pressed(&self) -> bool {
         self.0.presses.load(Ordering::Relaxed) > 0
     }
 
-    /// What the node showed last. A newer one is on its way when this returns; asked ten times a second, what is seen
-    /// is a tenth of a second old.
+    /// Returns the node's latest snapshot, and requests a newer one. With ten calls a second, the snapshot returned is
+    /// a tenth of a second old.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.0.wanted.store(true, Ordering::Relaxed);
         self.wake();
         Arc::clone(&lock(&self.0.snapshot))
     }
 
-    /// Lets the node look around, without asking for anything.
+    /// Wakes the node for a turn, without a command.
     pub(crate) fn wake(&self) {
         // The counter of an eventfd is full only after 2^64 rings.
         let _ = self.0.bell.ring();
     }
 
-    /// What is asked for next.
+    /// Removes and returns the next command.
     pub(crate) fn next_command(&self) -> Option<Command> {
         match self.0.commands.try_lock() {
             Ok(mut commands) => commands.pop_front(),
@@ -84,12 +84,12 @@ impl Handle {
         }
     }
 
-    /// The bell was heard.
+    /// Clears the doorbell after it has woken the node.
     pub(crate) fn clear(&self) {
         let _ = self.0.bell.clear();
     }
 
-    /// Shows what `snapshot` gives, if somebody wants to see it.
+    /// Publishes the result of `snapshot`, if a newer one is wanted.
     pub(crate) fn show(&self, snapshot: impl FnOnce() -> Snapshot) {
         if !self.0.wanted.swap(false, Ordering::Relaxed) {
             return;
@@ -107,17 +107,17 @@ impl AsFd for Handle {
     }
 }
 
-/// No state that is kept under these locks can be left half changed.
+/// Locks a mutex, poisoned or not: no state that is kept under these locks can be left half changed.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One look at a node.
+/// State of a node at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// The state of its run.
+    /// State of the node's run.
     pub state: State,
-    /// What that waits for, in a sentence; empty where it waits for nothing.
+    /// Sentence that names what this state waits for; empty if it waits for nothing.
     pub waits: String,
     /// Payload bytes built or accepted.
     pub bytes: u64,
@@ -127,9 +127,9 @@ pub struct Snapshot {
     pub events: u64,
     /// Events closed incomplete.
     pub incomplete: u64,
-    /// How often the node was held up by what is behind it.
+    /// Number of times that the node was held up by the stage after it.
     pub stalls: u64,
-    /// For how long in all, in nanoseconds.
+    /// Total duration of these `stalls`, in nanoseconds.
     pub stalled_nanos: u64,
     /// Sources connected.
     pub connected: u64,
@@ -137,24 +137,24 @@ pub struct Snapshot {
     pub sources: Vec<SourceRow>,
 }
 
-/// A source and its link, as a builder sees them.
+/// Source and its link, as a builder sees them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceRow {
-    /// Whether it is connected.
+    /// True if it is connected.
     pub connected: bool,
-    /// Whether it was given up for this run.
+    /// True if it was given up for this run.
     pub given_up: bool,
-    /// Whether it has sent its final counters.
+    /// True if it has sent its final counters.
     pub ended: bool,
-    /// Payload bytes built in a second, since the look before.
+    /// Payload bytes built per second, since the previous snapshot.
     pub bytes_per_second: f64,
-    /// Offers that are open.
+    /// Number of open offers.
     pub backlog: u64,
-    /// Bytes asked for and not yet received.
+    /// Bytes requested and not yet received.
     pub credit: u64,
-    /// For how long it has owed bytes, in nanoseconds.
+    /// Time for which it has owed bytes, in nanoseconds.
     pub owes_nanos: u64,
-    /// Bytes sent again because they were lost, as the source says.
+    /// Bytes sent again because they were lost, by the source's own count.
     pub sent_again: u64,
     /// Payload bytes built.
     pub bytes: u64,
@@ -174,6 +174,6 @@ pub struct SourceRow {
     pub corrupt: u64,
     /// Fragments that were not delivered.
     pub lost: u64,
-    /// Fragments of events beyond the end of the run.
+    /// Fragments of events at or beyond the end of the run.
     pub beyond_end: u64,
 }

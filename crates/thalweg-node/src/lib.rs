@@ -1,28 +1,28 @@
 //! Source and builder nodes: the event loops that connect devices, links, the event builder and the recorder.
 //!
-//! A [`SourceNode`] takes fragments from a device into slots and offers them; a [`BuilderNode`] asks for them, builds
+//! A [`SourceNode`] takes fragments from a device into slots and offers them; a [`BuilderNode`] fetches them, builds
 //! events and records them. Each is one thread that owns everything it touches; another thread may send it commands and
-//! look at it through its [`Handle`]. The [`Topology`] says which nodes there are.
+//! read its state through its [`Handle`]. The [`Topology`] lists the nodes.
 //!
 //! # Files, in the order of the data's way
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `topology` | The topology: one TOML file that says which nodes there are and how they are connected |
-//! | `source` | A source node: from a device into slots, and from there to the builders that ask |
-//! | `slots` | Filling slots: fragments laid one behind the other, each header in place, and what is already there used again |
-//! | `push` | A source whose fragments a program pushes, from any thread, while another thread serves the builders |
-//! | `thread` | The thread of a node: woken in time, and bound to a processor where one is named |
-//! | `wait` | How the hot thread of a node waits for something to do |
-//! | `builder` | A builder node: it listens for sources, asks for what they offer, builds events, and hands them to the recorder |
-//! | `blocks` | The blocks a builder fills: the one that places are carved from, and those in front of it that wait for their last bytes |
-//! | `calibration` | What links were found to carry, kept for the runs that follow |
-//! | `report` | What a node says when it is done |
-//! | `handle` | A handle on a running node: what is asked of it, from another thread, and what it shows |
-//! | `clock` | The clocks of a node: one that orders, one that dates, one that charges |
-//! | `drive` | What drives a node: the thread that it has in production, or a test |
-//! | `environment` | What a node gets from outside, so that a test can make all of it up |
-//! | `error` | Why a node could not do its work |
+//! | `topology` | Topology: one TOML file that lists the nodes and describes how they are connected |
+//! | `source` | Source node: moves fragments from a device into slots, and from there to the builders that fetch them |
+//! | `slots` | Filling of slots: fragments one after the other, each with its header; content already there is reused |
+//! | `push` | Source whose fragments a program pushes, from any thread, while another thread serves the builders |
+//! | `thread` | Thread of a node: woken in time, and bound to a processor if one is named |
+//! | `wait` | Ways in which the hot thread of a node waits for work |
+//! | `builder` | Builder node: accepts sources, fetches what they offer, builds events and hands them to the recorder |
+//! | `blocks` | Blocks that a builder fills: the newest, and older ones that wait for their last bytes |
+//! | `calibration` | Measured capacity of links, kept for later runs |
+//! | `report` | Reports that nodes return at their end |
+//! | `handle` | Handle on a running node: sends commands to it from another thread, and reads its snapshots |
+//! | `clock` | Clocks of a node: monotonic time, date, and processor time |
+//! | `drive` | Driver of a node: its own thread in production, or a test |
+//! | `environment` | Environment of a node, which a test can replace entirely |
+//! | `error` | Errors that end a node |
 #![forbid(unsafe_code)]
 
 mod blocks;

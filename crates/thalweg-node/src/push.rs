@@ -1,4 +1,4 @@
-//! A source whose fragments a program pushes, from any thread, while another thread serves the builders.
+//! Source whose fragments a program pushes, from any thread, while another thread serves the builders.
 
 use crate::clock::now;
 use crate::drive::Node;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use thalweg_link::Poller;
 use thalweg_wire::EventId;
 
-/// A source that a program feeds. Dropping it ends its part of the run as [`finish`](Self::finish) does.
+/// Source that a program feeds. Dropping it ends its part of the run as [`finish`](Self::finish) does.
 pub struct PushSource {
     shared: Arc<Shared>,
     handle: Handle,
@@ -23,8 +23,8 @@ pub struct PushSource {
 
 struct Shared {
     state: Mutex<State>,
-    /// The state changed: the run began or stopped, a slot was released, the thread ended. Every change is made under
-    /// the lock, so that who looks and then waits misses none.
+    /// Notified when the state changed: the run began or stopped, a slot was released, the thread ended. Every change
+    /// is made under the lock, so a thread that checks and then waits misses none.
     changed: Condvar,
 }
 
@@ -35,10 +35,10 @@ enum State {
 }
 
 impl PushSource {
-    /// Makes the slots and begins to connect. `settings.feed` must be [`Feed::Pushed`](crate::Feed::Pushed).
+    /// Creates the slots and begins to connect. `settings.feed` must be [`Feed::Pushed`](crate::Feed::Pushed).
     ///
     /// # Errors
-    /// As [`SourceNode::new`]; or the system gives no thread.
+    /// Those of [`SourceNode::new`]; or the system refuses a thread.
     pub fn start(settings: SourceSettings) -> Result<Self, NodeError> {
         let handle = Handle::new()?;
         let cpu = settings.cpu;
@@ -50,7 +50,7 @@ impl PushSource {
             let (shared, handle) = (Arc::clone(&shared), handle.clone());
             move || {
                 let served = catch_unwind(AssertUnwindSafe(|| as_node(cpu, || shared.serve(&poller, &handle))));
-                // Whatever happened, nobody is to wait for this thread for ever.
+                // However the thread ended, callers must not wait for it for ever.
                 *shared.state() =
                     State::Over(served.unwrap_or(Err(NodeError::Panicked)).map(Box::new).map_err(Arc::new));
                 shared.changed.notify_all();
@@ -60,10 +60,10 @@ impl PushSource {
         Ok(Self { shared, handle, thread: Some(thread) })
     }
 
-    /// Waits until the run has begun, at most so long: false where it has not.
+    /// Waits until the run has begun, for at most `timeout`. Returns false if it has not.
     ///
     /// # Errors
-    /// It never will: no builder was found in time, or one refused this source.
+    /// The run will never begin: no builder was found in time, or one refused this source.
     pub fn wait_for_start(&self, timeout: Duration) -> Result<bool, NodeError> {
         self.shared
             .wait(timeout, |state| match state {
@@ -75,12 +75,12 @@ impl PushSource {
     }
 
     /// Pushes one fragment for event `event`, or for the next one. Waits, at most `timeout`, for the run to begin and,
-    /// with policy `block`, for a slot. Returns the event's number, or nothing where time ran out. The payload is
-    /// copied once, into the slot.
+    /// with policy `block`, for a slot. Returns the event's number, or `None` if time ran out. The payload is copied
+    /// once, into the slot.
     ///
     /// # Errors
-    /// The run is over, or failed. The payload is longer than was said, or the event not behind the last one: nothing
-    /// was pushed then, and more can be.
+    /// The run is over, or failed. If the payload is longer than announced, or the event does not follow the last one,
+    /// nothing was pushed, and further fragments can be.
     pub fn push(
         &self,
         event: Option<EventId>,
@@ -90,17 +90,17 @@ impl PushSource {
         self.while_open(timeout, |node| node.push(event, fragment))
     }
 
-    /// Says that the device lost the next `count` fragments: the ledger has them as `lost_in_device`. Waits, at most
-    /// `timeout`, for the run to begin. False where it has not.
+    /// Reports that the device lost the next `count` fragments, which the ledger counts as `lost_in_device`. Waits, at
+    /// most `timeout`, for the run to begin. Returns false if it has not.
     ///
     /// # Errors
-    /// The run is over, or failed. More than 2³² at a time.
+    /// The run is over, or failed; or `count` is 2³² or more.
     pub fn lose(&self, count: u64, timeout: Duration) -> Result<bool, NodeError> {
         let said = self.while_open(timeout, |node| node.push_lost(count).map(Some));
         said.map(|said| said.is_some())
     }
 
-    /// Does something while the run takes fragments; waits until it does, at most so long.
+    /// Calls `act` while the run takes fragments. Waits until it does, for at most `timeout`.
     fn while_open<T>(
         &self,
         timeout: Duration,
@@ -121,7 +121,7 @@ impl PushSource {
         })
     }
 
-    /// Whether the run takes fragments now: it has begun, and neither it nor this source's part of it is over.
+    /// Returns whether the run takes fragments now: it has begun, and neither it nor this source's part of it is over.
     pub fn is_running(&self) -> bool {
         match &*self.shared.state() {
             State::Serving(node) => matches!(node.standing(), Standing::Open | Standing::Paused),
@@ -129,12 +129,12 @@ impl PushSource {
         }
     }
 
-    /// Ends this source's part of the run and waits, at most so long, until what was pushed is delivered and accounted
-    /// for. Nothing where it is not yet; ask again. Before the run has begun there is nothing to deliver, and the
-    /// source just leaves.
+    /// Ends this source's part of the run and waits, at most `timeout`, until everything pushed is delivered and
+    /// accounted for. Returns `None` if it is not yet; the caller may call again. Before the run has begun there is
+    /// nothing to deliver, and the source just leaves.
     ///
     /// # Errors
-    /// This source's part failed, and why: a builder was lost for good.
+    /// The reason why this source's part failed: a builder was lost for good.
     pub fn close(&self, timeout: Duration) -> Result<Option<SourceReport>, NodeError> {
         if let State::Serving(node) = &mut *self.shared.state() {
             if node.standing() == Standing::Before {
@@ -151,15 +151,15 @@ impl PushSource {
         })
     }
 
-    /// Leaves at once. What was not delivered is lost, and the run says so.
+    /// Leaves at once. Fragments not delivered are lost, and the run reports that.
     pub fn abandon(&self) {
         self.handle.send(Command::Abort);
     }
 
-    /// Ends this source's part of the run: what was pushed is delivered and accounted for.
+    /// Ends this source's part of the run, once everything pushed is delivered and accounted for.
     ///
     /// # Errors
-    /// As [`close`](Self::close).
+    /// Those of [`close`](Self::close).
     pub fn finish(self) -> Result<SourceReport, NodeError> {
         loop {
             if let Some(report) = self.close(Duration::MAX)? {
@@ -187,7 +187,7 @@ impl Shared {
                     }
                     node.idle()
                 }
-                // Only this thread says so, when it ends.
+                // Only this thread sets that, when it ends.
                 State::Over(_) => return Err(NodeError::Stopped),
             };
             self.changed.notify_all();
@@ -199,7 +199,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the state until something is found there, at most so long.
+    /// Calls `look` on the state until it returns something, for at most `timeout`.
     fn wait<T>(
         &self,
         timeout: Duration,

@@ -1,4 +1,4 @@
-//! What a node says when it is done.
+//! Reports that nodes return at their end.
 
 use crate::{LinkConfig, Wait};
 use serde::{Deserialize, Serialize};
@@ -8,220 +8,221 @@ use thalweg_filter::Undecided;
 use thalweg_link::Arrivals;
 use thalweg_store::reasons_together;
 
-/// What a source did.
+/// Report of a source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceReport {
-    /// Its name.
+    /// Name of the source.
     pub name: String,
-    /// Its id.
+    /// Id of the source.
     pub source: String,
-    /// How long it ran.
+    /// Time that the source ran, in seconds.
     pub seconds: f64,
     /// Payload bytes taken from the device.
     pub bytes: u64,
     /// Fragments taken from the device.
     pub accepted: u64,
-    /// Of these, dropped because no slot was free.
+    /// Accepted fragments that were dropped because no slot was free.
     pub dropped_newest: u64,
-    /// Of these, dropped to make room.
+    /// Accepted fragments that were dropped to make room.
     pub dropped_oldest: u64,
-    /// Of these, lost in the device before it was asked for them.
+    /// Accepted fragments that the device lost before it was asked for them.
     #[serde(default)]
     pub lost_in_device: u64,
-    /// What a device that works by itself has counted, by name.
+    /// Counters of a device that works by itself, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub device: BTreeMap<String, u64>,
-    /// Fragments that the device was to give at its rate, and that were not taken, because it waits where all slots are
-    /// full (policy `block`).
+    /// Fragments that the device was due to give at its rate, and that were not taken because all slots were full and
+    /// the policy is `block`.
     #[serde(default)]
     pub not_taken: u64,
-    /// For how long it waited so.
+    /// Time for which the device waited in that way, in seconds.
     #[serde(default)]
     pub dead_seconds: f64,
     /// Frames that came from the device and belong to no event.
     #[serde(default)]
     pub of_no_event: u64,
-    /// How often the device had to wait.
+    /// Number of times that the device had to wait.
     pub blocked: u64,
-    /// Bytes copied by the device's code, and on the way out.
+    /// Bytes copied by the device's code, and while sending.
     pub copied_bytes: u64,
     /// Processor time of the process, user and system.
     pub cpu_seconds: f64,
-    /// Datagrams that came to its ports, where its links are of frames.
+    /// Datagrams that arrived at the source's ports, if its links are of frames.
     #[serde(default, skip_serializing_if = "Arrivals::is_none")]
     pub datagrams: Arrivals,
-    /// What its arena is made of, and what it is registered with.
+    /// Description of the source's arena: what it is made of, and what it is registered with.
     pub pages: String,
-    /// How its hot thread waited.
+    /// Way in which the hot thread waited.
     pub wait: Wait,
 }
 
-/// What a builder did.
+/// Report of a builder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct BuilderReport {
-    /// Its name.
+    /// Name of the builder.
     pub name: String,
-    /// The run; 0 where nothing was recorded and no number was given.
+    /// Number of the run; 0 if nothing was recorded and no number was given.
     pub run: u32,
-    /// Its number among the builders of the run, from 0 on.
+    /// Number of the builder among those of the run, from 0 on.
     pub builder: u32,
-    /// How many builders the run has.
+    /// Number of builders in the run.
     pub builders: u32,
     /// `COMPLETE` or `INCOMPLETE`.
     pub state: String,
-    /// Why it is incomplete.
+    /// Reasons why the run is incomplete.
     pub reasons: Vec<String>,
-    /// Where the run is, if it was recorded.
+    /// Directory of the run, if it was recorded.
     pub directory: Option<String>,
-    /// From the start of the run to its end.
+    /// Time from the start of the run to its end, in seconds.
     pub seconds: f64,
     /// Payload bytes built.
     pub bytes: u64,
-    /// Fragments of the events that were built; not those that a trigger level rejected, though they are among the
-    /// bytes.
+    /// Fragments of the events that were built. Those that a trigger level rejected are not included, though they are
+    /// counted in `bytes`.
     pub fragments: u64,
     /// Events closed.
     pub events: u64,
-    /// Of these, incomplete.
+    /// Closed events that are incomplete.
     pub incomplete: u64,
-    /// How often fetching stopped for lack of a free block, and for how many seconds in all.
+    /// Number of times that fetching stopped for lack of a free block.
     pub stalls: u64,
-    /// See `stalls`.
+    /// Total duration of these `stalls`, in seconds.
     pub stalled_seconds: f64,
-    /// Payload bytes copied here, by the kernel into this process or by the process itself.
+    /// Payload bytes copied at the builder, by the kernel into this process or by the process itself.
     pub copied_bytes: u64,
     /// Processor time of this process, user and system.
     pub cpu_seconds: f64,
-    /// Processor time of the sources, as their final counters say.
+    /// Processor time of the sources, from their final counters.
     pub source_cpu_seconds: f64,
-    /// Payload bytes the sources copied, as their final counters say.
+    /// Payload bytes that the sources copied, from their final counters.
     pub source_copied_bytes: u64,
-    /// Datagrams that came to its ports, where its links are of frames.
+    /// Datagrams that arrived at the builder's ports, if its links are of frames.
     #[serde(default, skip_serializing_if = "Arrivals::is_none")]
     pub datagrams: Arrivals,
-    /// How blocks were written.
+    /// Method by which blocks were written.
     pub recorder: Option<String>,
-    /// What the blocks' arena is made of, and what it is registered with.
+    /// Description of the blocks' arena: what it is made of, and what it is registered with.
     pub pages: String,
-    /// How the hot thread waited: a builder that polls has used a processor whether or not data came.
+    /// Way in which the hot thread waited: a builder that polls has used a processor whether or not data came.
     pub wait: Wait,
-    /// The run between its warm-up and its end.
+    /// Figures of the run between its warm-up and its end.
     pub steady: Steady,
-    /// The file of `thalweg calibrate` that the credit window follows from.
+    /// File of `thalweg calibrate` from which the credit window was derived.
     pub calibrated: Option<String>,
-    /// What the credit window was at the end; nothing where the window is constant.
+    /// Credit window at the end; `None` if the window is constant.
     pub credit: Option<CreditReport>,
-    /// What the link was found to carry, where that was to be found out.
+    /// Result of a calibration, if this was one.
     pub calibration: Option<Calibration>,
-    /// What the trigger levels did; nothing where there are none.
+    /// Counts of the trigger levels; `None` if there are none.
     #[serde(default)]
     pub trigger: Option<TriggerReport>,
-    /// Where this builder assigned the events: the others that were left out while the run went on.
+    /// Other builders that were left out while the run went on, if this builder assigned the events.
     #[serde(default)]
     pub left_out: Vec<LeftOutReport>,
-    /// The final counters.
+    /// Final counters.
     pub ledger: Ledger,
 }
 
-/// A builder that was left out: it died, hung or was cut off.
+/// Report of a builder that was left out because it died, hung or was cut off.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LeftOutReport {
-    /// Its number.
+    /// Number of the builder.
     pub builder: u32,
-    /// No event from here on went to it.
+    /// Number of the event from which on it received none.
     pub at_event: u64,
-    /// Events assigned to it that it had not said to be closed: the first one, and how many.
+    /// Ranges of events assigned to it that it had not reported as closed: the first event, and their number.
     pub events: Vec<(u64, u64)>,
-    /// Events it had closed, as it said last.
+    /// Events that it had closed, by its last message.
     pub closed: u64,
-    /// Fragments delivered to it, as the sources say: what is on its disk is among them.
+    /// Fragments delivered to it, by the sources' counters; this includes what is on its disk.
     pub delivered: u64,
     /// Fragments that it had not taken. They count as lost in the ledger.
     pub lost: u64,
 }
 
-/// A run between its warm-up and the moment it was told to end.
+/// Figures of a run between its warm-up and the moment its end was ordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Steady {
-    /// How long.
+    /// Duration in seconds.
     pub seconds: f64,
     /// Events closed.
     pub events: u64,
     /// Payload bytes built.
     pub payload_bytes: u64,
-    /// How long events were open: from the first offer of one of its fragments to its last byte.
+    /// Distribution of the time that events were open: from the first offer of one of their fragments to their last
+    /// byte.
     pub completion: Completion,
 }
 
-/// How long it took, in microseconds, to two digits.
+/// Distribution of completion times in microseconds, to two digits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
-    /// Half were quicker.
+    /// Median of the times.
     pub p50_us: f64,
-    /// One in a hundred took longer.
+    /// 99th percentile: one in a hundred took longer.
     pub p99_us: f64,
-    /// The longest.
+    /// Longest time.
     pub max_us: f64,
 }
 
-/// A credit window.
+/// State of a credit window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CreditReport {
-    /// Bytes that may be asked for and not received.
+    /// Window: bytes that may be requested and not yet received.
     pub window_bytes: u64,
     /// Bytes in a piece.
     pub piece_bytes: u64,
-    /// The shortest time from a fetch to its first data, in microseconds.
+    /// Shortest time from a fetch to its first data, in microseconds.
     pub round_trip_us: f64,
-    /// Bytes that sources sent, and sent again because they were lost, as they say.
+    /// Bytes that the sources sent, by their own count.
     pub sent_bytes: u64,
-    /// See `sent_bytes`.
+    /// Part of `sent_bytes` that was sent again because it was lost.
     pub sent_again_bytes: u64,
 }
 
-/// What the trigger levels did.
+/// Counts of the trigger levels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct TriggerReport {
-    /// Events that the sources brought: what level 1 let through.
+    /// Events that the sources had fragments of: those that level 1 accepted.
     pub level1: u64,
-    /// Of these, accepted by level 2; all of them where there is none.
+    /// Events of `level1` that level 2 accepted; all of them if there is no level 2.
     pub level2_accepted: u64,
-    /// Of these, accepted by the event filter; all of them where there is none.
+    /// Events of `level2_accepted` that the event filter accepted; all of them if there is no event filter.
     pub filter_accepted: u64,
-    /// The same per second of the run.
+    /// These counts per second of the run.
     pub rates: TriggerRates,
-    /// Bytes, headers included, that were never asked for because level 2 had rejected their events.
+    /// Bytes, headers included, that were never fetched because level 2 had rejected their events.
     pub unasked_bytes: u64,
-    /// Decisions were drawn, not made on what the fragments hold.
+    /// True if decisions were drawn at random, not made on the content of fragments.
     pub simulated: bool,
     /// Events that could not be decided on.
     pub undecided: Undecided,
-    /// Whether there is a level 2, and an event filter.
+    /// Trigger levels that exist.
     pub levels: Levels,
 }
 
-/// Which trigger levels there are.
+/// Trigger levels that exist.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Levels {
-    /// Level 2.
+    /// True if there is a level 2.
     pub level2: bool,
-    /// The event filter.
+    /// True if there is an event filter.
     pub filter: bool,
 }
 
-/// Events per second.
+/// Trigger rates in events per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct TriggerRates {
-    /// See [`TriggerReport::level1`].
+    /// Rate of [`TriggerReport::level1`].
     pub level1: f64,
-    /// See [`TriggerReport::level2_accepted`].
+    /// Rate of [`TriggerReport::level2_accepted`].
     pub level2_accepted: f64,
-    /// See [`TriggerReport::filter_accepted`].
+    /// Rate of [`TriggerReport::filter_accepted`].
     pub filter_accepted: f64,
 }
 
 impl TriggerReport {
-    /// Of a run that took so long.
+    /// Creates the report of a run of `seconds` from its counts.
     pub fn new(counts: Triggered, seconds: f64, levels: Levels) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "figures for people")]
         let rate = |events: u64| if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
@@ -238,7 +239,7 @@ impl TriggerReport {
         }
     }
 
-    /// Of all builders together.
+    /// Returns the sum over all builders; `None` if none has trigger levels.
     fn sum(builders: &[BuilderReport]) -> Option<Self> {
         builders.iter().filter_map(|builder| builder.trigger).reduce(|one, other| Self {
             level1: one.level1 + other.level1,
@@ -257,115 +258,115 @@ impl TriggerReport {
     }
 }
 
-/// What a builder's link was found to carry.
+/// Measured capacity of a builder's link.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// The builder.
+    /// Name of the builder.
     pub builder: String,
-    /// As a topology says it.
+    /// Link in the form of a topology's `link` table.
     pub link: LinkConfig,
-    /// Whether anything was lost; otherwise the buffer holds at least this.
+    /// True if anything was lost; otherwise the buffer holds at least the value given.
     pub lost: bool,
-    /// The window that follows from it, in bytes.
+    /// Window that follows from it, in bytes.
     pub window_bytes: u64,
-    /// Where it is kept.
+    /// File in which the result is kept.
     pub file: String,
 }
 
-/// What a whole run was: all builders together. Its JSON is what `thalweg run --json` and `thalweg demo --json` print.
+/// Report of a whole run, over all its builders. Its JSON is printed by `thalweg run --json` and `thalweg demo --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RunReport {
-    /// The run.
+    /// Number of the run.
     pub run: u32,
-    /// Where it tells of one builder of several: its number.
+    /// Number of the builder, if the report covers only one of several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub builder: Option<u32>,
-    /// How many builders the run has.
+    /// Number of builders in the run.
     pub builders: u32,
     /// `COMPLETE` or `INCOMPLETE`.
     pub state: String,
-    /// Why it is incomplete.
+    /// Reasons why the run is incomplete.
     pub reasons: Vec<String>,
-    /// Where the run is; several where there are several builders.
+    /// Directory of the run; the first one if there are several builders.
     pub directory: Option<String>,
     /// All directories of the run.
     pub directories: Vec<String>,
-    /// From the start of the run to its end.
+    /// Time from the start of the run to its end, in seconds.
     pub seconds: f64,
     /// Payload bytes built.
     pub bytes: u64,
     /// Fragments built.
     pub fragments: u64,
-    /// Events.
+    /// Counts of events.
     pub events: Events,
     /// Fragments built per second.
     pub fragments_per_second: f64,
     /// Payload bits built per second.
     pub goodput_bits_per_second: f64,
-    /// How often a payload byte was copied.
+    /// Number of times that a payload byte was copied, on average.
     pub copies_per_byte: Ends,
     /// Processor seconds, user and system, for 10⁹ payload bytes.
     pub cpu_seconds_per_gigabyte: Ends,
-    /// Datagrams that came to the builders' ports, where links are of frames.
+    /// Datagrams that arrived at the builders' ports, if links are of frames.
     #[serde(skip_serializing_if = "Arrivals::is_none")]
     pub datagrams: Arrivals,
-    /// How often, and for how long, fetching stopped because the disk was behind.
+    /// Number and duration of the interruptions of fetching while the disk was behind.
     pub back_pressure: BackPressure,
-    /// How blocks were written.
+    /// Method by which blocks were written.
     pub recorder: Option<String>,
-    /// What the builders' blocks are made of, and what they were registered with.
+    /// Description of the builders' blocks: what they are made of, and what they are registered with.
     pub pages: Option<String>,
-    /// How each builder's hot thread waited.
+    /// Way in which each builder's hot thread waited.
     pub wait: Vec<Wait>,
-    /// The run between its warm-up and its end; completion times are those of the slowest builder.
+    /// Figures of the run between its warm-up and its end; completion times are those of the slowest builder.
     pub steady: Steady,
-    /// The files of `thalweg calibrate` that credit windows follow from.
+    /// Files of `thalweg calibrate` from which credit windows were derived.
     pub calibrated: Vec<String>,
-    /// Each builder's credit window at the end.
+    /// Credit window of each builder at the end.
     pub credit: Vec<CreditReport>,
-    /// What the builders' links were found to carry, where that was to be found out.
+    /// Results of a calibration, if this was one.
     pub calibration: Vec<Calibration>,
-    /// What the trigger levels did; nothing where there are none.
+    /// Counts of the trigger levels; `None` if there are none.
     pub trigger: Option<TriggerReport>,
     /// Builders that were left out while the run went on.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOutReport>,
-    /// The final counters.
+    /// Final counters.
     pub ledger: Ledger,
-    /// What devices that work by themselves have counted, by name, of each source that has one and was heard to its end.
+    /// Counters of devices that work by themselves, by source and by name, for each source that reported until its end.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub devices: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
-/// Events of a run.
+/// Counts of the events of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Events {
-    /// Closed.
+    /// Events closed.
     pub built: u64,
-    /// Of these, incomplete.
+    /// Closed events that are incomplete.
     pub incomplete: u64,
 }
 
-/// A figure for each end of the link.
+/// Figure for each end of the link.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Ends {
-    /// All sources together.
+    /// Value for all sources together.
     pub source: f64,
-    /// All builders together.
+    /// Value for all builders together.
     pub builder: f64,
 }
 
-/// How often and how long.
+/// Number and duration of interruptions.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BackPressure {
-    /// How often.
+    /// Number of interruptions.
     pub stalls: u64,
-    /// How long in all.
+    /// Total duration in seconds.
     pub seconds: f64,
 }
 
 impl RunReport {
-    /// Adds the builders' reports up.
+    /// Combines the builders' reports into one.
     pub fn new(builders: &[BuilderReport]) -> Self {
         let sum = |get: fn(&BuilderReport) -> u64| builders.iter().map(get).sum::<u64>();
         let most = |get: fn(&BuilderReport) -> f64| builders.iter().map(get).fold(0.0, f64::max);
@@ -400,7 +401,7 @@ impl RunReport {
             goodput_bits_per_second: per(8.0 * bytes_f, seconds),
             copies_per_byte: Ends { source: copied(|b| b.source_copied_bytes), builder: copied(|b| b.copied_bytes) },
             cpu_seconds_per_gigabyte: Ends {
-                // Every builder is told the same by the same processes.
+                // Every builder receives the same value from the same processes.
                 source: per(most(|b| b.source_cpu_seconds), bytes_f / 1e9),
                 builder: per(total(|b| b.cpu_seconds), bytes_f / 1e9),
             },

@@ -1,4 +1,4 @@
-//! Filling slots: fragments laid one behind the other, each header in place, and what is already there used again.
+//! Filling of slots: fragments one after the other, each with its header; content already there is reused.
 
 use thalweg_arena::Slot;
 use thalweg_device::{Device, DeviceError, Filled, Frame};
@@ -6,8 +6,8 @@ use thalweg_wire::{
     EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len,
 };
 
-/// What stands in a slot from an earlier use, record by record: a device whose data repeat, as those of a DMA ring do,
-/// need not write them again.
+/// Content of a record in a slot from an earlier use: a device whose data repeat, as those of a DMA ring do, need not
+/// write them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trace {
     key: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Trace {
     crc: u32,
 }
 
-/// The traces of all slots.
+/// Traces of all slots.
 #[derive(Debug)]
 pub(crate) struct Traces(Vec<Vec<Trace>>);
 
@@ -24,35 +24,35 @@ impl Traces {
         Self((0..slots).map(|_| Vec::new()).collect())
     }
 
-    /// A device writes into this slot as it likes.
+    /// Forgets the content of a slot that a device writes into by itself.
     pub(crate) fn forget(&mut self, slot: u32) {
         if let Some(traces) = self.0.get_mut(slot as usize) {
             traces.clear();
         }
     }
 
-    /// Whether the slot begins with the content of this key.
+    /// Returns whether the slot begins with the content of this key.
     pub(crate) fn begins_with(&self, slot: u32, key: Option<u64>) -> bool {
         key.is_some() && self.0.get(slot as usize).and_then(|t| t.first()).map(|trace| trace.key) == key
     }
 }
 
-/// One fragment as a program has it.
+/// One fragment as a program provides it.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PushedFragment<'a> {
-    /// Its bytes.
+    /// Payload bytes.
     pub payload: &'a [u8],
-    /// What they are.
+    /// Type of the payload.
     pub payload_type: PayloadType,
-    /// What is to be known of them. *Empty* is set by itself where there are none.
+    /// Status bits. *Empty* is set automatically if there is no payload.
     pub status: Status,
-    /// When it happened; now, when absent.
+    /// Time at which it happened; now, when absent.
     pub timestamp: Option<TaiNanos>,
-    /// How much time it covers, in nanoseconds.
+    /// Time that the payload covers, in nanoseconds.
     pub window: u32,
 }
 
-/// A slot that is being filled.
+/// Slot that is being filled.
 #[derive(Debug)]
 pub(crate) struct Filling {
     pub(crate) slot: Slot,
@@ -61,7 +61,7 @@ pub(crate) struct Filling {
     used: usize,
 }
 
-/// What is the same in all headers of a source.
+/// Values that are the same in all headers of a source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stamp {
     pub(crate) run: RunNumber,
@@ -69,7 +69,7 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// The header of a fragment of `len` bytes that its source had at `now`.
+    /// Returns the header of a fragment of `len` bytes that its source received at `now`.
     fn header(
         self,
         event: EventId,
@@ -84,7 +84,7 @@ impl Stamp {
         let Self { run, source } = self;
         let Filled { payload_type, mut status, window, timestamp } = filled;
         status.set(Status::EMPTY, status.contains(Status::EMPTY) || len == 0);
-        // A model's time is when it is asked.
+        // The time of simulated or replayed data is the time at which they are requested.
         let is_measured = !status.intersects(Status::SIMULATED | Status::REPLAYED);
         status.set(Status::ARRIVAL_TIME, timestamp.is_none() && is_measured);
         FragmentHeader {
@@ -105,7 +105,8 @@ impl Stamp {
 }
 
 impl Filling {
-    /// A slot that a device has filled with one fragment. How much room there was, where it says to have written more.
+    /// Creates a slot from a device's frame, with one fragment. Fails, with the room there was in bytes, if the frame
+    /// is longer.
     pub(crate) fn acquired(
         frame: Frame,
         stamp: Stamp,
@@ -127,7 +128,8 @@ impl Filling {
         Self { slot, first, count: 0, used: 0 }
     }
 
-    /// Whether a fragment with so many payload bytes fits behind those that are there, of which there may be so many.
+    /// Returns whether a fragment with `payload` bytes fits after those already there, with at most `most_records` in
+    /// all.
     pub(crate) fn has_room(&self, payload: usize, most_records: u32) -> bool {
         self.count < most_records && self.used + record_len(payload) <= self.slot.len()
     }
@@ -138,13 +140,13 @@ impl Filling {
         FragmentHeader::decode(&self.slot[at..]).ok()
     }
 
-    /// Bytes of records so far.
+    /// Returns the bytes of records so far.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
 
-    /// Takes the next fragment from the device. False where the device has none for this event: its recording has a
-    /// gap.
+    /// Takes the next fragment from the device. Returns false if the device has none for this event because its
+    /// recording has a gap.
     #[expect(clippy::too_many_arguments, reason = "what a header needs comes from as many places")]
     pub(crate) fn take(
         &mut self,
@@ -166,7 +168,7 @@ impl Filling {
             _ => {
                 let filled = device.fill(event, payload)?;
                 let crc = crc32c(payload);
-                // What stood behind this record may have been overwritten.
+                // The content after this record may have been overwritten.
                 traces.truncate(at);
                 if let Some(key) = key {
                     traces.push(Trace { key, len, crc });
@@ -184,7 +186,7 @@ impl Filling {
         Ok(true)
     }
 
-    /// Lays a pushed fragment behind those that are there.
+    /// Puts a pushed fragment after those already there.
     pub(crate) fn put(
         &mut self,
         traces: &mut Traces,
@@ -194,7 +196,7 @@ impl Filling {
         fragment: &PushedFragment<'_>,
         now: TaiNanos,
     ) {
-        // Pushed content has no key: whatever was known of this slot's content is no longer so.
+        // Pushed content has no key: all earlier knowledge of this slot's content is void.
         traces.0[self.slot.index() as usize].clear();
         let len = fragment.payload.len();
         let record = &mut self.slot[self.used..self.used + record_len(len)];

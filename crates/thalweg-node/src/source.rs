@@ -1,4 +1,4 @@
-//! A source node: from a device into slots, and from there to the builders that ask.
+//! Source node: moves fragments from a device into slots, and from there to the builders that fetch them.
 
 mod acquisition;
 mod assignments;
@@ -25,53 +25,53 @@ use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint
 use thalweg_wire::{Accounts, Capabilities, Hello, Message, NotTaken, RunNumber, SourceId, TaiNanos, record_len};
 use times::TimesReport;
 
-/// What a source node is made from.
+/// Settings from which a source node is created.
 #[derive(Debug)]
 pub struct SourceSettings {
-    /// Its name.
+    /// Name of the source.
     pub name: String,
-    /// Its id.
+    /// Id of the source.
     pub id: SourceId,
-    /// Where its fragments come from.
+    /// Origin of its fragments.
     pub feed: Feed,
-    /// The builders, in their order: event `e` goes to number `e` modulo their count, where number 0 does not assign it
-    /// to another.
+    /// Builders in their order: event `e` goes to the builder with number `e` modulo their count, unless builder 0
+    /// assigns it to another.
     pub builders: Vec<Address>,
-    /// The network adapter that it drives by itself, where a link does that.
+    /// Network adapter that the source drives itself, for links that do that.
     pub adapter: Option<Adapter>,
     /// Congestion control of TCP links: see [`SourceEndpoint::connect`].
     pub congestion: Option<String>,
-    /// How many events there are in a second; as fast as they are taken when absent.
+    /// Number of events per second; as fast as they are taken when absent.
     pub rate: Option<EventRate>,
-    /// With a rate: so many events come at once, at the same mean rate.
+    /// Number of events that come at once, at the same mean rate; used with a rate.
     pub burst: u32,
-    /// What happens when all slots are full.
+    /// Behaviour while all slots are full.
     pub policy: Policy,
-    /// How many slots.
+    /// Number of slots.
     pub slots: u32,
-    /// Bytes in each.
+    /// Bytes in each slot.
     pub slot_bytes: usize,
-    /// How long to look for a builder before giving up.
+    /// Time after which the search for a builder is given up.
     pub timeout: Duration,
-    /// How the hot thread waits for something to do.
+    /// Way in which the hot thread waits for work.
     pub wait: Wait,
-    /// The processor to be bound to.
+    /// Processor to which the thread is bound.
     pub cpu: Option<u32>,
 }
 
-/// Where a source's fragments come from.
+/// Origin of a source's fragments.
 #[derive(Debug)]
 pub enum Feed {
-    /// A device, which the node asks.
+    /// A device that the node asks for each fragment.
     Device(Box<dyn Device>),
-    /// A device that works by itself. It is given as many slots as it takes, each for one fragment; what it loses, for
-    /// want of a slot or for another reason, it counts itself.
+    /// A device that works by itself. It is given as many slots as it takes, each for one fragment. It counts its own
+    /// losses, whether for lack of a slot or for another reason.
     Acquisition(Box<dyn Acquisition>),
-    /// A program, which pushes them ([`crate::PushSource`]).
+    /// A program that pushes fragments ([`crate::PushSource`]).
     Pushed {
-        /// The longest payload it will push.
+        /// Longest payload that will be pushed, in bytes.
         max_payload: usize,
-        /// What it says of itself, for `run.json`.
+        /// Description of the program's data, for `run.json`.
         description: serde_json::Value,
     },
 }
@@ -86,7 +86,7 @@ impl From<OpenDevice> for Feed {
 }
 
 impl Feed {
-    /// What a device says of itself.
+    /// Returns the device's description; `None` for a program that pushes.
     pub fn description(&self) -> Option<&Description> {
         match self {
             Self::Device(device) => Some(device.description()),
@@ -95,7 +95,7 @@ impl Feed {
         }
     }
 
-    /// The longest payload that will come.
+    /// Returns the length in bytes of the longest payload that can come.
     pub fn max_payload(&self) -> usize {
         match self {
             Self::Device(device) => device.max_payload(),
@@ -105,7 +105,7 @@ impl Feed {
     }
 }
 
-/// Whether a run takes fragments.
+/// State of a source with respect to taking fragments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
     Before,
@@ -117,31 +117,31 @@ pub(crate) enum Standing {
 const BELL: u64 = Watch::OTHERS;
 const DEVICE: u64 = Watch::OTHERS + 1;
 
-/// A source, ready to connect.
+/// Source node that is ready to connect.
 #[derive(Debug)]
 pub struct SourceNode {
     settings: SourceSettings,
     pool: SlotPool,
     traces: Traces,
     builders: Vec<Builder>,
-    /// Where builder 0 assigns events.
+    /// Events assigned by builder 0, if it assigns them.
     assignments: Option<Assignments>,
-    /// The peers have the numbers of the builders.
+    /// Connections to the builders; peers have the numbers of the builders.
     endpoints: Endpoints<dyn SourceEndpoint>,
-    /// Kept to be used again.
+    /// Buffer that is kept for reuse.
     ready: Vec<usize>,
     clock: Arc<dyn Clock>,
     phase: Phase,
-    /// The builder that leads has asked it to accept nothing, and others have not begun.
+    /// The leading builder asked for a pause before the other builders had begun.
     begins_paused: bool,
     run: RunNumber,
-    /// When it began, as builder 0 says.
+    /// Time at which the run began, as announced by builder 0.
     run_began: TaiNanos,
     next_event: u64,
-    /// The first event of the run.
+    /// First event of the run.
     first_event: u64,
     end_at: Option<u64>,
-    /// True if this source is not to reach the end of the run: it ends where it is.
+    /// True if this source does not continue to the end of the run, but ends at its present event.
     ends_here: bool,
     due: Option<Duration>,
     dead: Dead,
@@ -151,35 +151,35 @@ pub struct SourceNode {
     /// Processor time of this process before this run.
     cpu_before: Duration,
     shown: Shown,
-    /// Where the feed is a device that works by itself.
+    /// State of a device that works by itself, if the feed is one.
     acquiring: Acquiring,
-    /// The times of events that are being reported to builder 0.
+    /// Report of event times to builder 0, while it is under way.
     times: Option<TimesReport>,
     waiter: Waiter,
-    /// When the thread that serves builders is awake again by itself.
+    /// Time at which the thread that serves builders wakes up without an event.
     sleeps_until: Option<Duration>,
-    /// Something came in this turn.
+    /// True if something arrived in this turn.
     came: bool,
-    /// Its last messages to builders.
+    /// Delivery of the last messages to builders.
     leaving: Leaving,
-    /// Why a builder that had begun the run takes no further part.
+    /// Reason why a builder that had begun the run takes no further part.
     failure: Option<NodeError>,
 }
 
-/// When it could take nothing, where its device has a rate and waits.
+/// Dead time: periods in which nothing could be taken, if the device has a rate and waits.
 #[derive(Debug, Default)]
 struct Dead {
     time: NotTaken,
-    /// Counted up to here, while it goes on.
+    /// Time up to which dead time has been counted, while it lasts.
     since: Option<Duration>,
 }
 
-/// What it has taken from its device.
+/// Counts of what was taken from the device.
 #[derive(Debug, Default)]
 struct Shown {
     bytes: u64,
     fragments: u64,
-    /// How often the device had to wait.
+    /// Number of times that the device had to wait.
     stalls: u64,
     /// Fragments that the device lost.
     lost_in_device: u64,
@@ -222,7 +222,7 @@ impl Node for SourceNode {
         if done { self.leave(woken) } else { Ok(None) }
     }
 
-    /// Nothing to wait for where memory alone is to be looked at again.
+    /// Returns how to wait for the next turn. There is nothing to wait for if only memory has to be checked again.
     fn idle(&mut self) -> Idle {
         let now = self.clock.now();
         let timeout = self.timeout(now);
@@ -236,18 +236,18 @@ impl Node for SourceNode {
 }
 
 impl SourceNode {
-    /// Makes slots and checks that they suit the device and the builders.
+    /// Creates slots and checks that they suit the device and the builders.
     ///
     /// # Errors
-    /// They do not, or the system refuses memory or a descriptor.
+    /// They do not suit, or the system refuses memory or a descriptor.
     pub fn new(settings: SourceSettings) -> Result<Self, NodeError> {
         Self::within(settings, Environment::system())
     }
 
-    /// As [`new`](Self::new), in a given environment.
+    /// Does the same as [`new`](Self::new), in a given environment.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Those of [`new`](Self::new).
     pub fn within(mut settings: SourceSettings, environment: Environment) -> Result<Self, NodeError> {
         let Environment { clock, session, .. } = environment;
         let cpu_before = clock.cpu();
@@ -316,7 +316,7 @@ impl SourceNode {
         })
     }
 
-    /// Runs until the run is over.
+    /// Runs the node until the run is over.
     ///
     /// # Errors
     /// No builder was found in time, one refused this source for good, or its device failed.
@@ -324,7 +324,7 @@ impl SourceNode {
         as_node(self.settings.cpu, || drive(&mut self, handle))
     }
 
-    /// Says its last, and then what it did.
+    /// Delivers the last messages, and then returns the report.
     fn leave(&mut self, woken: &[u64]) -> Result<Option<SourceReport>, NodeError> {
         if !self.leaving.turn(&mut self.endpoints, woken, self.clock.now()) {
             return Ok(None);
@@ -332,7 +332,7 @@ impl SourceNode {
         self.failure.take().map_or_else(|| Ok(Some(self.report())), Err)
     }
 
-    /// Carries out what was asked for from outside. A source that is told to stop ends its own part of the run.
+    /// Carries out commands from outside. A stop makes the source end its own part of the run.
     fn obey_commands(&mut self, handle: &Handle) -> Result<(), NodeError> {
         handle.clear();
         while let Some(command) = handle.next_command() {
@@ -389,7 +389,7 @@ impl SourceNode {
             .collect()
     }
 
-    /// What its device had so far, and it did not take.
+    /// Returns the counts of what the device had so far and the source did not take.
     fn not_taken(&self) -> NotTaken {
         let of_no_event = match &self.settings.feed {
             Feed::Acquisition(device) => device.of_no_event(),
@@ -430,12 +430,12 @@ impl SourceNode {
     }
 }
 
-/// Whether its device's events are numbered by time, from one on that builder 0 names.
+/// Returns whether the device's events are numbered by time, from one on that builder 0 names.
 fn waits_for_events(settings: &SourceSettings) -> bool {
     matches!(&settings.feed, Feed::Acquisition(device) if device.event_period().is_some())
 }
 
-/// What it says to its first builder.
+/// Returns the hello for the first builder.
 #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
 fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &str) -> Hello {
     let by_time = if waits_for_events(settings) { Capabilities::BY_TIME } else { Capabilities::empty() };
@@ -452,7 +452,7 @@ fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &
     }
 }
 
-/// Slots as the device wants them; where it cannot have them so, it is said.
+/// Creates slots as the device wants them. If it cannot have them so, logs a warning and creates ordinary ones.
 fn make_slots(settings: &SourceSettings) -> Result<SlotPool, ArenaError> {
     let SourceSettings { name, slots, slot_bytes, feed, .. } = settings;
     if matches!(feed, Feed::Acquisition(device) if device.takes_dma_bufs()) {

@@ -1,16 +1,17 @@
-//! The thread of a node: woken in time, and bound to a processor where one is named.
+//! Thread of a node: woken in time, and bound to a processor if one is named.
 
 use crate::NodeError;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Does a node's work on this thread. It is woken at the time that it waits for, which is otherwise up to 50 µs late
-/// (`timer_slack_ns`, prctl(2)): pace and rate are made of such times. Where `cpu` is named, it is bound to that
-/// processor; where the processor goes while it works (it is taken offline, or out of the cpuset), a warning says so.
+/// Does a node's work on this thread. The thread is woken at the time that it waits for, not up to 50 µs late as by
+/// default (`timer_slack_ns`, prctl(2)): pace and rate are made of such times. If `cpu` is given, the thread is
+/// bound to that processor; if the processor disappears meanwhile (it is taken offline, or out of the cpuset), a
+/// warning is logged.
 ///
 /// # Errors
 /// Those of `work`; or the process may not run on the processor.
 pub(crate) fn as_node<T>(cpu: Option<u32>, work: impl FnOnce() -> Result<T, NodeError>) -> Result<T, NodeError> {
-    // A kernel that cannot is late, no more.
+    // A kernel that does not support this is late, no more.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     if let Some(cpu) = cpu {
         bind(cpu).map_err(NodeError::Config)?;
@@ -22,7 +23,7 @@ pub(crate) fn as_node<T>(cpu: Option<u32>, work: impl FnOnce() -> Result<T, Node
     result
 }
 
-/// Binds this thread to a processor, of those that it may run on: what `taskset` or a cpuset leaves it.
+/// Binds this thread to a processor, one of those that `taskset` or a cpuset allows it.
 fn bind(cpu: u32) -> Result<(), String> {
     let refused = |allowed: &str| Err(format!("cpu = {cpu}: this process may run on {allowed} only"));
     let allowed = sched_getaffinity(None).map_err(|error| format!("cpu = {cpu}: {error}"))?;
@@ -34,7 +35,7 @@ fn bind(cpu: u32) -> Result<(), String> {
     sched_setaffinity(None, &set).or_else(|_| refused(&listed(&allowed)))
 }
 
-/// Returns that this thread is bound to the processor no longer, if so.
+/// Returns a message if this thread is no longer bound to the processor.
 fn moved(cpu: u32) -> Option<String> {
     let now = sched_getaffinity(None).ok()?;
     let is_bound = is_in(&now, cpu) && now.count() == 1;

@@ -1,4 +1,4 @@
-//! The topology: one TOML file that says which nodes there are and how they are connected.
+//! Topology: one TOML file that lists the nodes and describes how they are connected.
 
 mod check;
 mod written;
@@ -19,51 +19,51 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// What holds for the run as a whole.
+    /// Settings of the run as a whole.
     #[serde(default)]
     pub run: RunConfig,
-    /// Event builders. Event `e` is built by number `e` modulo their count, where [`RunConfig::assignment`] says nothing
-    /// else.
+    /// Event builders. Event `e` is built by the builder with number `e` modulo their count, unless
+    /// [`RunConfig::assignment`] selects otherwise.
     #[serde(rename = "builder", default, deserialize_with = "written::tables")]
     pub builders: Vec<BuilderNodeConfig>,
-    /// Sources.
+    /// Sources of the events' fragments.
     #[serde(rename = "source", default, deserialize_with = "written::tables")]
     pub sources: Vec<SourceNodeConfig>,
 }
 
-/// `[run]`
+/// Table `[run]`: the configuration of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RunConfig {
-    /// The directory that run directories are made in.
+    /// Directory in which run directories are created.
     pub directory: PathBuf,
-    /// The run's number; the next free one in the directory when absent.
+    /// Number of the run; the next free one in the directory when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub number: Option<u32>,
-    /// Which builder gets which event.
+    /// Rule by which events are assigned to builders.
     #[serde(skip_serializing_if = "is_default")]
     pub assignment: Assignment,
-    /// Whether events are written. Otherwise they are built, counted and let go.
+    /// True if events are written. Otherwise they are built, counted and discarded.
     pub record: bool,
-    /// Ends the run after so long.
+    /// Duration after which the run ends.
     #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub duration: Option<Duration>,
-    /// Ends the run after so many events.
+    /// Number of events after which the run ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub events: Option<u64>,
-    /// How long to wait, at the beginning for nodes to find each other, and at the end for a source to send its final
+    /// Longest wait, at the beginning for nodes to find each other, and at the end for a source to send its final
     /// counters.
     #[serde(with = "duration")]
     pub timeout: Duration,
-    /// Whether sources' times are compared, so that one whose numbers are shifted is found.
+    /// True if the times of sources are compared, to find sources whose event numbers are shifted.
     #[serde(skip_serializing_if = "is_true")]
     pub find_shifts: bool,
-    /// No run: builders find out what their links carry, and keep it for the runs that follow.
+    /// True to calibrate instead of taking a run: builders measure what their links carry and keep the result.
     pub calibrate: bool,
-    /// What a run is reported to do in the steady state begins after so long.
+    /// Time from the start of the run to the beginning of the steady state, which is reported separately.
     #[serde(with = "duration")]
     pub warm_up: Duration,
-    /// And ends after so long; with the run where absent.
+    /// Length of the steady state, after the warm-up; until the end of the run when absent.
     #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub steady: Option<Duration>,
 }
@@ -91,19 +91,19 @@ impl Default for RunConfig {
     }
 }
 
-/// Which builder gets which event.
+/// Rule by which events are assigned to builders.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Assignment {
-    /// Event `e` goes to number `e` modulo their count.
+    /// Event `e` goes to the builder with number `e` modulo their count.
     #[default]
     Modulo,
-    /// The first builder assigns events to those that have room: a slow one gets fewer.
+    /// The first builder assigns events to the builders that have room: a slow one gets fewer.
     ByRoom,
 }
 
 impl Assignment {
-    /// As topologies and `run.json` have it.
+    /// Returns the name used in topologies and in `run.json`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Modulo => "modulo",
@@ -112,68 +112,68 @@ impl Assignment {
     }
 }
 
-/// `[[builder]]`
+/// Table `[[builder]]`: the configuration of a builder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BuilderNodeConfig {
-    /// Its name.
+    /// Name of the builder.
     pub name: String,
-    /// Where it listens. Sources use the first address of the kind they ask for.
+    /// Addresses to listen on. Sources use the first address of their link's kind.
     #[serde(deserialize_with = "written::addresses")]
     pub listen: Vec<Address>,
-    /// The network adapter that it drives by itself, where a link does that.
+    /// Network adapter that the builder drives itself, for links that do that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<Adapter>,
-    /// Bytes in a block: what goes to disk in one write, and what a slot must fit into.
+    /// Bytes in a block, which is the unit of writing to disk; a slot must fit into one.
     #[serde(default = "defaults::block")]
     pub block: ByteSize,
-    /// How many blocks: the builder's memory is this times the block size.
+    /// Number of blocks: the builder's memory is this times the block size.
     #[serde(default = "defaults::blocks")]
     pub blocks: u32,
-    /// Bytes asked for and not yet received, over all sources, where it is a constant. 4 MiB where neither this nor
+    /// Window, if it is a constant: bytes requested and not yet received, over all sources. 4 MiB if neither this nor
     /// `link` is given and the link was not calibrated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<ByteSize>,
-    /// The switch port in front of it: what is asked for is what it carries and half of what it holds.
+    /// Switch port that leads to the builder. The window follows from its rate and from half of its buffer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<LinkConfig>,
-    /// How long an event waits for a source that does not mention it, and a source that is cut off is waited for.
+    /// Longest time an event waits for a source that does not mention it, and a disconnected source is waited for.
     #[serde(default = "defaults::deadline", with = "duration")]
     pub deadline: Duration,
-    /// How many events may be open at a time.
+    /// Maximum number of events open at a time.
     #[serde(default = "defaults::open_events")]
     pub open_events: u32,
-    /// What is checked of each fragment before it counts as built.
+    /// Checks made on each fragment before it counts as built.
     #[serde(default)]
     pub check: CheckConfig,
-    /// Level 2: a few sources are asked first, and the others only where an event is accepted.
+    /// Level 2: a few sources are fetched first, and the others only if the event is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level2: Option<LevelConfig>,
     /// The event filter: decides on the whole event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<LevelConfig>,
-    /// Bytes each source may send unasked. 0 switches that off.
+    /// Bytes that each source may send eagerly. 0 switches eager sending off.
     #[serde(default = "defaults::eager_credit")]
     pub eager_credit: ByteSize,
-    /// The longest slot that is sent unasked.
+    /// Longest slot that is sent eagerly, in bytes.
     #[serde(default = "defaults::eager_limit")]
     pub eager_limit: ByteSize,
-    /// A block that is not full goes to disk after this time.
+    /// Longest time that a block which is not full waits before it goes to disk.
     #[serde(default = "defaults::flush", with = "duration")]
     pub flush: Duration,
     /// Bytes after which a new segment file is begun.
     #[serde(default = "defaults::segment")]
     pub segment: ByteSize,
-    /// How its hot thread waits for something to do.
+    /// Way in which the hot thread waits for work.
     #[serde(default, skip_serializing_if = "is_default")]
     pub wait: Wait,
-    /// The processor its hot thread is bound to.
+    /// Processor to which the hot thread is bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
 }
 
 impl BuilderNodeConfig {
-    /// A builder with everything at its default.
+    /// Creates a configuration with the default for everything else.
     pub fn new(name: &str, listen: Vec<Address>) -> Self {
         Self {
             name: name.to_owned(),
@@ -197,20 +197,20 @@ impl BuilderNodeConfig {
         }
     }
 
-    /// The link as `thalweg calibrate` found it, and the file that says so, where it counts: neither `window` nor `link`
-    /// is given.
+    /// Returns the link as `thalweg calibrate` measured it, with the file that holds the result; `None` if it was not
+    /// measured, or if `window` or `link` is given and takes precedence.
     pub fn calibrated(&self) -> Option<(LinkConfig, PathBuf)> {
         if self.window.is_some() || self.link.is_some() { None } else { calibration::known(&self.listen) }
     }
 
-    /// How many bytes may be asked for, with so many sources: the window, and how many each may send unasked.
+    /// Returns the window for this number of sources, and the bytes that each may send eagerly.
     pub fn credit(&self, sources: usize) -> (Window, u64) {
-        // What comes unasked cannot be left unasked: behind level 2 nothing does.
+        // Data sent eagerly cannot be left unfetched, so nothing is eager with level 2.
         let eager_credit = if self.level2.is_some() { 0 } else { self.eager_credit.0 };
         let Some(link) = self.link.or_else(|| Some(self.calibrated()?.0)) else {
             return (Window::Constant(self.window.map_or(WINDOW, |window| window.0)), eager_credit);
         };
-        // An eighth of the buffer for what comes unasked; nothing where that would not hold a small slot from each.
+        // An eighth of the buffer for eager data; none if that would not hold a small slot from each source.
         let share = link.buffer.0 / 8 / sources.max(1) as u64;
         let eager = if share < LEAST_EAGER { 0 } else { share.min(eager_credit) };
         let path = CreditPath {
@@ -223,19 +223,20 @@ impl BuilderNodeConfig {
         (Window::Credit(path), eager)
     }
 
-    /// The window of a search for what the link carries.
+    /// Returns the window of a search for what the link carries.
     pub(crate) fn search(&self) -> Window {
         let mtu = self.link.map_or_else(defaults::mtu, |link| link.mtu);
         Window::Search { segment: self.carrier().payload(mtu), most: self.window.map_or(WIDEST, |window| window.0) }
     }
 
-    /// The kind of link that its port carries.
+    /// Returns the kind of link that the builder's port carries.
     pub(crate) fn carrier(&self) -> LinkKind {
         let kinds = self.listen.iter().map(Address::kind);
         kinds.into_iter().find(|kind| !kind.maps).unwrap_or_default()
     }
 
-    /// How many blocks it needs to have a place for all that may be asked for, beside those it fills and writes.
+    /// Returns the number of blocks needed to have a place for everything that may be requested, beside the blocks
+    /// being filled and written.
     pub fn blocks_for(&self, window: &Window) -> u32 {
         let bytes = match *window {
             Window::Constant(_) => 0.0,
@@ -247,7 +248,7 @@ impl BuilderNodeConfig {
         self.blocks.max(needed.min(4096))
     }
 
-    /// Whether events are decided on, so that fragments wait outside of blocks until they are.
+    /// Returns whether events are decided on, so that fragments wait outside of blocks until they are.
     pub fn has_trigger(&self) -> bool {
         self.level2.is_some() || self.filter.is_some()
     }
@@ -261,22 +262,22 @@ impl BuilderNodeConfig {
         })
     }
 
-    /// The longest slot that fits a block with the index of its records.
+    /// Returns the length in bytes of the longest slot that fits a block together with the index of its records.
     pub fn largest_slot(&self) -> u32 {
         u32::try_from(self.block.0.saturating_sub(BESIDE_SLOT)).unwrap_or(u32::MAX)
     }
 }
 
-/// A builder's link: the port of the last switch, where what all sources send meets.
+/// Link of a builder: the port of the last switch, where the data of all sources meet.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkConfig {
-    /// Its line rate.
+    /// Line rate of the port.
     pub rate: BitRate,
-    /// From a fetch to its first data when nothing is in the way. While a run goes on the shortest that is seen counts.
+    /// Time from a fetch to its first data on an idle path. During a run, the shortest time measured replaces it.
     #[serde(with = "duration")]
     pub round_trip: Duration,
-    /// Bytes that wait in front of the port before any is dropped.
+    /// Bytes that the port queues before it drops any.
     pub buffer: ByteSize,
     /// Bytes in the longest IP packet.
     #[serde(default = "defaults::mtu")]
@@ -284,44 +285,44 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
-    /// Ethernet: header (14), checksum (4), preamble (8), gap (12).
+    /// Bytes per packet on an Ethernet line beside the IP packet: header (14), checksum (4), preamble (8), gap (12).
     const FRAMING: u32 = 38;
 
-    /// Payload bytes in a packet (TCP's MSS).
+    /// Returns the payload bytes in a packet (TCP's MSS).
     pub fn segment(&self, kind: LinkKind) -> u32 {
         kind.payload(self.mtu)
     }
 
-    /// Payload bytes that the port carries in a second.
+    /// Returns the payload bytes that the port carries in a second.
     pub fn payload_rate(&self, kind: LinkKind) -> f64 {
         self.rate.bytes_per_second() * f64::from(self.segment(kind)) / f64::from(self.mtu + Self::FRAMING)
     }
 }
 
-/// A trigger level: what decides whether an event is kept.
+/// Trigger level, which decides whether an event is kept.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LevelConfig {
-    /// Of level 2: the names of the sources that are asked first.
+    /// Names of the sources that are fetched first (level 2 only).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<String>,
-    /// Which events are accepted; or [`program`](Self::program) says it.
+    /// Events to accept; absent if a [`program`](Self::program) decides.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accept: Option<Accept>,
-    /// Which events a fraction is; 1 for level 2 and 2 for the event filter when absent.
+    /// Seed that selects the events of a fraction; 1 for level 2 and 2 for the event filter when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// A program that is asked, and its arguments.
+    /// Program that decides, and its arguments.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub program: Vec<String>,
-    /// How long the program has for an event; 100 ms when absent.
+    /// Time that the program has for an event; 100 ms when absent.
     #[serde(skip_serializing_if = "Option::is_none", with = "duration::option")]
     pub deadline: Option<Duration>,
-    /// What becomes of an event for which a condition is neither true nor false, or of which a program says nothing;
+    /// Decision on an event for which a condition is neither true nor false, or for which a program gives no answer;
     /// accepted when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<Otherwise>,
-    /// Where the program is started; where the topology's file is when absent.
+    /// Directory in which the program is started; the directory of the topology file when absent.
     #[serde(skip_serializing_if = "is_here")]
     pub directory: PathBuf,
 }
@@ -330,28 +331,28 @@ fn is_here(directory: &Path) -> bool {
     directory.as_os_str().is_empty()
 }
 
-/// Which events are accepted.
+/// Rule that selects the events to accept.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a fraction of the events, from 0 to 1, or a condition, such as \"beam.x < 300.0\"")]
 pub enum Accept {
-    /// A fraction of them, drawn from their numbers: simulated.
+    /// Fraction of the events, drawn from their numbers: simulated.
     Fraction(f64),
-    /// Those for which this is true ([`Condition`]).
+    /// Expression that is true for the events to accept ([`Condition`]).
     Condition(String),
 }
 
-/// What becomes of an event that could not be decided on.
+/// Decision on an event that could not be decided on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Otherwise {
-    /// It is kept.
+    /// The event is kept.
     #[default]
     Accept,
-    /// It is not.
+    /// The event is rejected.
     Reject,
 }
 
-/// What decides, as far as it is known before the sources are there.
+/// Decider of a level, as far as it is known before the sources connect.
 #[derive(Debug)]
 pub(crate) enum Decision {
     Simulated(Simulated),
@@ -360,10 +361,10 @@ pub(crate) enum Decision {
 }
 
 impl LevelConfig {
-    /// How long a program has where nothing is said.
+    /// Default time that a program has for an event.
     const DEADLINE: Duration = Duration::from_millis(100);
 
-    /// What decides; or which key is wrong, and how.
+    /// Returns the decider of the level, or the key that is wrong and a description of the problem.
     pub(crate) fn decision(&self, usual_seed: u64) -> Result<Decision, (&'static str, String)> {
         let Self { accept, seed, program, deadline, otherwise, directory, .. } = self;
         let accepts = otherwise.unwrap_or_default() == Otherwise::Accept;
@@ -403,7 +404,7 @@ impl LevelConfig {
     }
 }
 
-/// What is checked of each fragment.
+/// Checks made on each fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckConfig {
@@ -426,93 +427,93 @@ impl std::str::FromStr for CheckConfig {
     }
 }
 
-/// `[[source]]`
+/// Table `[[source]]`: the configuration of a source.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceNodeConfig {
-    /// Its name.
+    /// Name of the source.
     pub name: String,
-    /// Its id, `"subsystem.element"`.
+    /// Id of the source, `"subsystem.element"`.
     #[serde(deserialize_with = "written::id")]
     pub id: String,
-    /// Where its fragments come from. Where there is none, another program pushes them ([`crate::PushSource`], in
-    /// Python `thalweg.Source`), and decides itself on everything below.
+    /// Device that fragments come from. If absent, another program pushes them ([`crate::PushSource`], in Python
+    /// `thalweg.Source`), and chooses everything below itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceConfig>,
-    /// When its events are, where its device works by itself and frames are numbered by their time stamps.
+    /// Times of the events, for a device that works by itself and whose frames are numbered by their time stamps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beat: Option<Beat>,
-    /// Which of a builder's addresses it uses.
+    /// Kind of link, which selects one of a builder's addresses.
     #[serde(default)]
     pub link: LinkKind,
-    /// The network adapter that it drives by itself, where its link does that.
+    /// Network adapter that the source drives itself, if its link does that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adapter: Option<Adapter>,
     /// TCP congestion control of its links, or `system` for the system's default; cubic when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub congestion: Option<String>,
-    /// How many events there are in a second; as fast as they are taken when absent.
+    /// Number of events per second; as fast as they are taken when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<EventRate>,
-    /// With a `rate`: so many events come at once, at the same mean rate.
+    /// Number of events that come at once, at the same mean rate; used with a `rate`.
     #[serde(default = "defaults::burst", skip_serializing_if = "defaults::is_one")]
     pub burst: u32,
-    /// What happens when all slots are full.
+    /// Behaviour while all slots are full.
     #[serde(default)]
     pub policy: Policy,
-    /// How many slots.
+    /// Number of slots.
     #[serde(default = "defaults::slots")]
     pub slots: u32,
     /// Bytes in a slot; when absent, one fragment or as many as fit 512 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slot: Option<ByteSize>,
-    /// How its hot thread waits for something to do.
+    /// Way in which the hot thread waits for work.
     #[serde(default, skip_serializing_if = "is_default")]
     pub wait: Wait,
-    /// The processor its hot thread is bound to.
+    /// Processor to which the hot thread is bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u32>,
 }
 
 impl SourceNodeConfig {
-    /// Its id. The topology was checked.
+    /// Returns the id. The topology must have been checked.
     pub fn source_id(&self) -> SourceId {
         self.id.parse().unwrap_or_default()
     }
 
-    /// The source whose images it fits, of which it is a part.
+    /// Returns the name of the source whose images this one fits, and to which it belongs.
     pub fn fits(&self) -> Option<&str> {
         Some(self.device.as_ref()?.observed()?.source)
     }
 
-    /// Bytes in each slot, for a device whose longest payload is so long.
+    /// Returns the bytes in each slot, for a device whose longest payload has `max_payload` bytes.
     pub fn slot_bytes(&self, max_payload: usize) -> usize {
         match self.slot {
             Some(ByteSize(bytes)) => usize::try_from(bytes).unwrap_or(usize::MAX),
-            // A device that works by itself lays one fragment in a slot.
+            // A device that works by itself puts one fragment into each slot.
             None if self.device.as_ref().is_some_and(|device| device.is_acquisition()) => record_len(max_payload),
             None => default_slot_bytes(max_payload),
         }
     }
 }
 
-/// Events per second, of which there are from 10⁻⁶ to 10⁹: the time between two is from a nanosecond to some days.
+/// Rate in events per second, from 10⁻⁶ to 10⁹: the interval between two is from a nanosecond to some days.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Serialize)]
 #[serde(into = "f64")]
 pub struct EventRate(f64);
 
-/// Why a number is not a rate of events.
+/// Error for a number that is not a rate of events.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("'{0}' is not a rate: write a number of events per second, from 1e-6 to 1e9")]
 pub struct EventRateError(String);
 
 impl EventRate {
-    /// Events per second.
+    /// Returns the rate in events per second.
     pub fn hertz(self) -> f64 {
         self.0
     }
 
-    /// From one event to the next.
+    /// Returns the time from one event to the next.
     pub fn interval(self) -> Duration {
         Duration::from_secs_f64(1.0 / self.0)
     }
@@ -546,33 +547,34 @@ impl std::str::FromStr for EventRate {
     }
 }
 
-/// Bytes in each slot where nobody said, for a longest payload of so many bytes: one fragment or several.
+/// Returns the default number of bytes in each slot, for a longest payload of `max_payload` bytes: one fragment or
+/// several.
 pub fn default_slot_bytes(max_payload: usize) -> usize {
     let record = record_len(max_payload);
     record * (DEFAULT_SLOT / record).max(1)
 }
 
-/// Files a node has open besides its links: standard streams, memory, poller, wake-ups, ring, run.
+/// Files that a node has open besides its links: standard streams, memory, poller, wake-ups, ring, run.
 const OWN_FILES: u64 = 16;
 
-/// Bytes of a block that a slot leaves room for: 16 of index for each record, the block's header, its closings, and the
-/// rounding to whole pages.
+/// Bytes of a block that are not available to a slot: 16 of index for each record, the block's header, its closings,
+/// and the rounding to whole pages.
 const BESIDE_SLOT: u64 = 16 * MAX_RECORDS as u64 + 64 + 128 * 32 + 4096;
-/// The widest window that is tried where a link is calibrated and no `window` says otherwise.
+/// Widest window in bytes that is tried in a calibration if no `window` is given.
 const WIDEST: u64 = 64 << 20;
-/// Bytes asked for and not yet received, where nothing is known of the link.
+/// Default window: bytes requested and not yet received, if nothing is known of the link.
 pub const WINDOW: u64 = 4 << 20;
-/// Less than this is not worth sending unasked.
+/// Minimum number of bytes per source that is worth sending eagerly.
 const LEAST_EAGER: u64 = 1 << 10;
 
-/// Slots hold several fragments up to this size: large enough that requests cost little, small enough for the cache.
+/// Bytes up to which slots hold several fragments: large enough that requests cost little, small enough for the cache.
 pub const DEFAULT_SLOT: usize = 512 << 10;
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-/// What a source does when all its slots are full.
+/// Behaviour of a source while all its slots are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -581,13 +583,13 @@ pub enum Policy {
     Block,
     /// The new fragment is dropped, counted and announced.
     DropNewest,
-    /// The oldest slot that nobody has asked for is dropped, counted and announced, and the new fragment takes its
+    /// The oldest slot that has not been fetched is dropped, counted and announced, and the new fragment takes its
     /// place.
     DropOldest,
 }
 
 impl Policy {
-    /// What a source with this policy says in its greeting.
+    /// Returns the capabilities that a source with this policy announces in its hello.
     pub fn capabilities(self) -> Capabilities {
         match self {
             Self::Block | Self::DropNewest => Capabilities::empty(),
@@ -638,35 +640,35 @@ mod defaults {
     }
 }
 
-/// What is wrong with a topology.
+/// Problem with a topology.
 #[derive(Debug, Error)]
 pub enum TopologyError {
-    /// The file cannot be read.
+    /// The file could not be read.
     #[error("{}: {error}", path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         error: std::io::Error,
     },
-    /// It is not TOML, or not of this shape. The text names line and column.
+    /// The file is not TOML, or not of this shape. The text names line and column.
     #[error("{}: {error}{advice}", path.display())]
     Parse {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// Line, column and reason.
         error: Box<toml::de::Error>,
-        /// What to write instead, where that is known.
+        /// Suggested correction, or an empty string.
         advice: &'static str,
     },
-    /// A value that cannot be.
+    /// A value is not possible.
     #[error("{}: {field}: {problem}", path.display())]
     Value {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The field, as written in the file.
+        /// Name of the field, as written in the file.
         field: String,
-        /// What is wrong, and what to do.
+        /// Description of the problem, and what to do.
         problem: String,
     },
 }
@@ -697,7 +699,8 @@ impl TopologyError {
 }
 
 impl Topology {
-    /// The same nodes, to find out what the builders' links carry: every source is always full, nothing is recorded.
+    /// Returns the same nodes set up to measure what the builders' links carry: every source is always full, nothing is
+    /// recorded.
     pub fn calibrating(mut self) -> Self {
         self.run = RunConfig { calibrate: true, record: false, duration: None, events: None, number: None, ..self.run };
         for builder in &mut self.builders {
@@ -706,27 +709,27 @@ impl Topology {
         let sources = self.sources.len().max(1) as u64;
         let widest = self.builders.iter().map(|builder| builder.window.map_or(WIDEST, |window| window.0)).max();
         for source in &mut self.sources {
-            // One waveform: filling a slot costs nothing once it was filled.
+            // One waveform: filling a slot costs nothing once it has been filled.
             let model = ModelAdcConfig { size: ByteSize(64 << 10), size_from: None, seed: 1, source: None, period: 1 };
             source.device = Some(model.into());
             source.policy = Policy::Block;
             source.rate = None;
             source.burst = 1;
             source.slot = Some(ByteSize(record_len(64 << 10) as u64));
-            // All of the window may be asked of each in turn.
+            // All of the window may be requested from each in turn.
             source.slots =
                 u32::try_from(widest.unwrap_or(WIDEST) / sources / (64 << 10)).unwrap_or(u32::MAX).clamp(32, 8192);
-            // It goes on growing until something is lost; those that heed delay stop before.
+            // The congestion window must grow until something is lost; algorithms that react to delay stop earlier.
             source.congestion.get_or_insert_with(|| "reno".into());
         }
         self
     }
 
-    /// Reads and checks a file, for all of its nodes, or for the only one that this program runs: another program may
+    /// Reads and checks a file, for all of its nodes or only for the node with the name `node`: another program may
     /// have further kinds of devices. Paths in the file are relative to it.
     ///
     /// # Errors
-    /// It cannot be read, is no topology, or has a field that cannot be what it is.
+    /// The file cannot be read, is not a topology, or has a field with an impossible value.
     pub fn load(path: &Path, node: Option<&str>) -> Result<Self, TopologyError> {
         let text = std::fs::read_to_string(path).map_err(|error| TopologyError::read(path, error))?;
         let mut topology: Self = toml::from_str(&text).map_err(|error| TopologyError::parse(path, &text, error))?;
@@ -747,7 +750,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Takes relative paths as relative to `base`.
+    /// Resolves relative paths against `base`.
     pub fn resolve_paths(&mut self, base: &Path) {
         for device in self.sources.iter_mut().filter_map(|source| source.device.as_mut()) {
             device.resolve_paths(base);
@@ -760,23 +763,23 @@ impl Topology {
         self.run.directory = base.join(&self.run.directory);
     }
 
-    /// Returns how many files a builder has open when all sources are there.
+    /// Returns the number of files that a builder has open when all sources are connected.
     pub fn builder_files(&self) -> u64 {
         OWN_FILES + self.sources.iter().map(|source| source.link.files).sum::<u64>()
     }
 
-    /// Returns how many files a source has open when all builders are there, without those of its device.
+    /// Returns the number of files that a source has open when all builders are connected, without those of its device.
     pub fn source_files(&self, source: &SourceNodeConfig) -> u64 {
         let reached = self.builders.iter().filter(|builder| self.address(builder, source.link).is_some()).count();
         OWN_FILES + source.link.files * reached as u64
     }
 
-    /// The address at which sources of this kind reach a builder.
+    /// Returns the address at which sources with this kind of link reach a builder.
     pub fn address<'a>(&self, builder: &'a BuilderNodeConfig, link: LinkKind) -> Option<&'a Address> {
         builder.listen.iter().find(|address| address.kind() == link)
     }
 
-    /// The names of all nodes, builders first.
+    /// Returns the names of all nodes, builders first.
     pub fn names(&self) -> Vec<&str> {
         let builders = self.builders.iter().map(|builder| builder.name.as_str());
         builders.chain(self.sources.iter().map(|source| source.name.as_str())).collect()

@@ -1,4 +1,4 @@
-//! How the hot thread of a node waits for something to do.
+//! Ways in which the hot thread of a node waits for work.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -6,19 +6,19 @@ use std::str::FromStr;
 use std::time::Duration;
 use thalweg_link::{Endpoint, Endpoints, LinkError, Poller};
 
-/// How the hot thread of a node waits.
+/// Way in which the hot thread of a node waits.
 ///
-/// Sleeping costs nothing while nothing comes, and a wake-up by the kernel, some microseconds, when something does.
-/// Polling costs a whole processor, and sees what comes at once; over shared memory without a system call.
+/// Sleeping costs nothing while nothing arrives, and a wake-up by the kernel, some microseconds, when something does.
+/// Polling costs a whole processor, and notices arrivals at once; over shared memory without a system call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Wait {
-    /// Asleep, to be woken by the kernel.
+    /// Asleep until the kernel wakes it.
     #[default]
     Sleep,
-    /// Awake, looking again and again.
+    /// Awake, and checking all the time.
     Poll,
-    /// Awake for so long after something has come, then asleep.
+    /// Awake for this long after the last arrival, then asleep.
     PollFor(Duration),
 }
 
@@ -60,20 +60,20 @@ impl From<Wait> for String {
     }
 }
 
-/// What is between two turns of a node.
+/// Wait between two turns of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
-    /// Nothing: what is in a hurry is seen in memory.
+    /// No wait: everything urgent is visible in memory.
     Spin,
-    /// A question to the kernel, which is waited for at most so long.
+    /// A question to the kernel, with the longest time to wait for an answer.
     Ask(Option<Duration>),
 }
 
 impl Idle {
-    /// Waits, and puts the tokens of those that have something to do into `tokens`.
+    /// Waits, and puts the tokens of those that have work into `tokens`.
     ///
     /// # Errors
-    /// The poller does not wait.
+    /// The poller fails to wait.
     pub fn take(self, poller: &Poller, tokens: &mut Vec<u64>) -> Result<(), LinkError> {
         tokens.clear();
         match self {
@@ -83,17 +83,17 @@ impl Idle {
     }
 }
 
-/// Turns between two questions to the kernel, while memory tells of everything that is in a hurry. The question takes
-/// as long as some ten turns in which nothing comes.
+/// Number of turns between two questions to the kernel while everything urgent is visible in memory. A question takes
+/// as long as some ten turns in which nothing arrives.
 const TURNS: u32 = 64;
 
-/// Decides, turn by turn.
+/// Decides before each turn how to wait for it.
 #[derive(Debug)]
 pub(crate) struct Waiter {
     wait: Wait,
-    /// When something last came.
+    /// Time of the last arrival.
     came: Duration,
-    /// Turns since the kernel was asked.
+    /// Number of turns since the last question to the kernel.
     turns: u32,
 }
 
@@ -102,8 +102,8 @@ impl Waiter {
         Self { wait, came: Duration::ZERO, turns: 0 }
     }
 
-    /// How to wait for the next turn, at `now` and for at most `timeout`. `came`: something came in the last turn.
-    /// `hurries`: something is in a hurry of which the kernel alone knows.
+    /// Returns how to wait for the next turn, at `now` and for at most `timeout`. `came`: something arrived in the last
+    /// turn. `hurries`: there is something urgent that only the kernel knows of.
     pub(crate) fn idle<E: Endpoint + ?Sized>(
         &mut self,
         endpoints: &mut Endpoints<E>,
@@ -112,7 +112,7 @@ impl Waiter {
         timeout: Option<Duration>,
         now: Duration,
     ) -> Idle {
-        // Who would not sleep need not be woken.
+        // A thread that does not sleep need not be woken.
         if self.stays_awake(came, now) || timeout == Some(Duration::ZERO) {
             return if self.asks(hurries || !endpoints.sees()) { Idle::Ask(Some(Duration::ZERO)) } else { Idle::Spin };
         }
@@ -131,7 +131,7 @@ impl Waiter {
         }
     }
 
-    /// Awake: whether to ask the kernel in this turn.
+    /// Returns whether to ask the kernel in this turn, for a thread that stays awake.
     fn asks(&mut self, hurries: bool) -> bool {
         self.turns += 1;
         let asks = hurries || self.turns >= TURNS;

@@ -1,4 +1,4 @@
-//! Events that are assigned by room: what this builder says of its own, and, where it leads, who gets which.
+//! Assignment of events by room: reports this builder's room, and, if it leads, assigns events to builders.
 
 use super::BuilderNode;
 use crate::LeftOutReport;
@@ -9,21 +9,21 @@ use thalweg_control::{AssignConfig, Assigner, HEARTBEAT, Share};
 use thalweg_link::LinkError;
 use thalweg_wire::{Assign, EventId, Heard, Hello, Left, MAX_RECORDS, Message, Room, record_len};
 
-/// Longest wait at a run's end for what sources had for builders that were left out.
+/// Longest wait at a run's end for the sources' counts of builders that were left out.
 const LEFT_TIME: Duration = Duration::from_secs(2);
 
-/// Where events are assigned by room.
+/// State of the assignment of events by room.
 #[derive(Debug)]
 pub(super) struct Assigning {
-    /// Where this builder leads.
+    /// Assigner, if this builder leads.
     assigner: Option<Assigner>,
-    /// What it said last of its room, and when.
+    /// Room that was announced last, and when.
     said: Option<(Room, Duration)>,
-    /// What sources had for builders that were left out, by source and builder.
+    /// Counts of fragments that sources had for builders that were left out, by source and builder.
     left: BTreeMap<(usize, u32), Left>,
-    /// Since when the run waits for nothing but that.
+    /// Time since which the run waits only for these counts.
     left_awaited: Option<Duration>,
-    /// It does not wait for that any more.
+    /// True if these counts are not waited for any more.
     left_given_up: bool,
 }
 
@@ -33,12 +33,12 @@ impl Assigning {
         Self { assigner, said: None, left: BTreeMap::new(), left_awaited: None, left_given_up: false }
     }
 
-    /// What run control is to know of a source's position, where this builder leads.
+    /// Returns the assigner, which knows the positions of sources for run control, if this builder leads.
     pub(super) fn assigner(&self) -> Option<&Assigner> {
         self.assigner.as_ref()
     }
 
-    /// What an event number says of its share is nothing: this builder may get any.
+    /// Distance between event numbers of this builder: 1, since it may get any event.
     pub(super) const STRIDE: u32 = 1;
 }
 
@@ -47,7 +47,7 @@ impl BuilderNode {
         self.assigning.as_mut().and_then(|assigning| assigning.assigner.as_mut())
     }
 
-    /// A source is connected.
+    /// Records that a source is connected.
     pub(super) fn assign_to(&mut self, source: usize, hello: &Hello) {
         let most = self.config.open_events.min(MAX_RECORDS);
         let longest = record_len(hello.max_payload as usize);
@@ -58,28 +58,28 @@ impl BuilderNode {
         }
     }
 
-    /// A connection is down.
+    /// Records that a connection is down.
     pub(super) fn assign_without(&mut self, source: usize) {
         self.assigner_mut().into_iter().for_each(|assigner| assigner.left(source));
     }
 
-    /// A source accepts nothing more.
+    /// Records that a source accepts nothing more.
     pub(super) fn assign_no_more_to(&mut self, source: usize) {
         self.assigner_mut().into_iter().for_each(|assigner| assigner.ended(source));
     }
 
-    /// The run ends in front of this event.
+    /// Ends the assignment before the event `end`.
     pub(super) fn assign_until(&mut self, end: EventId) {
         self.assigner_mut().into_iter().for_each(|assigner| assigner.end_at(end));
     }
 
-    /// A source passes on what a builder said.
+    /// Handles a message of a builder that a source relays.
     pub(super) fn heard(&mut self, source: usize, heard: &Heard) -> Result<(), LinkError> {
         let Some(assigner) = self.assigner_mut() else { return Err(unexpected(&Message::Heard(*heard))) };
         assigner.heard(source, heard).map_err(|error| LinkError::Protocol(error.to_string()))
     }
 
-    /// A source says what it had for a builder that was left out.
+    /// Handles a source's counts of fragments for a builder that was left out.
     pub(super) fn heard_left(&mut self, source: usize, left: Left) -> Result<(), LinkError> {
         let Some(Assigning { assigner: Some(assigner), left: known, .. }) = &mut self.assigning else {
             return Err(unexpected(&Message::Left(left)));
@@ -91,7 +91,7 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// A source has nothing more for events below this one.
+    /// Handles a source's message that it has nothing more for events below `below`.
     pub(super) fn passed(&mut self, source: usize, below: EventId, tickets: u64) -> Result<(), LinkError> {
         let Some(assigning) = &self.assigning else { return Err(unexpected(&Message::Passed { below, tickets })) };
         if let Some(until) = assigning.assigner().map(Assigner::until).filter(|until| below > *until) {
@@ -104,14 +104,14 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// When something is due that only time brings.
+    /// Returns when the next announcement or assignment is due without an event.
     pub(super) fn next_word(&self) -> Option<Duration> {
         let assigning = self.assigning.as_ref().filter(|_| self.has_begun())?;
         let beat = assigning.said.map(|(_, at)| at + HEARTBEAT);
         beat.into_iter().chain(assigning.assigner().map(Assigner::next_time)).min()
     }
 
-    /// Says how much room there is, where that has changed enough or is due; and assigns, where this builder leads.
+    /// Announces this builder's room, if it has changed enough or is due; and assigns events, if this builder leads.
     pub(super) fn assign(&mut self) {
         if self.assigning.is_none() || !self.has_begun() {
             return;
@@ -143,7 +143,7 @@ impl BuilderNode {
         }
     }
 
-    /// Tells a source what was said last.
+    /// Sends a source the room that was announced last.
     pub(super) fn say_room(&mut self, source: usize) {
         let Some((room, _)) = self.assigning.as_ref().and_then(|assigning| assigning.said) else { return };
         if let Some(link) = self.sources[source].connection.and_then(|at| self.endpoints.link_mut(at)) {
@@ -151,12 +151,12 @@ impl BuilderNode {
         }
     }
 
-    /// What this builder can take: as many events as its free blocks hold. Blocks that the disk has not taken are not
+    /// Returns this builder's room: as many events as its free blocks hold. Blocks that the disk has not taken are not
     /// free.
     fn room(&self) -> Room {
         let (events, _) = self.builder.counts();
         let (bytes, _) = self.builder.progress_counts();
-        // Before there are any, what a slot of each source holds.
+        // Before any event is built, the sum of one slot of each source counts as the size of an event.
         let longest = || self.sources.iter().map(|source| u64::from(source.slot_bytes)).sum();
         let each = bytes.checked_div(events).unwrap_or_else(longest).max(1);
         let free = self.blocks.free_bytes();
@@ -171,8 +171,8 @@ impl BuilderNode {
         }
     }
 
-    /// Whether what there is to say differs enough from what was said: an eighth of what is open was closed, or there is
-    /// twice or half the room; or it is time to say it again.
+    /// Returns whether the room differs enough from the one announced last (an eighth of the open events was closed, or
+    /// there is at least twice or at most half the room), or is due to be announced again.
     fn moves(&self, room: &Room, now: Duration) -> bool {
         let Some((said, at)) = self.assigning.as_ref().and_then(|assigning| assigning.said) else { return true };
         let closed = room.closed_below.0.saturating_sub(said.closed_below.0);
@@ -180,7 +180,7 @@ impl BuilderNode {
         closed > 0 && closed >= self.builder.open_events() / 8 || more > 0 && more / 2 >= less || now >= at + HEARTBEAT
     }
 
-    /// Whether all other builders are done with all sources that are there, or left out.
+    /// Returns whether all other builders are done with all connected sources, or are left out.
     pub(super) fn others_are_done(&self) -> bool {
         let Some(assigner) = self.assigning.as_ref().and_then(Assigning::assigner) else { return true };
         self.sources.iter().enumerate().all(|(source, state)| {
@@ -189,13 +189,14 @@ impl BuilderNode {
         })
     }
 
-    /// Whether the other builders are done with a source: until then it hears from this one who was left out, and answers.
+    /// Returns whether the other builders are done with a source: until then this builder tells it who was left out,
+    /// and it answers.
     pub(super) fn is_done_elsewhere(&self, source: usize) -> bool {
         let Some(assigner) = self.assigning.as_ref().and_then(Assigning::assigner) else { return true };
         assigner.is_done(source) && self.knows_left(source)
     }
 
-    /// Whether it is known what a source had for the builders that were left out, or nobody will say so any more.
+    /// Returns whether a source's counts for the builders that were left out are known, or will not come any more.
     fn knows_left(&self, source: usize) -> bool {
         let Some(Assigning { assigner: Some(assigner), left, left_given_up, .. }) = &self.assigning else {
             return true;
@@ -206,12 +207,12 @@ impl BuilderNode {
             || left_out.all(|out| left.contains_key(&(source, out.builder)))
     }
 
-    /// What sources had for builders that were left out is not waited for any more.
+    /// Stops waiting for the sources' counts for builders that were left out.
     pub(super) fn give_up_left(&mut self) {
         self.assigning.iter_mut().for_each(|assigning| assigning.left_given_up = true);
     }
 
-    /// Gives that up where the run has waited for nothing else for too long.
+    /// Stops waiting for these counts, if the run has waited for nothing else for too long.
     pub(super) fn await_left(&mut self, now: Duration) {
         if self.assigning.as_ref().and_then(Assigning::assigner).is_none_or(|assigner| assigner.left_out().is_empty())
             || !self.builder.is_finished()
@@ -233,7 +234,7 @@ impl BuilderNode {
     }
 }
 
-/// Enters into the final counters what was not delivered to builders that were left out, and says who they are.
+/// Enters into the final counters what was not delivered to builders that were left out, and returns a report of each.
 pub(super) fn account_for_left_out(assigning: Option<&Assigning>, mut ledger: Ledger) -> (Ledger, Vec<LeftOutReport>) {
     let Some(Assigning { assigner: Some(assigner), left, .. }) = assigning else { return (ledger, Vec::new()) };
     let mut reports = Vec::new();
@@ -241,7 +242,7 @@ pub(super) fn account_for_left_out(assigning: Option<&Assigning>, mut ledger: Le
         let (mut delivered, mut lost) = (0u64, 0u64);
         for (source, entry) in ledger.sources.iter_mut().enumerate() {
             let Some(said) = left.get(&(source, out.builder)) else { continue };
-            // No more can have been for it than was assigned to it.
+            // At most the events assigned to it can have been for it.
             let mut rest = said.accepted.min(out.assigned);
             let mut take = |count: u64| {
                 let count = count.min(rest);
@@ -277,7 +278,7 @@ fn unexpected(message: &Message) -> LinkError {
     LinkError::Protocol(format!("unexpected: {message:?}"))
 }
 
-/// Why a run in which builders were left out is incomplete.
+/// Returns the reasons why a run in which builders were left out is incomplete.
 pub(super) fn why_left_out(left_out: &[LeftOutReport]) -> impl Iterator<Item = String> {
     left_out.iter().map(|left| {
         let LeftOutReport { builder, at_event, closed, delivered, lost, .. } = left;

@@ -1,4 +1,4 @@
-//! Who connects to a builder, and what they say.
+//! Connections to a builder, and the messages that arrive over them.
 
 use super::{ACCEPT_BACKOFF, BuilderNode, Connection, END_KNOWN_TIME, LEAST_PROGRESS, LET_IN_AT_ONCE};
 use crate::{NodeError, Policy};
@@ -11,7 +11,7 @@ use thalweg_link::{Bytes, LinkError, Peer, Received};
 use thalweg_wire::{Accounts, Capabilities, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
 
 impl BuilderNode {
-    /// Lets in those that wait, at each address a few.
+    /// Accepts waiting connections, a few at each address.
     pub(super) fn accept(&mut self) -> Result<(), NodeError> {
         for at in 0..self.addresses.len() {
             for _ in 0..LET_IN_AT_ONCE {
@@ -20,12 +20,12 @@ impl BuilderNode {
                     Ok(Some(peer)) => self.let_in(index, peer),
                     Ok(None) => break,
                     Err(error) => {
-                        // Out of descriptors, most likely.
+                        // The process is probably out of descriptors.
                         tracing::warn!(%error, "a connection could not be accepted");
                         if self.turn_away_an_unidentified() {
                             continue;
                         }
-                        // It is still waiting there: do not ask again at once.
+                        // The connection is still waiting, so the next attempt is delayed.
                         self.endpoints.listen(at, false)?;
                         self.accept_backoff.push((at, self.clock.now() + ACCEPT_BACKOFF));
                         break;
@@ -57,12 +57,12 @@ impl BuilderNode {
         }
         self.connections[index] = Some(connection);
         self.vacant = self.connections.iter().position(Option::is_none).unwrap_or(self.connections.len());
-        // A source says who it is at once: what it said may be here already.
+        // A source sends its hello at once, so it may be here already.
         self.serve(index);
     }
 
-    /// Keeps few connections that have not said who they are. Sources that are expected have room for all of them, so
-    /// that they can come at the same time.
+    /// Limits the number of connections without a hello. Expected sources have room for all of them, so that they can
+    /// connect at the same time.
     fn make_room_for_an_unidentified(&mut self) {
         let absent = self.sources.iter().filter(|source| source.connection.is_none()).count();
         while self.unidentified().count() >= self.most_unidentified.max(1) + absent {
@@ -76,8 +76,9 @@ impl BuilderNode {
         unidentified.filter(|(_, connection)| connection.source.is_none())
     }
 
-    /// Turns away the one that has had the most time to say who it is, of those from where most of them come: a crowd
-    /// of silent ones keeps no source out. If it was a source it tries again. False where there is nobody to turn away.
+    /// Closes the oldest connection without a hello, among those from the origin that has the most of them: a crowd of
+    /// silent connections keeps no source out. A source that is turned away tries again. Returns false if there is no
+    /// connection to close.
     fn turn_away_an_unidentified(&mut self) -> bool {
         let mut alike = HashMap::new();
         for (_, peer) in self.unidentified() {
@@ -85,7 +86,7 @@ impl BuilderNode {
         }
         let key = |peer: &Connection| (Reverse(alike.get(&peer.peer.origin())), peer.since);
         let Some((index, _)) = self.unidentified().min_by_key(|(_, peer)| key(peer)) else { return false };
-        // It may have said it by now.
+        // The hello may have arrived by now.
         self.serve(index);
         if self.unidentified().any(|(peer, _)| peer == index) {
             let text = "too many connect at once; try again".into();
@@ -94,8 +95,8 @@ impl BuilderNode {
         true
     }
 
-    /// Hears what a source has to say, up to its first offence: what it said before counts, what came behind is
-    /// dropped, and places among it return by that.
+    /// Receives what a source has sent, up to its first violation. Earlier messages count; later ones are dropped,
+    /// which returns the places among them.
     pub(super) fn serve(&mut self, index: usize) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         let mut said = Vec::new();
@@ -181,9 +182,9 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// A source has sent its final counters. Where it was told to end sooner than is known here, they wait: the events
-    /// that it does not have are behind the end of the run, and not incomplete. Before the run has begun they wait for
-    /// that: it has an event builder of its own.
+    /// Handles the final counters of a source. If the source was told to end sooner than is known here, they wait: the
+    /// events that it does not have are after the end of the run, and not incomplete. Before the run has begun they
+    /// wait for its begin, which creates a new event builder.
     fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
         if !self.has_begun() || self.control.is_told_sooner(source) {
             let since = self.sources[source].early_end.map_or_else(|| self.clock.now(), |(_, since)| since);
@@ -210,7 +211,7 @@ impl BuilderNode {
         }
     }
 
-    /// When the next of those has waited for too long.
+    /// Returns when the next of these counters has waited for too long.
     pub(super) fn next_early_end(&self) -> Option<Duration> {
         let sources = self.sources.iter().filter(|_| self.has_begun());
         sources.filter_map(|source| source.early_end.map(|(_, since)| since + END_KNOWN_TIME)).min()
@@ -249,7 +250,7 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// The source that says hello, if it may come in.
+    /// Returns the source that sent this hello, if it may take part.
     fn admit(&mut self, hello: &Hello) -> Result<usize, LinkError> {
         let refuse = |reason, text: String| Err(LinkError::Refused { reason, text });
         let Some(source) = self.builder.source_index(hello.source) else {
@@ -302,7 +303,7 @@ impl BuilderNode {
         };
         let running = self.has_begun();
         if let Some(old) = self.sources[source].connection {
-            // The source knows better than we do that the old connection is dead.
+            // The source knows better than the builder that the old connection is dead.
             self.close(old, &LinkError::Closed);
         }
         let near = self.connections[index].as_ref().is_some_and(|connection| connection.maps);
@@ -310,7 +311,7 @@ impl BuilderNode {
         let state = &mut self.sources[source];
         state.connection = Some(index);
         if state.session.replace(hello.session) != Some(hello.session) {
-            // It was started anew before the run: those of the process before it are not its own.
+            // The source was restarted before the run: counters of the process before it are not its own.
             state.early_end = None;
         }
         state.slots = hello.slots;
@@ -319,7 +320,7 @@ impl BuilderNode {
         state.reports_times = hello.capabilities.contains(Capabilities::TRIGGER_TIMES);
         state.patient = description["policy"] == json!(Policy::Block);
         state.description = description;
-        // What its slots can hold of events that it has not offered.
+        // Number of events that its slots can hold and that it has not offered.
         let records = u64::from(self.config.open_events.min(MAX_RECORDS)) * u64::from(self.count);
         self.control.greeted(source, u64::from(hello.slots).saturating_mul(records));
         self.assign_to(source, &hello);
@@ -340,14 +341,14 @@ impl BuilderNode {
             released_below,
             capabilities: hello.capabilities & known,
         }));
-        // What was said before may have been lost with the old connection.
+        // Earlier messages may have been lost with the old connection.
         self.instruct(source);
         self.say_room(source);
         self.say_origin(source);
         Ok(())
     }
 
-    /// Gives a source up, and with it its connection: nobody else would call off what was asked for over that.
+    /// Gives a source up, and closes its connection, since nothing else would cancel the fetches over it.
     pub(super) fn give_up(&mut self, source: usize, why: &str) {
         self.builder.give_up(source, self.clock.now());
         self.control.given_up(source);
@@ -396,7 +397,7 @@ impl BuilderNode {
         }
         if error.is_violation() {
             self.tally.reasons.push(format!("source {} ({}): {error}", self.ids[source].0, self.ids[source].1));
-            // It is not welcome again in this run.
+            // The source is not welcome again in this run.
             self.sources[source].session = None;
             self.builder.give_up(source, self.clock.now());
             self.control.given_up(source);
@@ -412,11 +413,11 @@ fn violation(violation: Violation) -> LinkError {
 }
 
 impl Connection {
-    /// Notes what has come, however the link moves it. Returns whether the source gets on: it has answered a whole fetch,
-    /// or sent enough.
+    /// Notes what has arrived, however the link moves it. Returns whether the source makes progress: it has answered a
+    /// whole fetch, or sent enough.
     fn note_progress(&mut self, received: u64, copied: u64, said: &[Received], now: Duration) -> bool {
         let has_answered = said.iter().any(|said| matches!(said, Received::Arrived { .. }));
-        // What comes unasked is copied, and not counted as received.
+        // Eager data are copied, and not counted as received.
         let come = received.max(copied);
         let gets_on = has_answered || come >= self.progress_at + LEAST_PROGRESS;
         if gets_on {

@@ -1,4 +1,4 @@
-//! The end of a run: what is built goes to disk, the ledger is closed, and the report is made.
+//! End of a run: writes to disk what is built, closes the ledger, and makes the report.
 
 use super::assigning::{account_for_left_out, why_left_out};
 use super::run::AT_ONCE;
@@ -19,19 +19,19 @@ use thalweg_filter::Undecided;
 use thalweg_link::{Interest, Poller};
 use thalweg_store::{EventCounts, RunEnd, RunState};
 
-/// A disk that takes longer than this for one write has failed.
+/// Time after which a disk that does not answer has failed.
 const DISK_TIME: Duration = Duration::from_secs(60);
 
-/// Whether the disk answers.
+/// State of the disk's answers.
 #[derive(Debug, Default)]
 pub(super) struct DiskAnswers {
-    /// Since when it owes an answer.
+    /// Time since which the disk owes an answer.
     since: Option<Duration>,
 }
 
 impl DiskAnswers {
-    /// `in_flight` blocks are with it, and some have come back since the last look, or none has. True where it has owed
-    /// an answer for too long.
+    /// Updates the state: the disk has `in_flight` blocks, and some have come back since the last call if `answered`.
+    /// Returns true if the disk has owed an answer for too long.
     fn look(&mut self, in_flight: usize, answered: bool, now: Duration) -> bool {
         self.since = match self.since {
             _ if in_flight == 0 => None,
@@ -41,20 +41,20 @@ impl DiskAnswers {
         self.since.is_some_and(|since| now > since + DISK_TIME)
     }
 
-    /// When it has owed an answer for too long.
+    /// Returns when the disk will have owed an answer for too long.
     pub(super) fn next_look(&self, now: Duration) -> Option<Duration> {
         self.since.map(|since| (since + DISK_TIME).max(now + Duration::from_millis(1)))
     }
 }
 
-/// Everything is built, and on its way to the disk.
+/// Last phase of a run: everything is built, and on its way to the disk.
 #[derive(Debug)]
 pub(super) struct Ending {
-    /// What there is to wait on: neither sources nor whoever would be one.
+    /// Poller without sources and without connections that are still to come.
     poller: Arc<Poller>,
-    /// When the last was built.
+    /// Time at which everything was built.
     ended_at: Duration,
-    /// Since when only the run's files are to be closed.
+    /// Time since which only the run's files remain to be closed.
     closes: Option<Duration>,
 }
 
@@ -64,7 +64,7 @@ impl Ending {
     }
 }
 
-/// What was built so far, and what came of fragments that are not built yet.
+/// Counts of what was built so far, including the bytes received of fragments that are not built yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Built {
     at: Duration,
@@ -78,7 +78,7 @@ impl BuilderNode {
         Built { at, events: self.builder.counts().0, bytes }
     }
 
-    /// What was done since the warm-up.
+    /// Returns the figures since the warm-up.
     pub(super) fn steady(&self) -> Steady {
         let Some(warm) = self.tally.warm else { return Steady::default() };
         let built = self.built(self.clock.now());
@@ -86,7 +86,7 @@ impl BuilderNode {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         Steady {
             seconds: (built.at - warm.at).as_secs_f64(),
-            // The event filter may have rejected some of the events that were there then.
+            // The event filter may have rejected some of the events that were counted at the end of the warm-up.
             events: built.events.saturating_sub(warm.events),
             payload_bytes: built.bytes.saturating_sub(warm.bytes),
             completion: Completion {
@@ -97,8 +97,8 @@ impl BuilderNode {
         }
     }
 
-    /// Takes back what the disk has written. A disk that has not answered for long has failed: nothing more is given to
-    /// it.
+    /// Takes back blocks that the disk has written. A disk that has not answered for long has failed, and is given
+    /// nothing more.
     pub(super) fn look_at_disk(&mut self, now: Duration) {
         let answered = self.blocks.reap();
         self.blocks.keep(now, self.config.flush);
@@ -108,8 +108,8 @@ impl BuilderNode {
         }
     }
 
-    /// Everything is built: from now on it is only brought to the disk. Sources that are still connected are not
-    /// listened to any more.
+    /// Begins the last phase: everything is built, and only has to be brought to the disk. Sources that are still
+    /// connected are not listened to any more.
     pub(super) fn begin_to_end(&mut self, handle: &Handle) -> Result<(), NodeError> {
         let poller = Poller::new()?;
         poller.add(handle.as_fd(), BELL, Interest::READ)?;
@@ -123,7 +123,8 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// Goes on with that. Returns the report once all is on disk, the ledger is closed and the run's files are.
+    /// Continues the last phase. Returns the report once everything is on disk, the ledger is closed and the run's
+    /// files are.
     pub(super) fn end(&mut self, handle: &Handle) -> Result<Option<BuilderReport>, NodeError> {
         handle.clear();
         while let Some(command) = handle.next_command() {
@@ -148,7 +149,7 @@ impl BuilderNode {
         self.finish(ended_at).map(Some)
     }
 
-    /// How to wait for more of that; nothing where it has not begun.
+    /// Returns how to wait in the last phase; `None` if it has not begun.
     pub(super) fn idle_at_end(&self, now: Duration) -> Option<Idle> {
         let ending = self.ending.as_ref()?;
         let look = self.trigger.as_ref().and_then(Trigger::next_look);
@@ -158,7 +159,7 @@ impl BuilderNode {
         Some(Idle::Ask(if waits { next.map(|at| at.saturating_sub(now)) } else { Some(Duration::ZERO) }))
     }
 
-    /// Closes the ledger and the run.
+    /// Closes the ledger and the run, and returns the report.
     fn finish(&mut self, ended_at: Duration) -> Result<BuilderReport, NodeError> {
         let calibration = self.builder.found().map(|found| self.calibration(&found)).transpose()?;
         let mut report = self.report(ended_at);
@@ -167,14 +168,14 @@ impl BuilderNode {
         let ledger = self.builder.ledger(recorder.is_some(), &unwritten, self.tally.unknown_sources);
         (report.ledger, report.left_out) = account_for_left_out(self.assigning.as_ref(), ledger);
         if report.trigger.is_some() {
-            // What a level rejected was fetched, and is not part of any event.
+            // Fragments that a level rejected were fetched, and are not part of any event.
             report.fragments = report.ledger.sources.iter().map(|entry| entry.recorded + entry.discarded).sum();
         }
         self.tally.reasons.extend(why_left_out(&report.left_out));
         let shifts = self.shifts.finish();
         self.act_on_shifts(shifts);
         let mut reasons = std::mem::take(&mut self.tally.reasons);
-        // A run may end in front of its first event without having been aborted.
+        // A run may end before its first event without having been aborted.
         let took = report.ledger.sources.iter().any(|entry| entry.accepted > entry.beyond_end);
         if took && self.control.cause() == Some(&Cause::AbortElsewhere) {
             reasons.push(AT_ONCE.into());
@@ -216,7 +217,7 @@ impl BuilderNode {
         Ok(report)
     }
 
-    /// Sends on what is built. True once all of it is on disk, or known not to be.
+    /// Sends on what is built. Returns true once all of it is on disk, or known not to be.
     fn write_out(&mut self) -> Result<bool, NodeError> {
         let (tai, mono) = (self.clock.date(), self.clock.now());
         self.look_at_disk(mono);
@@ -235,14 +236,14 @@ impl BuilderNode {
         }
     }
 
-    /// The disk does not answer. Its memory is the kernel's until the kernel lets go of it: this process must not wait
-    /// for that.
+    /// Gives up a disk that does not answer, and returns the error. The memory of its blocks is the kernel's until the
+    /// kernel lets go of it, and this process must not wait for that.
     fn leave_disk(&mut self, failure: String) -> NodeError {
         std::mem::forget(self.blocks.leave());
         NodeError::Disk(failure)
     }
 
-    /// Keeps what the link was found to carry.
+    /// Keeps the measured capacity of the link, and returns it.
     fn calibration(&self, found: &Found) -> Result<Calibration, NodeError> {
         let link = calibration::link(found, self.config.link.map_or(1500, |link| link.mtu), self.config.carrier());
         let config = BuilderNodeConfig { window: None, link: Some(link), ..self.config.clone() };
@@ -254,7 +255,7 @@ impl BuilderNode {
         Ok(Calibration { builder: self.config.name.clone(), link, lost: found.lost, window_bytes, file })
     }
 
-    /// What is known before the last block is on disk.
+    /// Returns the values that are known before the last block is on disk.
     fn report(&self, ended_at: Duration) -> BuilderReport {
         let losses = self.connections.iter().flatten().fold(self.tally.losses_before, |sum, c| add(sum, c.losses));
         let credit = self.builder.credit().map(|credit| CreditReport {
@@ -305,7 +306,7 @@ impl BuilderNode {
     }
 }
 
-/// What there is to say of events that the programs of trigger levels did not decide on.
+/// Returns a reason about events that the programs of trigger levels did not decide on; `None` if there are none.
 fn why_undecided(undecided: Undecided) -> Option<String> {
     let Undecided { unsure, late, gone, .. } = undecided;
     let parts =

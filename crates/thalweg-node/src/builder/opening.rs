@@ -1,4 +1,4 @@
-//! What a builder opens before the sources come: memory, addresses, the directory.
+//! Opening of a builder before the sources connect: memory, addresses, the directory.
 
 use super::assigning::Assigning;
 use super::ending::DiskAnswers;
@@ -17,19 +17,19 @@ use thalweg_control::{AssignConfig, Config as ControlConfig, RunControl};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest};
 use thalweg_wire::{EventId, RunNumber, SourceId, TaiNanos};
 
-/// Connections that have not said who they are, beside one for each source that is expected and not connected.
+/// Maximum number of connections without a hello, beside one for each expected source that is not connected.
 const MOST_UNIDENTIFIED: usize = 64;
-/// The most events that are open anywhere, as `open_events` in a topology.
+/// Maximum number of events open on a builder: the limit of `open_events` in a topology.
 const MOST_OPEN: u32 = 1 << 24;
-/// Files that each of them has open.
+/// Files that each connection without a hello has open.
 const UNIDENTIFIED_FILES: u64 = 2;
-/// A receive buffer is so many times the window: what comes behind a gap stays in it until the gap is filled, a round
-/// trip later, or two where it is lost once more, and meanwhile as much again is asked for.
+/// Size of a receive buffer in windows: data after a gap stay in it until the gap is filled, a round trip later, or two
+/// if the data are lost once more, and meanwhile as much again is requested.
 const GAPS: u64 = 4;
 
 impl BuilderNode {
-    /// Opens everything that can be opened before the sources come: memory, addresses, the directory. The run begins as
-    /// soon as all sources are there.
+    /// Opens everything that can be opened before the sources connect: memory, addresses, the directory. The run begins
+    /// as soon as all sources are connected.
     ///
     /// # Errors
     /// The configuration cannot work, or the system refuses memory, an address or the directory.
@@ -37,19 +37,19 @@ impl BuilderNode {
         Self::within(topology, name, false, Environment::system())
     }
 
-    /// As [`new`](Self::new), for a node that stays: its run begins when it is told to, and sources are waited for
-    /// without limit.
+    /// Does the same as [`new`](Self::new), for a node that stays: its run begins on command, and sources are waited
+    /// for without limit.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Those of [`new`](Self::new).
     pub fn waiting(topology: &Topology, name: &str) -> Result<Self, NodeError> {
         Self::within(topology, name, true, Environment::system())
     }
 
-    /// As [`new`](Self::new) or, with `stays`, as [`waiting`](Self::waiting), in a given environment.
+    /// Does the same as [`new`](Self::new) or, with `stays`, as [`waiting`](Self::waiting), in a given environment.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// Those of [`new`](Self::new).
     pub fn within(topology: &Topology, name: &str, stays: bool, environment: Environment) -> Result<Self, NodeError> {
         let (now, cpu_before) = (environment.clock.now(), environment.clock.cpu());
         let position = topology.builders.iter().position(|builder| builder.name == name);
@@ -166,13 +166,13 @@ impl BuilderNode {
     ) -> BuilderConfig {
         let is_mapped = |address: &Address| address.kind().maps;
         let asked_first = |name: &String| config.level2.as_ref().is_some_and(|level2| level2.sources.contains(name));
-        // Where nothing is copied, a slot is needed until its event is handed over.
+        // If nothing is copied, a slot is needed until its event is handed over.
         let in_place = match config.has_trigger() {
             true => config.listen.iter().any(is_mapped),
             false => config.listen.iter().all(is_mapped) && !run_config.record,
         };
-        // Where events are assigned, their numbers say nothing of a builder's share: it has those that it hears of. Those
-        // in between are others', and take a place among the open ones.
+        // If events are assigned, their numbers do not determine a builder's share, which is the events that it
+        // receives offers for. Those in between belong to others, and take a place among the open ones.
         let (builder, builders, open_events) = match run_config.assignment {
             Assignment::Modulo => (index, count, config.open_events),
             Assignment::ByRoom => (0, Assigning::STRIDE, config.open_events.saturating_mul(count).min(MOST_OPEN)),
@@ -199,7 +199,7 @@ impl BuilderNode {
     }
 }
 
-/// How a builder asks its sources.
+/// Returns the window of a builder, and what its sources may send eagerly.
 #[expect(clippy::cast_possible_truncation, reason = "checked: eager credit is at most 64 MiB")]
 fn asking(config: &BuilderNodeConfig, topology: &Topology) -> (Window, Eager) {
     let (window, eager) = match topology.run.calibrate {
@@ -209,10 +209,11 @@ fn asking(config: &BuilderNodeConfig, topology: &Topology) -> (Window, Eager) {
     (window, Eager { credit: eager as u32, limit: config.eager_limit.0.min(eager) as u32 })
 }
 
-/// What a builder speaks to its sources through.
+/// Endpoints through which a builder communicates with its sources.
 type Doors = Endpoints<dyn BuilderEndpoint>;
 
-/// Listens at all its addresses. Says where others find it, and how many bytes links hold on their way to here.
+/// Listens at all its addresses. Returns the endpoints, the addresses at which others find it, and the bytes that links
+/// hold on their way here.
 fn listen(config: &BuilderNodeConfig, eager: Eager, window: Window) -> Result<(Doors, Vec<Address>, u64), NodeError> {
     let mut endpoints = Doors::new()?.by(config.adapter.clone());
     let addresses = config.listen.iter().map(|address| endpoints.add(address, eager)).collect::<Result<_, _>>()?;
@@ -243,7 +244,7 @@ fn listen(config: &BuilderNodeConfig, eager: Eager, window: Window) -> Result<(D
 
 fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, NodeError> {
     let (blocks, block_bytes) = (config.blocks_for(window), usize::try_from(config.block.0).unwrap_or(usize::MAX));
-    // DPDK in another process of this host may be taking what it has counted on.
+    // DPDK in another process of this host may be taking huge pages that it has counted.
     let taking = HugePagesLock::acquire();
     let pool = BlockPool::new(&config.name, blocks, block_bytes)?;
     drop(taking);
@@ -251,14 +252,14 @@ fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, Node
     Ok(pool)
 }
 
-/// How many unidentified peers leave the run all the files that it may need.
+/// Returns how many connections without a hello leave the run all the files that it may need.
 fn most_unidentified(topology: &Topology) -> usize {
     let Some(files) = getrlimit(Resource::Nofile).current else { return MOST_UNIDENTIFIED };
     let left = files.saturating_sub(topology.builder_files()) / UNIDENTIFIED_FILES;
     MOST_UNIDENTIFIED.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 
-/// Whether runs can be written there: found out before any source is kept waiting.
+/// Checks that runs can be written to a directory, before any source is kept waiting.
 fn check_directory(directory: &std::path::Path) -> Result<(), NodeError> {
     let wrong = |error: std::io::Error| {
         NodeError::Config(format!(

@@ -1,7 +1,7 @@
-//! When event 0 is, where events are numbered by time and begin with a frame.
+//! Time of event 0, for events that are numbered by time and begin with a frame.
 //!
-//! Sources say when their first frames were taken. Event 0 is a second after the last of these, so that all of them hear of it
-//! before; what they take until then belongs to no event.
+//! Sources report when their first frames were taken. Event 0 is a second after the last of these, so that all sources
+//! learn of it before; frames taken until then belong to no event.
 
 use super::BuilderNode;
 use std::collections::BTreeMap;
@@ -10,30 +10,31 @@ use std::time::Duration;
 use thalweg_link::LinkError;
 use thalweg_wire::{Message, TaiNanos};
 
-/// From the last source's first frame to event 0, at least.
+/// Shortest time from the last source's first frame to event 0.
 const AHEAD: Duration = Duration::from_secs(1);
-/// How long sources whose first frame has not come are waited for, from the first one's on.
+/// Longest wait for sources whose first frame has not come, counted from the first source's frame.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// By how much clocks of one run may differ, in nanoseconds, and still say when it begins.
+/// Maximum difference, in nanoseconds, between a source's clock and the others' at which it still counts for the time
+/// of event 0.
 const MOST_APART: i128 = 10_000_000_000;
-/// Periods that there are: those that a topology may have.
+/// Periods in nanoseconds that are possible: those that a topology may have.
 const PERIODS: RangeInclusive<u64> = 1_000..=3_600_000_000_000;
 
-/// When event 0 is, as far as is known.
+/// Time of event 0, as far as it is known.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
-    /// When the first frame of each source was taken, and when the builder was told.
+    /// Time of each source's first frame, and the time at which the builder received its report.
     firsts: BTreeMap<usize, (TaiNanos, Duration)>,
-    /// The first of them came then.
+    /// Time at which the first of these reports arrived.
     since: Option<Duration>,
-    /// From one event to the next, in nanoseconds.
+    /// Time from one event to the next, in nanoseconds.
     period: u64,
     decided: Option<TaiNanos>,
 }
 
 impl Origin {
-    /// Takes note of a source's first frame. Returns whether that can be.
+    /// Records a source's first frame. Returns false if its period is not possible.
     fn came(&mut self, source: usize, time: TaiNanos, period: u64, now: Duration) -> bool {
         if !PERIODS.contains(&period) || self.since.is_some() && period != self.period {
             return false;
@@ -44,7 +45,8 @@ impl Origin {
         true
     }
 
-    /// Decides, where all of `expected` are there or have been waited for. Returns what was decided just now.
+    /// Decides, once all `expected` sources have reported or have been waited for. Returns the time if it was decided
+    /// just now.
     fn decide(&mut self, mut expected: impl Iterator<Item = usize>, now: Duration) -> Option<TaiNanos> {
         let since = self.since.filter(|_| self.decided.is_none())?;
         if now < since + PATIENCE && expected.any(|source| !self.firsts.contains_key(&source)) {
@@ -52,7 +54,8 @@ impl Origin {
         }
         let ahead =
             u64::try_from(AHEAD.as_nanos()).unwrap_or(u64::MAX).div_ceil(self.period).saturating_mul(self.period);
-        // One clock that is wrong does not move the run: what most say, against when they said it.
+        // One wrong clock does not move the run: the median of the reported times, relative to when they arrived,
+        // counts.
         let mut clocks: Vec<i128> = self.firsts.values().map(clock).collect();
         clocks.sort_unstable();
         let most = *clocks.get((clocks.len() - 1) / 2)?;
@@ -69,19 +72,20 @@ impl Origin {
         self.decided
     }
 
-    /// When it is decided, though a source's first frame has not come.
+    /// Returns when the time is decided though a source's first frame has not come.
     pub(super) fn next_time(&self) -> Option<Duration> {
         self.since.filter(|_| self.decided.is_none()).map(|since| since + PATIENCE)
     }
 }
 
-/// How far a source's clock is from the builder's, in nanoseconds, by clocks that count from anywhere.
+/// Returns the difference between a source's clock and the builder's, in nanoseconds; the two may count from different
+/// beginnings.
 fn clock((time, told): &(TaiNanos, Duration)) -> i128 {
     i128::from(time.0) - i128::try_from(told.as_nanos()).unwrap_or(i128::MAX)
 }
 
 impl BuilderNode {
-    /// A source says when its first frame was taken.
+    /// Handles a source's report of when its first frame was taken.
     pub(super) fn first_frame(&mut self, source: usize, time: TaiNanos, period_nanos: u64) -> Result<(), LinkError> {
         let now = self.clock.now();
         let leads = self.index == 0 && self.sources[source].by_time;
@@ -93,7 +97,7 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// Tells all sources when event 0 is, once that is known.
+    /// Sends the time of event 0 to all sources, once it is known.
     pub(super) fn decide_origin(&mut self) {
         let Self { origin, sources, .. } = self;
         let there = |(index, state): (usize, &super::SourceState)| {
@@ -105,7 +109,7 @@ impl BuilderNode {
         }
     }
 
-    /// Tells a source when event 0 is, where that is known.
+    /// Sends the time of event 0 to a source, if it is known.
     pub(super) fn say_origin(&mut self, source: usize) {
         let Some(time) = self.origin.decided.filter(|_| self.sources[source].by_time) else { return };
         if let Some(link) = self.sources[source].connection.and_then(|at| self.endpoints.link_mut(at)) {

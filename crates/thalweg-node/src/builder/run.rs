@@ -1,4 +1,4 @@
-//! Run control wired in: what the event builder and the connections know goes in, and its orders are carried out.
+//! Run control of a builder: passes in the facts that it needs, and carries out its orders.
 
 use super::assigning::Assigning;
 use super::shifts::ShiftSearch;
@@ -12,20 +12,20 @@ use thalweg_link::{Interest, LinkError};
 use thalweg_store::{Recorder, RecorderConfig, RunBegin, SourceInfo};
 use thalweg_wire::{EventId, Message, Refusal, RunNumber};
 
-/// What run control asks of the events.
+/// Facts about events that run control asks for.
 struct Seen<'a> {
     builder: &'a Builder,
     sources: &'a [SourceState],
     connections: &'a [Option<Connection>],
     assigner: Option<&'a Assigner>,
-    /// What the other builders have is known to be over, where this one must wait for that.
+    /// True if the other builders are known to be done with their events, where this one must wait for that.
     others_are_done: bool,
 }
 
 impl Facts for Seen<'_> {
     fn offered_until(&self, source: usize) -> EventId {
         let offered = self.builder.offered_until(source);
-        // Its share says little of how far it is.
+        // A builder's share alone does not determine how far the source is.
         self.assigner.map_or(offered, |assigner| assigner.position(source).max(offered))
     }
 
@@ -54,7 +54,7 @@ impl Facts for Seen<'_> {
     }
 }
 
-/// Whether a source was asked for something that has not come.
+/// Returns whether a source was asked for something that has not arrived.
 pub(super) fn owes(
     builder: &Builder,
     sources: &[SourceState],
@@ -65,7 +65,7 @@ pub(super) fn owes(
     connection.is_some_and(|c| c.fetching > 0 && (c.maps || builder.in_flight_of(source) > 0))
 }
 
-/// Why a run that was aborted is incomplete.
+/// Reason why a run that was aborted is incomplete.
 pub(super) const AT_ONCE: &str = "the run was ended at once: what was not built by then is lost";
 
 fn say_refused(refused: Refused) {
@@ -77,7 +77,7 @@ fn say_refused(refused: Refused) {
 }
 
 impl BuilderNode {
-    /// Carries out what was asked for from outside.
+    /// Carries out commands from outside.
     pub(super) fn obey_commands(&mut self, handle: &Handle) {
         handle.clear();
         while let Some(command) = handle.next_command() {
@@ -87,7 +87,7 @@ impl BuilderNode {
         }
     }
 
-    /// Tells run control how far things are, and does what it says.
+    /// Passes the current facts to run control, and carries out its orders.
     pub(super) fn keep_in_control(&mut self, now: Duration) -> Result<(), NodeError> {
         if self.builder.found().is_some() {
             self.control.stop(Cause::Found);
@@ -107,7 +107,8 @@ impl BuilderNode {
         while let Some(order) = self.control.next_order() {
             self.obey(order)?;
         }
-        // Sources are to accept nothing in a part of a state only, and from a command on, not from the next look.
+        // The time in which sources accept nothing is only a part of a state, and begins with a command, not with the
+        // next look.
         self.hold_clock(now);
         let state = self.control.state();
         if std::mem::replace(&mut self.state, state) != state {
@@ -143,7 +144,7 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// Builds nothing more. Connections end, and with them what is under way: places return to their blocks.
+    /// Stops building. Connections end, and with them what is under way: places return to their blocks.
     fn abandon(&mut self) {
         const WHY: &str = "the run was ended at once";
         self.tally.reasons.push(AT_ONCE.into());
@@ -188,21 +189,21 @@ impl BuilderNode {
         }
     }
 
-    /// Tells a source all that it has to know of the run so far.
+    /// Sends a source everything it needs to know of the run so far.
     pub(super) fn instruct(&mut self, source: usize) {
         for tell in self.control.told(source) {
             self.tell(source, tell);
         }
     }
 
-    /// Turns a source out of this run: it is not welcome again.
+    /// Excludes a source from this run: it is not welcome again.
     pub(super) fn expel(&mut self, source: usize, why: &str) {
         self.tally.reasons.push(format!("source {} ({}): {why}", self.ids[source].0, self.ids[source].1));
         self.sources[source].session = None;
         self.give_up(source, why);
     }
 
-    /// All sources are there: opens the run, and has them begin.
+    /// Opens the run, once all sources are connected, and has them begin.
     fn begin(&mut self) -> Result<(), NodeError> {
         self.began = self.clock.date();
         if let Err(error) = self.prepare_trigger().and_then(|()| self.open_run()) {
@@ -226,7 +227,7 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// Makes what the trigger levels need, before there is a run on disk.
+    /// Creates what the trigger levels need, before there is a run on disk.
     fn prepare_trigger(&mut self) -> Result<(), NodeError> {
         let Self { trigger: Some(trigger), config, ids, sources, endpoints, .. } = self else { return Ok(()) };
         trigger.decide_by(config, ids, sources)?;

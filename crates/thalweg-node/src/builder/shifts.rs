@@ -1,4 +1,4 @@
-//! Looks, while a run is taken, for sources whose event numbers are shifted against each other.
+//! Search, during a run, for sources whose event numbers are shifted against each other.
 
 use super::assigning::Assigning;
 use super::{BuilderNode, SourceState};
@@ -6,20 +6,20 @@ use std::time::Duration;
 use thalweg_link::LinkError;
 use thalweg_wire::{EventId, EventTimes, Message, Shift, TriggerTimes};
 
-/// How long after one window was compared the next begins.
+/// Time from the comparison of one window to the beginning of the next.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
-/// How long sources are waited for after the last report of one.
+/// Longest wait for further sources after the last report of one.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The search for shifts of one run, by the builder that leads: sources report when the triggers of a window of events
-/// were. One source is compared in a turn: an event builder's thread has no more time for it.
+/// Search for shifts in one run, by the builder that leads: sources report when the triggers of a window of events
+/// were. One source is compared in a turn, since an event builder's thread has no more time for it.
 #[derive(Debug)]
 pub(super) struct ShiftSearch {
     window: Vec<Reported>,
     stage: Stage,
-    /// Where sources were when a window was asked for last.
+    /// Position of the sources when a window was last requested.
     position: u64,
-    /// Each source's last known shift against most others.
+    /// Last known shift of each source against most others.
     known: Vec<i32>,
     /// Sources that were found to be shifted at some time.
     reported: Vec<bool>,
@@ -27,13 +27,13 @@ pub(super) struct ShiftSearch {
     agreed: Vec<bool>,
 }
 
-/// A source's report of the window.
+/// Report of a source for the window.
 #[derive(Debug)]
 struct Reported {
     times: EventTimes,
-    /// Of the events below this one all times are here.
+    /// Event below which all times have been reported.
     until: u64,
-    /// It takes some of its numbers for a guess.
+    /// True if the source takes some of its numbers for a guess.
     uncertain: bool,
 }
 
@@ -41,7 +41,7 @@ struct Reported {
 enum Stage {
     /// There is nothing to compare.
     Off,
-    /// The next window is asked for at this time.
+    /// The next window is requested at this time.
     Waiting(Duration),
     /// Reports of the window are waited for, until this time.
     Collecting(Duration),
@@ -49,38 +49,39 @@ enum Stage {
     Comparing { reference: usize, shifts: Vec<Option<i32>> },
 }
 
-/// A result of the search.
+/// Result of the search.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// Sources are to report the times of a window's events.
+    /// Sources must report the times of a window's events.
     Ask {
-        /// The first event.
+        /// First event of the window.
         first: EventId,
     },
     /// A shift that was not there before.
     Found {
         shift: Shift,
-        /// The first event for which it holds, as far as is known.
+        /// First event for which it holds, as far as is known.
         event: u64,
-        /// This source was not shifted before in this run.
+        /// True if this source was not shifted before in this run.
         is_first: bool,
     },
     /// A source takes its numbers for a guess, and they are right from an event on.
     Agrees {
         source: usize,
         first: EventId,
-        /// It was not found before in this run.
+        /// True if this was not found before in this run.
         is_first: bool,
     },
 }
 
 impl ShiftSearch {
-    /// Before a run has begun, and where this builder does not lead.
+    /// Creates a search that does nothing, for the time before a run and for a builder that does not lead.
     pub(super) fn off() -> Self {
         Self::new(0, EventId(0), Duration::ZERO)
     }
 
-    /// For a run that begins with the event `first`, whose window sources report without being asked.
+    /// Creates the search for a run that begins with the event `first`. Sources report the first window without being
+    /// asked.
     pub(super) fn new(sources: usize, first: EventId, now: Duration) -> Self {
         let reported = || Reported { times: EventTimes::new(first.0), until: first.0, uncertain: false };
         Self {
@@ -93,7 +94,7 @@ impl ShiftSearch {
         }
     }
 
-    /// Whether reports are of use.
+    /// Returns whether reports are of use.
     pub(super) fn is_on(&self) -> bool {
         !matches!(self.stage, Stage::Off)
     }
@@ -110,14 +111,15 @@ impl ShiftSearch {
             reported.times.note(EventId(report.first.0.wrapping_add(place)), time);
         }
         reported.uncertain |= report.uncertain;
-        // A source that says the same again holds nothing up.
+        // A source that repeats a report does not extend the wait.
         if behind > reported.until {
             reported.until = behind;
             *until = (*until).max(now.saturating_add(PATIENCE));
         }
     }
 
-    /// Does a little of the work. `reports`: whether more may come from a source; `position`: where sources are.
+    /// Does a small part of the work and returns its results. `reports`: returns whether more may come from a source;
+    /// `position`: returns where sources are.
     pub(super) fn turn(
         &mut self,
         now: Duration,
@@ -127,7 +129,8 @@ impl ShiftSearch {
         match &mut self.stage {
             Stage::Waiting(until) if now >= *until => {
                 let position = position().0;
-                // Half a second from now, as fast as events come: sources report what they have not accepted yet.
+                // This is half a second from now, at the present rate of events: sources report what they have not
+                // accepted yet.
                 let ahead = position.saturating_sub(self.position) / 4;
                 let first = position.saturating_add(ahead);
                 self.position = position;
@@ -167,7 +170,7 @@ impl ShiftSearch {
         Vec::new()
     }
 
-    /// The run is over: compares what has come of the last window.
+    /// Compares the reports received for the last window, at the end of the run.
     pub(super) fn finish(&mut self) -> Vec<Outcome> {
         let stage = std::mem::replace(&mut self.stage, Stage::Off);
         if !matches!(stage, Stage::Collecting(_) | Stage::Comparing { .. }) {
@@ -185,7 +188,7 @@ impl ShiftSearch {
         for (source, shift) in shifts.iter().enumerate() {
             let found = found.iter().find(|found| found.source == source);
             let behind = found.map_or(0, |found| found.behind);
-            // Where the times do not tell, what was known stays so.
+            // If the times do not determine a shift, the previous one stays known.
             if shift.is_none() || std::mem::replace(&mut self.known[source], behind) == behind {
                 continue;
             }
@@ -197,7 +200,8 @@ impl ShiftSearch {
         new
     }
 
-    /// Returns which sources take their numbers for a guess and have those of all that are sure of theirs.
+    /// Returns the sources that take their numbers for a guess and have the same numbers as all that are sure of
+    /// theirs.
     fn agreements(&mut self, reference: usize, shifts: &[Option<i32>]) -> Vec<Outcome> {
         let uncertain = |source: usize| self.window[source].uncertain;
         let mut sure = (0..shifts.len()).filter(|source| !uncertain(*source)).filter_map(|source| shifts[source]);
@@ -218,7 +222,7 @@ impl ShiftSearch {
 }
 
 impl BuilderNode {
-    /// A source reports when triggers were.
+    /// Handles a source's report of when triggers were.
     pub(super) fn trigger_times(&mut self, source: usize, report: &TriggerTimes) -> Result<(), LinkError> {
         if !self.compares_times() || !self.sources[source].reports_times {
             return Err(LinkError::Protocol(format!("unexpected: {report:?}")));
@@ -227,7 +231,7 @@ impl BuilderNode {
         Ok(())
     }
 
-    /// Whether sources are to report when their events' triggers were.
+    /// Returns whether sources must report when their events' triggers were.
     pub(super) fn compares_times(&self) -> bool {
         self.index == 0 && self.run_config.find_shifts && self.sources.len() > 1
     }
@@ -246,7 +250,7 @@ impl BuilderNode {
             let offered = builder.offered_until(source);
             assigner.map_or(offered, |assigner| assigner.position(source).max(offered))
         };
-        // One that is far ahead of all others has nothing to compare.
+        // A source that is far ahead of all others has nothing to be compared with.
         let middle = || {
             let mut all: Vec<_> = (0..sources.len()).filter(|source| reports(*source)).map(position).collect();
             all.sort_unstable();
@@ -301,12 +305,13 @@ mod tests {
     use super::*;
     use thalweg_wire::{SHIFT_WINDOW, TaiNanos, mix};
 
-    /// Triggers that are not spaced evenly.
+    /// Time of a trigger; triggers are not spaced evenly.
     fn time(trigger: u64) -> TaiNanos {
         TaiNanos((0..trigger).fold(1 << 60, |time, trigger| time + 1_000_000 + mix(trigger) % 1_000_000))
     }
 
-    /// Sources report a window's events, each behind by so many triggers and sure of it or not. Returns the outcomes.
+    /// Reports a window's events for all sources, each behind by a number of triggers and sure of it or not. Returns
+    /// the outcomes.
     fn window(search: &mut ShiftSearch, now: Duration, sources: &[(u64, bool)]) -> Vec<Outcome> {
         let first = search.window[0].times.first();
         for (source, (behind, uncertain)) in sources.iter().enumerate() {
@@ -391,7 +396,7 @@ mod tests {
             |search: &mut ShiftSearch, now| (0..10).flat_map(|_| search.turn(now, |_| true, || EventId(0))).count();
         assert_eq!(found(&mut search, PATIENCE - Duration::from_millis(1)), 0);
         assert_eq!(found(&mut search, PATIENCE), 1);
-        // One that is gone is not waited for.
+        // A source that is gone is not waited for.
         let mut search = ShiftSearch::new(3, EventId(0), Duration::ZERO);
         window(&mut search, Duration::ZERO, &sources);
         let outcomes = (0..10).flat_map(|_| search.turn(Duration::ZERO, |source| source < 2, || EventId(0)));

@@ -1,23 +1,23 @@
-//! What a builder node shows while it runs.
+//! Snapshots of a builder node, taken while it runs.
 
 use super::BuilderNode;
 use crate::{Snapshot, SourceRow};
 use std::time::Duration;
 use thalweg_build::SourceProgress;
 
-/// What is shown that is counted nowhere else.
+/// Values in snapshots that are counted nowhere else.
 #[derive(Debug, Default)]
 pub(super) struct Shown {
-    /// How often fetching stopped because the disk was behind, and for how long in all.
+    /// Number of times that fetching stopped because the disk was behind; `stalled_nanos` is their total duration.
     pub(super) stalls: u64,
     pub(super) stalled_nanos: u64,
-    /// When somebody looked last, and how many bytes of each source were built by then.
+    /// Time of the last snapshot; `bytes` is how many bytes of each source were built by then.
     looked: Option<Duration>,
     bytes: Vec<u64>,
 }
 
 impl BuilderNode {
-    /// One look at this node.
+    /// Takes a snapshot of this node.
     pub(super) fn snapshot(&mut self) -> Snapshot {
         let now = self.clock.now();
         let seconds = self.shown.looked.replace(now).map_or(0.0, |looked| now.saturating_sub(looked).as_secs_f64());
@@ -72,7 +72,7 @@ impl BuilderNode {
         }
     }
 
-    /// What the state waits for, in a sentence.
+    /// Returns a sentence that names what the state waits for; empty if it waits for nothing.
     fn waits(&self) -> String {
         const NAMED: usize = 3;
         let waits = self.control.waits_for();

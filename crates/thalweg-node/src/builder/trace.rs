@@ -1,4 +1,4 @@
-//! Where a builder's credit is, over time: a line of JSON for each look, for those who study what it asks of whom.
+//! Trace of a builder's credit over time: a line of JSON for each look, to study how it distributes its requests.
 
 use crate::NodeError;
 use serde::Serialize;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use thalweg_build::Builder;
 
-/// One look: what [`BuilderNode::trace`](super::BuilderNode::trace) says of a line.
+/// One line of the trace, as [`BuilderNode::trace`](super::BuilderNode::trace) describes it.
 #[derive(Debug, Serialize)]
 struct Look {
     at: u64,
@@ -16,7 +16,7 @@ struct Look {
     asked: Vec<u64>,
 }
 
-/// Writes looks.
+/// Writer of a trace.
 #[derive(Debug)]
 pub(super) struct Trace {
     path: PathBuf,
@@ -31,12 +31,12 @@ impl Trace {
         Ok(Self { path: path.to_owned(), file: BufWriter::new(file), every, next: Duration::ZERO })
     }
 
-    /// When to look again.
+    /// Returns when the next line is due.
     pub(super) fn next(&self) -> Duration {
         self.next
     }
 
-    /// Looks, where it is time.
+    /// Writes a line, if it is due.
     pub(super) fn look(&mut self, builder: &Builder, sources: usize, now: Duration) -> Result<(), NodeError> {
         if now < self.next {
             return Ok(());

@@ -1,8 +1,7 @@
-//! Trigger levels: where fragments wait while their event is decided on, and the copy of those that are kept.
+//! Trigger levels: hold fragments while their event is decided on, and copy those that are kept.
 //!
-//! Few events are kept, so what is fetched does not go into the blocks that go to disk: it waits in *places*, one for
-//! each slot, or, over shared memory, where the source wrote it. An event that is accepted is copied once into such a
-//! block.
+//! Few events are kept, so fetched data do not go into the blocks that go to disk: they wait in *places*, one for each
+//! slot, or, over shared memory, where the source wrote them. An accepted event is copied once into such a block.
 
 use super::SourceState;
 use crate::blocks::Blocks;
@@ -21,28 +20,29 @@ use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordByte
 /// Starts the programs that decide for a builder, waits until each is ready, and ends them.
 ///
 /// # Errors
-/// One cannot be started, or is no such program; and which.
+/// A program cannot be started, or is not a program for trigger levels; the error names it.
 pub fn try_programs(builder: &BuilderNodeConfig) -> Result<(), NodeError> {
     Trigger::new(builder, 1, false, &Environment::system()).map(drop)
 }
 
-/// The trigger levels of a builder.
+/// Trigger levels of a builder.
 #[derive(Debug)]
 pub(super) struct Trigger {
     level2: Option<Level>,
-    /// The sources that level 2 decides on.
+    /// Sources that level 2 decides on.
     asked_first: Vec<usize>,
     filter: Option<Level>,
     places: Option<PlacePool>,
-    /// Places kept for the oldest event, so that later ones cannot keep it from being decided on: one for each source.
+    /// Number of places kept for the oldest event, so that later ones cannot keep it from being decided on: one for
+    /// each source.
     kept: usize,
-    /// Slots that hold records of events that are not decided on.
+    /// Slots that hold records of undecided events.
     slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     events: HashMap<EventId, Vec<Record>>,
-    /// What the event filter has, in the order in which it goes to disk.
+    /// Closed events at the event filter, in the order in which they go to disk.
     waiting: VecDeque<Waiting>,
-    /// Accepted, and not yet all of it copied.
+    /// Accepted events that are not yet copied completely.
     accepted: VecDeque<Closed>,
     stride: u64,
     record: bool,
@@ -50,16 +50,16 @@ pub(super) struct Trigger {
     copied: u64,
 }
 
-/// What decides.
+/// Decider of a level.
 #[derive(Debug)]
 enum Level {
-    /// It says at once.
+    /// Decides at once, in this process.
     Here(Box<dyn Decide>),
-    /// It is a process of its own, and says later.
+    /// Decides later, in a process of its own.
     Program(Box<Program>),
 }
 
-/// An event that the event filter is to decide on.
+/// Closed event that the event filter must decide on.
 #[derive(Debug)]
 struct Waiting {
     closed: Closed,
@@ -67,16 +67,15 @@ struct Waiting {
     accept: Option<bool>,
 }
 
-/// A slot as it arrived.
+/// Slot as it arrived.
 #[derive(Debug)]
 struct Slot {
     bytes: Bytes,
-    /// How many records of it somebody waits for.
+    /// Number of its records that are still needed.
     records: usize,
 }
 
-/// A fragment of an event: where its header begins in a slot, how many bytes it has with it, and the header as it was
-/// checked.
+/// Fragment of an event: offset of its header in a slot, length including the header, and the header as it was checked.
 #[derive(Debug, Clone, Copy)]
 struct Record {
     source: usize,
@@ -87,8 +86,8 @@ struct Record {
 }
 
 impl Trigger {
-    /// For one of `builders` builders. `record`: whether what is accepted is to be copied at all. Programs that decide
-    /// are started.
+    /// Creates the levels of one of `builders` builders, and starts the programs that decide. `record`: whether
+    /// accepted events are copied at all.
     pub(super) fn new(
         config: &BuilderNodeConfig,
         builders: u32,
@@ -122,7 +121,7 @@ impl Trigger {
         })
     }
 
-    /// Makes what decides, once it is known what the sources send.
+    /// Creates the deciders, once the sources' descriptions are known.
     pub(super) fn decide_by(
         &mut self,
         config: &BuilderNodeConfig,
@@ -160,7 +159,7 @@ impl Trigger {
         Ok(())
     }
 
-    /// What decides in this process, if anything does.
+    /// Returns the decider that runs in this process; `None` for a program.
     fn here(
         decision: Decision,
         ids: &[(SourceId, String)],
@@ -194,17 +193,17 @@ impl Trigger {
         })
     }
 
-    /// What is readable when a program has something to say.
+    /// Returns the descriptors that become readable when a program has sent something.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.programs().map(AsFd::as_fd)
     }
 
-    /// When to look at the programs, though they say nothing.
+    /// Returns when to check the programs even if they send nothing.
     pub(super) fn next_look(&self) -> Option<Duration> {
         self.programs().filter_map(Program::next_look).min()
     }
 
-    /// Events that could not be decided on.
+    /// Returns the counts of events that could not be decided on.
     pub(super) fn undecided(&self) -> Undecided {
         let mut report = Undecided::default();
         for level in self.levels() {
@@ -216,18 +215,19 @@ impl Trigger {
         report
     }
 
-    /// Events that a program should have decided on and did not. What a condition leaves undecided is as it was meant.
+    /// Returns the counts of events that a program should have decided on and did not. Events that a condition leaves
+    /// undecided are as intended.
     pub(super) fn undecided_by_programs(&self) -> Undecided {
         self.programs().fold(Undecided::default(), |sum, program| sum.and(program.undecided()))
     }
 
-    /// Whether any decision is drawn.
+    /// Returns whether any decision is drawn at random.
     pub(super) fn is_simulated(&self) -> bool {
         self.levels().any(|level| matches!(level, Level::Here(level) if level.is_simulated()))
     }
 
-    /// Sets memory aside, once it is known how long the sources' slots are: as much as the blocks have, and two places
-    /// for each source at least.
+    /// Allocates places, once the lengths of the sources' slots are known: as much memory as the blocks have, and at
+    /// least two places for each source.
     pub(super) fn set_aside(&mut self, config: &BuilderNodeConfig, sources: &[SourceState]) -> Result<(), NodeError> {
         if config.listen.iter().all(|address| address.kind().maps) {
             return Ok(());
@@ -250,19 +250,19 @@ impl Trigger {
         Ok(())
     }
 
-    /// Where its places lie, once they are set aside.
+    /// Returns the arena of the places, once they are allocated.
     pub(super) fn memory(&self) -> Option<&Arc<Arena>> {
         self.places.as_ref().map(PlacePool::arena)
     }
 
-    /// A place for a slot. Nothing where none is free; the last ones are for the `oldest` event.
+    /// Takes a place for a slot. Returns `None` if none is free; the last ones are reserved for the `oldest` event.
     pub(super) fn reserve(&mut self, offer: &Announcement, oldest: bool) -> Option<Span> {
         let places = self.places.as_mut().filter(|places| oldest || places.free() > self.kept)?;
         places.take(offer.bytes as usize)
     }
 
-    /// The bytes of a ticket are here. True where some of its fragments were in pieces: those wait for nothing, and no
-    /// level sees them. And whether the source may send what it sent.
+    /// Takes the bytes of a ticket. Returns true if some of its fragments were in pieces, which wait for nothing and
+    /// are seen by no level; and whether the source was allowed to send these bytes.
     pub(super) fn arrived(
         &mut self,
         builder: &mut Builder,
@@ -293,7 +293,7 @@ impl Trigger {
         (in_pieces, result)
     }
 
-    /// Hears what programs say, and lets time pass for them.
+    /// Receives answers of programs, and applies their deadlines.
     pub(super) fn look(&mut self, now: Duration) {
         for level in self.level2.iter_mut().chain(&mut self.filter) {
             if let Level::Program(program) = level {
@@ -302,12 +302,12 @@ impl Trigger {
         }
     }
 
-    /// Whether the event filter has no room for more, so that nothing behind it goes on.
+    /// Returns whether the event filter has no room for more, so that nothing before it can go on.
     pub(super) fn is_full(&self) -> bool {
         self.waiting.back().is_some_and(|waiting| !waiting.asked)
     }
 
-    /// Level 2 decides on whatever it can.
+    /// Applies the decisions of level 2 that can be made now.
     pub(super) fn decide(&mut self, builder: &mut Builder, now: Duration) {
         while let Some((event, accept)) = self.next_decision(builder, now) {
             builder.decide(event, accept);
@@ -341,7 +341,7 @@ impl Trigger {
         }
     }
 
-    /// The event filter is to decide on events that are closed.
+    /// Hands closed events to the event filter.
     pub(super) fn filter(&mut self, closed: Closed) {
         let Closed { first, count, missing } = closed;
         for step in 0..u64::from(count) {
@@ -351,7 +351,7 @@ impl Trigger {
         }
     }
 
-    /// The event filter decides on whatever it can. True where it takes more events.
+    /// Applies the decisions of the event filter that can be made now. Returns true if it takes more events.
     pub(super) fn pass_filter(&mut self, builder: &mut Builder, now: Duration) -> bool {
         if let Some(Level::Program(program)) = &mut self.filter {
             while let Some((event, accept)) = program.next_answer() {
@@ -390,29 +390,29 @@ impl Trigger {
         takes_more
     }
 
-    /// The lowest number of an event that is closed and whose fragments are still needed.
+    /// Returns the lowest number of a closed event whose fragments are still needed.
     pub(super) fn oldest_held(&self) -> Option<EventId> {
         let waiting = self.waiting.iter().map(|waiting| waiting.closed.first);
         waiting.chain(self.accepted.iter().map(|closed| closed.first)).min()
     }
 
-    /// Whether nothing waits for the event filter, or to be copied.
+    /// Returns whether no event waits for the event filter, or to be copied.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.accepted.is_empty()
     }
 
-    /// Whether accepted events wait to be copied.
+    /// Returns whether accepted events wait to be copied.
     pub(super) fn has_accepted(&self) -> bool {
         !self.accepted.is_empty()
     }
 
-    /// Payload bytes copied so far.
+    /// Returns the payload bytes copied so far.
     pub(super) fn copied(&self) -> u64 {
         self.copied
     }
 
-    /// Copies the oldest accepted event into the blocks that go to disk. False where no block was free before all of it
-    /// was: what is left is left for the next time.
+    /// Copies the oldest accepted event into the blocks that go to disk. Returns false if there were not enough free
+    /// blocks; the next call copies the rest.
     pub(super) fn copy(&mut self, blocks: &mut Blocks, ids: &[(SourceId, String)], now: Duration) -> bool {
         let Some(event) = self.accepted.front().map(|closed| closed.first) else { return true };
         while let Some(record) = self.events.get(&event).and_then(|records| records.last()).copied() {
@@ -422,7 +422,7 @@ impl Trigger {
             if let Some(slot) = &self.slots[record.slot] {
                 slot.bytes.copy_to(record.offset, &mut place);
                 self.copied += (record.len - HEADER_LEN) as u64;
-                // What was checked as it arrived was where another process can write. What counts is the copy.
+                // The bytes were checked on arrival in memory that another process can write. Only the copy counts.
                 good = matches!(slot.bytes, Bytes::Place(_)) || self.is_unchanged(&place, &record.header);
             }
             if good {
@@ -444,26 +444,27 @@ impl Trigger {
         true
     }
 
-    /// Whether a copied record has the header that was checked, and its payload, where that is checked.
+    /// Returns whether a copied record has the header that was checked, and a matching payload, if payloads are
+    /// checked.
     fn is_unchanged(&self, record: &[u8], checked: &FragmentHeader) -> bool {
         FragmentHeader::decode(record).is_ok_and(|header| header == *checked)
             && (self.check == CheckConfig::Header || checked.payload_matches(&record[HEADER_LEN..]))
     }
 
-    /// The run ends in front of this event: what waits for the decision on later ones makes room.
+    /// Ends the run before the event `end`: fragments of later events that wait for a decision make room.
     pub(super) fn end_at(&mut self, end: EventId) {
         let beyond: Vec<EventId> = self.events.keys().copied().filter(|event| *event >= end).collect();
         beyond.into_iter().for_each(|event| self.let_go(event));
     }
 
-    /// Nobody needs the fragments of an event any more.
+    /// Drops the fragments of an event, which are no longer needed.
     fn let_go(&mut self, event: EventId) {
         for record in self.events.remove(&event).unwrap_or_default() {
             self.done(record.slot);
         }
     }
 
-    /// A record of a slot is done with.
+    /// Counts a record of a slot as done with, and frees the slot after its last one.
     fn done(&mut self, slot: usize) {
         let Some(held) = &mut self.slots[slot] else { return };
         held.records -= 1;
@@ -482,8 +483,8 @@ fn wrong(config: &BuilderNodeConfig, key: &str, problem: &str) -> NodeError {
     NodeError::Config(format!("builder '{}': {key}: {problem}", config.name))
 }
 
-/// The fragments of an event that are here and of these sources; of all, where none are named. What others packed into one
-/// slot with an earlier event may have come, too.
+/// Returns the fragments of an event that have arrived from these sources; from all, if none are named. Fragments that
+/// other sources packed into one slot with an earlier event may have arrived, too.
 fn fragments<'a>(
     events: &'a HashMap<EventId, Vec<Record>>,
     slots: &'a [Option<Slot>],
@@ -500,14 +501,14 @@ fn fragments<'a>(
     })
 }
 
-/// The header of a record.
+/// Returns the header of a record; `None` if it is not valid.
 fn header(bytes: &Bytes, offset: usize) -> Option<FragmentHeader> {
     let mut header = [0; HEADER_LEN];
     bytes.copy_to(offset, &mut header);
     FragmentHeader::decode(&header).ok()
 }
 
-/// More places than this are of no use.
+/// Maximum number of places; more are of no use.
 const MOST_PLACES: u64 = 1 << 16;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Taking fragments from a device that works by itself: its buffers are slots, and come back filled.
+//! Acquisition from a device that works by itself: its buffers are slots, and come back filled.
 
 use super::{DEVICE, Feed, Phase, SourceNode};
 use crate::NodeError;
@@ -11,23 +11,23 @@ use thalweg_wire::{Disposition, EventId, Message, TaiNanos};
 /// Frames taken from the device before others have their turn.
 const FAIR_SHARE: usize = 64;
 
-/// What a device that works by itself has under way.
+/// State of a device that works by itself.
 #[derive(Debug, Default)]
 pub(super) struct Acquiring {
     order: FrameOrder,
-    /// Buffers that it has.
+    /// Number of buffers that the device has.
     posted: u32,
     started: bool,
     over: bool,
-    /// It was away when the run was to end.
+    /// True if the device was away when the run was to end.
     gave_up: bool,
-    /// Builder 0 knows when the first frame was taken.
+    /// True if builder 0 was told when the first frame was taken.
     first_is_said: bool,
-    /// It is known when event 0 is, where events are numbered by time.
+    /// True if the time of event 0 is known, for events that are numbered by time.
     events_begin: bool,
-    /// Its descriptor is waited on.
+    /// True if its descriptor is waited on.
     watched: bool,
-    /// When it wants to be looked at while nothing is taken.
+    /// Time at which the device needs attention while nothing is taken.
     pub(super) idle: Option<Duration>,
 }
 
@@ -39,8 +39,8 @@ impl Acquiring {
 }
 
 impl SourceNode {
-    /// Gives the device what slots are free, and takes what it has filled, in the order of events. Its descriptor is
-    /// waited on only while something is taken: it would tell again and again of what is left there.
+    /// Gives free slots to the device, and takes what it has filled, in the order of events. Its descriptor is waited
+    /// on only while something is taken: otherwise it would report again and again what is left there.
     pub(super) fn acquire(&mut self) -> Result<(), NodeError> {
         self.take_frames()?;
         let Self { settings, acquiring, phase, .. } = self;
@@ -59,7 +59,7 @@ impl SourceNode {
             let poller = self.endpoints.poller();
             match watched {
                 true => poller.add(fd, DEVICE, Interest::READ)?,
-                // Without an interest it would still tell of errors.
+                // Without an interest the poller would still report errors.
                 false => poller.remove(fd),
             }
         }
@@ -111,7 +111,7 @@ impl SourceNode {
         self.accept_frames()
     }
 
-    /// Tells builder 0 when the first frame was taken, where it is to say when event 0 is.
+    /// Sends builder 0 the time of the first frame, if builder 0 decides when event 0 is.
     fn say_first_frame(&mut self) {
         let Feed::Acquisition(device) = &self.settings.feed else { return };
         if self.acquiring.first_is_said || self.builders[0].welcome.is_none() {
@@ -124,13 +124,13 @@ impl SourceNode {
         }
     }
 
-    /// After a reconnection: what was said to builder 0 may have been lost.
+    /// Repeats this message after a reconnection, since it may have been lost.
     pub(super) fn say_first_frame_again(&mut self) {
         self.acquiring.first_is_said = false;
         self.say_first_frame();
     }
 
-    /// Builder 0 says when event 0 is.
+    /// Handles the time of event 0, as decided by builder 0.
     pub(super) fn begin_events(&mut self, time: TaiNanos) {
         if let Feed::Acquisition(device) = &mut self.settings.feed
             && !std::mem::replace(&mut self.acquiring.events_begin, true)
@@ -139,7 +139,7 @@ impl SourceNode {
         }
     }
 
-    /// Accepts frames in their turn, up to the end of the run.
+    /// Accepts frames in order, up to the end of the run.
     fn accept_frames(&mut self) -> Result<(), NodeError> {
         loop {
             if self.is_beyond_end(self.next_event) {
@@ -168,8 +168,8 @@ impl SourceNode {
         }
     }
 
-    /// The run is to end, and the device is away: nobody waits for it any longer. What the run's other sources have until
-    /// its end is lost in this one's device.
+    /// Stops waiting for a device that is away when the run is to end. Events of the run's other sources until its end
+    /// count as lost in this one's device.
     pub(super) fn end_without_device(&mut self) {
         let Feed::Acquisition(device) = &self.settings.feed else { return };
         if self.phase == Phase::Running && self.acquiring.started && device.is_away() {
@@ -177,7 +177,7 @@ impl SourceNode {
         }
     }
 
-    /// A frame is the next fragment: its slot is offered.
+    /// Accepts a frame as the next fragment, and offers its slot.
     fn accept(&mut self, frame: Frame) -> Result<(), NodeError> {
         let (event, stamp, sequence, date) = (EventId(self.next_event), self.stamp(), self.sequence, self.clock.date());
         let Some(index) = self.builder_of(event.0) else { return Ok(()) };
@@ -201,17 +201,17 @@ impl SourceNode {
         Ok(())
     }
 
-    /// The device lost so many frames from the next event on: they are announced, each builder's by itself.
+    /// Announces that the device lost `count` frames from the next event on, to each builder those of its own events.
     ///
     /// # Errors
-    /// More than anyone can have lost.
+    /// `count` is more than can have been lost.
     pub(super) fn lose(&mut self, count: u64) -> Result<(), NodeError> {
         if count > u64::from(u32::MAX) {
             let name = &self.settings.name;
             return Err(NodeError::Config(format!("source '{name}': {count} lost fragments are more than can be")));
         }
         let (first, builders) = (self.next_event, self.builders.len() as u64);
-        // Beyond the end nobody wants to know.
+        // Losses beyond the end are of no interest.
         let end = first.saturating_add(count).min(self.end_at.unwrap_or(u64::MAX - builders - 1));
         if self.assignments.is_some() {
             self.leave_out_all(first, end, Disposition::LostInDevice);
@@ -228,7 +228,7 @@ impl SourceNode {
         Ok(())
     }
 
-    /// The device has nothing for so many events: nothing is said, and the builders see this source go on.
+    /// Skips `count` events that the device has nothing for. Nothing is announced: the builders see this source go on.
     fn miss(&mut self, count: u64) {
         let end = self.next_event.saturating_add(count).min(self.end_at.unwrap_or(u64::MAX));
         self.next_event = end.max(self.next_event);
@@ -262,7 +262,7 @@ mod tests {
     use thalweg_device::{Acquired, Acquisition, Description, DeviceError};
     use thalweg_wire::{Message, SourceId};
 
-    /// Has something to say, always.
+    /// Device that is always readable.
     #[derive(Debug)]
     struct Talker {
         description: Description,
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn a_source_whose_device_is_away_waits_for_it_until_the_run_is_to_end_sooner() {
         let mut node = node(true);
-        // The run is to have so many events, as it is repeated over each connection.
+        // The run has an end from the beginning, which is repeated over each connection.
         node.on_message(0, Message::StopAt { end: EventId(100), end_here: false }).unwrap();
         (node.phase, node.acquiring.started) = (Phase::Running, true);
         for message in [Message::Resume, Message::StopAt { end: EventId(100), end_here: false }] {
@@ -367,7 +367,7 @@ mod tests {
         assert!(!wakes(Phase::Running, false), "it has no room");
         assert!(!wakes(Phase::Paused, false));
         assert!(!wakes(Phase::Running, false));
-        // By now it was asked three times whether it wants to be looked at: once for each rest.
+        // By now it was asked three times when it needs attention: once for each rest.
         assert!(!wakes(Phase::Paused, false));
         assert!(wakes(Phase::Running, false), "it has room");
         assert!(!wakes(Phase::Running, true), "nothing more comes");

@@ -1,4 +1,4 @@
-//! Which builder gets an event: by its number, or as builder 0 assigns it.
+//! Assignment of events to builders: by their numbers, or as builder 0 assigns them.
 
 use super::{Phase, SourceNode};
 use crate::{NodeError, Policy};
@@ -7,25 +7,25 @@ use thalweg_control::HEARTBEAT;
 use thalweg_link::LinkError;
 use thalweg_wire::{Assign, Contact, Disposition, EventId, Heard, Left, Message, Room};
 
-/// More ranges than this no builder assigns ahead: their slots are long used up.
+/// Maximum number of ranges that a builder assigns ahead; a source's slots are used up long before.
 const MOST_RANGES: usize = 1 << 20;
 
-/// What builder 0 has assigned, and what the builders say of their room.
+/// Events assigned by builder 0, and the builders' announcements of their room.
 #[derive(Debug)]
 pub(super) struct Assignments {
-    /// Those that this source has not passed, in order and without gaps.
+    /// Assigned ranges that this source has not passed, in order and without gaps.
     ranges: VecDeque<Assign>,
-    /// The first event that is not assigned.
+    /// First event that is not assigned.
     until: u64,
-    /// Fragments given up before it was known whose they are: the first event, how many, and how.
+    /// Fragments given up before their builder was known: the first event, their number, and the reason.
     unassigned: VecDeque<(u64, u64, Disposition)>,
-    /// There is a fragment of the event in front of this one, or of this one, and no builder for it.
+    /// Last event with a fragment for which there is no builder yet, or the event after it.
     wanted: u64,
-    /// Builder 0 was told so.
+    /// True if builder 0 was told about `wanted`.
     asked: bool,
-    /// What each builder said last, where it has said anything.
+    /// Last announcement of each builder, if it has made any.
     rooms: Vec<Option<Room>>,
-    /// The builders of which builder 0 is to hear.
+    /// Builders whose announcements are to be relayed to builder 0.
     news: Vec<usize>,
 }
 
@@ -42,18 +42,19 @@ impl Assignments {
         }
     }
 
-    /// The run begins with this event.
+    /// Begins the run with the event `first`.
     pub(super) fn begin(&mut self, first: u64) {
         self.until = self.until.max(first);
     }
 
-    /// The range that an event is in, where that is known.
+    /// Returns the range that an event is in, if it is known.
     fn range_of(&self, event: u64) -> Option<Assign> {
         let at = self.ranges.partition_point(|range| range.end().0 <= event);
         self.ranges.get(at).copied().filter(|range| range.first.0 <= event)
     }
 
-    /// Takes in what was assigned; what is known already changes nothing. False where something is left out.
+    /// Takes an assignment; a part that is known already changes nothing. Returns false if events before it are
+    /// missing, or there are too many ranges.
     fn take(&mut self, assign: Assign) -> bool {
         if assign.first.0 > self.until || self.ranges.len() >= MOST_RANGES {
             return false;
@@ -71,7 +72,7 @@ impl Assignments {
         true
     }
 
-    /// The next range of which no event is left from `next` on.
+    /// Removes and returns the next range of which no event is left from `next` on.
     fn over(&mut self, next: u64) -> Option<Assign> {
         let over = self.ranges.front().is_some_and(|range| range.end().0 <= next);
         if over { self.ranges.pop_front() } else { None }
@@ -86,12 +87,12 @@ impl Assignments {
 }
 
 impl SourceNode {
-    /// From one event of a builder to its next one.
+    /// Returns the distance from one event of a builder to its next one.
     pub(super) fn stride(&self) -> u64 {
         if self.assignments.is_some() { 1 } else { self.builders.len() as u64 }
     }
 
-    /// The builder of an event; nothing where it is not assigned yet.
+    /// Returns the builder of an event; `None` if it is not assigned yet.
     pub(super) fn builder_of(&self, event: u64) -> Option<usize> {
         match &self.assignments {
             None => usize::try_from(event % self.builders.len() as u64).ok(),
@@ -99,8 +100,8 @@ impl SourceNode {
         }
     }
 
-    /// There is no builder for the next event yet. True where its fragment is to be dropped: it cannot wait, and nobody
-    /// knows whose slot to take instead.
+    /// Handles the case that the next event has no builder yet. Returns true if its fragment must be dropped: it cannot
+    /// wait, and it is unknown whose slot to take instead.
     pub(super) fn wants_builder(&mut self) -> bool {
         let (next, drops) = (self.next_event, self.settings.policy != Policy::Block);
         let Some(assignments) = &mut self.assignments else { return false };
@@ -111,7 +112,7 @@ impl SourceNode {
         drops
     }
 
-    /// Tells builder 0 that this source has gone past what is assigned, once until something comes of it.
+    /// Tells builder 0 that this source is past the assigned events, once until there is an answer.
     pub(super) fn ask(&mut self, wanted: u64) {
         let Some(assignments) = &mut self.assignments else { return };
         assignments.wanted = wanted;
@@ -120,8 +121,8 @@ impl SourceNode {
         }
     }
 
-    /// So many fragments will not be had, from the next event on, whoever they are for. To be followed by
-    /// [`went_on`](Self::went_on).
+    /// Records that the fragments of the events from `first` to `end` are dropped or lost, whichever builders they are
+    /// for. Must be followed by [`went_on`](Self::went_on).
     pub(super) fn leave_out_all(&mut self, first: u64, end: u64, how: Disposition) {
         let mut from = first;
         while from < end {
@@ -138,7 +139,7 @@ impl SourceNode {
         }
     }
 
-    /// As [`leave_out`](Self::leave_out), of any number of events of an assigned range.
+    /// Does the same as [`leave_out`](Self::leave_out), for any number of events of an assigned range.
     fn leave_out_many(&mut self, index: usize, first: u64, count: u64, how: Disposition) {
         let (mut from, end) = (first, first + count);
         while from < end {
@@ -148,7 +149,7 @@ impl SourceNode {
         }
     }
 
-    /// This source has gone on to the next event: what it had for ranges that it has left behind is offered.
+    /// Handles the step to the next event: fragments for ranges that are now complete are offered.
     pub(super) fn went_on(&mut self) {
         while let Some(range) = self.assignments.as_mut().and_then(|assignments| assignments.over(self.next_event)) {
             let index = range.builder as usize;
@@ -160,7 +161,7 @@ impl SourceNode {
             let below = range.end();
             let builder = &mut self.builders[index];
             if builder.mentioned < below.0 {
-                // It has nothing for these, and may have nothing for this builder in a long time.
+                // This source has nothing for these events, and may have nothing for this builder for a long time.
                 builder.mentioned = below.0;
                 builder.passed = below.0;
                 let tickets = builder.book.next_ticket();
@@ -171,7 +172,7 @@ impl SourceNode {
         }
     }
 
-    /// Builder 0 assigns events.
+    /// Handles an assignment by builder 0.
     pub(super) fn assign(&mut self, assign: Assign) -> Result<(), NodeError> {
         let is_known = (assign.builder as usize) < self.builders.len();
         let Some(assignments) = self.assignments.as_mut().filter(|_| is_known) else {
@@ -189,7 +190,7 @@ impl SourceNode {
         Ok(())
     }
 
-    /// Fragments that were given up belong to those that their events are assigned to.
+    /// Attributes fragments that were given up to the builders to which their events are now assigned.
     fn settle_given_up(&mut self) {
         while let Some(assignments) = &mut self.assignments
             && let Some(&(first, count, how)) = assignments.unassigned.front()
@@ -204,7 +205,7 @@ impl SourceNode {
         }
     }
 
-    /// The run ends, and nobody will be assigned what was given up last: builder 0 counts it.
+    /// Attributes fragments that remain without a builder at the end of the run to builder 0.
     pub(super) fn settle_unassigned(&mut self) {
         let rest = self.assignments.as_mut().map(|assignments| std::mem::take(&mut assignments.unassigned));
         for (first, count, how) in rest.into_iter().flatten() {
@@ -212,10 +213,10 @@ impl SourceNode {
         }
     }
 
-    /// A builder says how much room it has.
+    /// Handles a builder's announcement of its room.
     pub(super) fn heard_room(&mut self, index: usize, room: Room) {
         let Some(assignments) = &mut self.assignments else { return };
-        // Its number is that of its place here, whatever it says.
+        // The builder's number is that of its position here, whatever the message contains.
         assignments.rooms[index] = Some(Room { builder: self.builders[index].greeting.hello.builder, ..room });
         assignments.asked = false;
         if !assignments.news.contains(&index) {
@@ -223,14 +224,14 @@ impl SourceNode {
         }
     }
 
-    /// Passes on what builders have said in this turn: once each, however often they have said it.
+    /// Relays the announcements received in this turn: one for each builder, however many it has sent.
     pub(super) fn pass_on_news(&mut self) {
         let news = self.assignments.as_mut().map(|assignments| std::mem::take(&mut assignments.news));
         for index in news.into_iter().flatten() {
             self.pass_on_room(index);
             self.say_passed(index);
             if index == 0 {
-                // With the heartbeat of builder 0 it hears of those that have none.
+                // Together with its heartbeat, builder 0 learns of the builders that send none.
                 for other in 1..self.builders.len() {
                     if self.contact(other) != Contact::Connected {
                         self.pass_on_room(other);
@@ -240,8 +241,8 @@ impl SourceNode {
         }
     }
 
-    /// Tells a builder that this source goes on, though what it has is for others: it is not silent then, and has not
-    /// missed what the builder waits for. Where it does not go on, it does not say so.
+    /// Tells a builder that this source goes on, though its fragments are for others: it is then neither silent, nor
+    /// has it missed what the builder waits for. If it does not go on, nothing is sent.
     fn say_passed(&mut self, index: usize) {
         let (next, builder) = (self.next_event, &self.builders[index]);
         let Some(assignments) = self.assignments.as_ref().filter(|_| builder.welcome.is_some()) else { return };
@@ -249,7 +250,7 @@ impl SourceNode {
         if now < builder.passed_at + HEARTBEAT / 2 || self.phase == Phase::Ending {
             return;
         }
-        // What it has not offered yet it has not passed.
+        // Events that it has not offered yet do not count as passed.
         let filling = builder.filling.as_ref().map(|filling| filling.first.0);
         let left_out = builder.left_out.map(|(first, ..)| first);
         let unassigned = assignments.unassigned.front().map(|(first, ..)| *first);
@@ -264,7 +265,7 @@ impl SourceNode {
         }
     }
 
-    /// Tells builder 0 what it is to know when it has just welcomed this source.
+    /// Sends builder 0 everything it needs after it has welcomed this source.
     pub(super) fn tell_all_rooms(&mut self) {
         (0..self.builders.len()).for_each(|index| self.pass_on_room(index));
         (1..self.builders.len()).for_each(|index| self.tell_left(index));
@@ -279,14 +280,15 @@ impl SourceNode {
         }
     }
 
-    /// Tells builder 0 what a builder said last, how this source stands with it, and how far it is itself.
+    /// Relays to builder 0 a builder's last announcement, the state of the connection to that builder, and this
+    /// source's own position.
     pub(super) fn pass_on_room(&mut self, index: usize) {
         let contact = self.contact(index);
         let Some(assignments) = &self.assignments else { return };
         let (next, assigned) = (EventId(self.next_event.max(assignments.wanted)), EventId(assignments.until));
         let builder = self.builders[index].greeting.hello.builder;
         let room = assignments.rooms[index].unwrap_or(Room { builder, ..Room::default() });
-        // One that has not said anything has not begun: there is nothing to believe of it.
+        // A connected builder that has not announced its room has not begun, and there is nothing to relay.
         let is_said = assignments.rooms[index].is_some() || contact != Contact::Connected;
         let heard = Heard { room, contact, next, assigned };
         if is_said && self.builders[0].welcome.is_some() {
@@ -294,7 +296,7 @@ impl SourceNode {
         }
     }
 
-    /// A builder was left out: what waits for it is lost, and its slots are free.
+    /// Leaves a builder out, by order of builder 0: fragments that wait for it are lost, and its slots are free.
     pub(super) fn leave_out_builder(&mut self, number: u32) -> Result<(), NodeError> {
         let index = number as usize;
         if self.assignments.is_none() || index == 0 || index >= self.builders.len() {
@@ -310,7 +312,7 @@ impl SourceNode {
         Ok(())
     }
 
-    /// Takes a builder for gone for good: what waits for it is lost, and its slots are free.
+    /// Gives a builder up for good: fragments that wait for it are lost, and its slots are free.
     pub(super) fn forget_builder(&mut self, index: usize) {
         let Self { builders, pool, endpoints, .. } = self;
         let builder = &mut builders[index];
@@ -329,7 +331,7 @@ impl SourceNode {
         self.blocked = false;
     }
 
-    /// Tells builder 0 what became of the fragments for a builder that was left out.
+    /// Sends builder 0 the counts of the fragments for a builder that was left out.
     pub(super) fn tell_left(&mut self, index: usize) {
         let builder = &self.builders[index];
         if !builder.left_out_by_leader || self.builders[0].welcome.is_none() {

@@ -1,4 +1,4 @@
-//! What a source says to its builders and hears from them, and who of them is connected.
+//! Connections of a source to its builders, and the messages on them.
 
 use super::assignments::Assignments;
 use super::times::TimesReport;
@@ -13,7 +13,7 @@ use thalweg_wire::{
     Accounts, Capabilities, Disposition, EventId, MAX_RECORDS, Message, Refusal, RunNumber, TaiNanos, Welcome,
 };
 
-/// How long after a failed attempt the next one is made to connect to a builder.
+/// Time from a failed attempt to connect to a builder to the next one.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// One builder, as this source sees it.
@@ -23,36 +23,37 @@ pub(super) struct Builder {
     pub(super) greeting: SourceGreeting,
     pub(super) welcome: Option<Welcome>,
     pub(super) started: bool,
-    /// Its address led to it at least once.
+    /// True if its address led to it at least once.
     pub(super) was_found: bool,
     pub(super) done: bool,
-    /// Since when there is no connection, and when to try next.
+    /// Time since which there is no connection, and time of the next attempt.
     pub(super) away: Option<(Duration, Duration)>,
     pub(super) last_error: Option<LinkError>,
-    /// What broke the link while it was sent to: [`SourceNode::flush`] deals with it.
+    /// Error that broke the link during sending: [`SourceNode::flush`] deals with it.
     pub(super) broken: Option<LinkError>,
     pub(super) book: Outstanding<Option<Slot>>,
-    /// All slots of tickets below this one are dropped, or asked for over this connection.
+    /// All slots of tickets below this one are dropped, or were fetched over this connection.
     pub(super) kept_from: u64,
     pub(super) filling: Option<Filling>,
-    /// Fragments that will not come and are not yet announced: the first event, how many, and how.
+    /// Fragments that will not come and are not yet announced: the first event, their number, and the reason.
     pub(super) left_out: Option<(u64, u32, Disposition)>,
     pub(super) accounts: Accounts,
-    /// Bytes that its device, and connections that are closed, have copied.
+    /// Bytes copied by its device, and by connections that are closed.
     pub(super) copied: u64,
-    /// Tickets asked for over shared memory that is no longer connected. The builder may still read them where they
-    /// lie, so they are not withdrawn.
+    /// Tickets fetched over shared memory that is no longer connected. The builder may still read them where they lie,
+    /// so they are not withdrawn.
     pub(super) granted: BTreeSet<u64>,
-    /// Bytes sent unasked over this connection, and not released.
+    /// Bytes sent eagerly over this connection, and not released.
     pub(super) eager: u32,
     pub(super) most_records: u32,
-    /// Where events are assigned: one past the last event that it was offered something of, or was told that there is
-    /// nothing; and the last of the latter.
+    /// One past the last event for which it received an offer or a message that there is nothing, if events are
+    /// assigned; `passed` is one past the last event of such a message.
     pub(super) mentioned: u64,
     pub(super) passed: u64,
-    /// When it was told last that this source goes on.
+    /// Time at which it was last told that this source goes on.
     pub(super) passed_at: Duration,
-    /// It takes no further part, with so many fragments that it had not taken; and it was left out by the one that leads.
+    /// True if it takes no further part; `left_out_by_leader` is true if the leading builder left it out, and `lost`
+    /// counts the fragments that it had not taken.
     pub(super) left: bool,
     pub(super) left_out_by_leader: bool,
     pub(super) lost: u64,
@@ -61,7 +62,7 @@ pub(super) struct Builder {
 }
 
 impl Builder {
-    /// One that is to be connected to, from now on.
+    /// Creates a builder that is to be connected to, from `now` on.
     pub(super) fn new(address: &Address, greeting: SourceGreeting, now: Duration) -> Self {
         Self {
             address: address.clone(),
@@ -94,7 +95,7 @@ impl Builder {
 }
 
 impl SourceNode {
-    /// Hears what a builder has to say.
+    /// Receives and handles the messages of a builder.
     pub(super) fn serve(&mut self, index: usize) -> Result<(), NodeError> {
         if self.builders[index].left {
             return Ok(());
@@ -188,7 +189,7 @@ impl SourceNode {
         self.release(index, welcome.released_below);
         let builder = &mut self.builders[index];
         if let Some(link) = self.endpoints.link_mut(index) {
-            // After a reconnection: whatever has not been released is offered again, under the same tickets.
+            // After a reconnection, everything that has not been released is offered again, under the same tickets.
             builder.book.iter().for_each(|(offer, _)| link.offer(offer));
             if builder.passed > 0 {
                 let (below, tickets) = (EventId(builder.passed), builder.book.next_ticket());
@@ -213,7 +214,7 @@ impl SourceNode {
 
     fn start(&mut self, index: usize, run: RunNumber, first: EventId, at: TaiNanos) {
         if std::mem::replace(&mut self.builders[index].started, true) {
-            // Received again after a reconnection.
+            // The message was received again after a reconnection.
             return;
         }
         if index == 0 {
@@ -224,7 +225,7 @@ impl SourceNode {
         }
         self.run = run;
         if index == 0 {
-            // Builders that wait for the one that leads hear of it.
+            // Builders that wait for the leading one learn that it has begun.
             self.pass_on(&Message::Running);
         }
         if self.phase == Phase::Ending {
@@ -234,7 +235,7 @@ impl SourceNode {
         self.start_if_all_have();
     }
 
-    /// Tells a builder that this source has ended, and what it has counted.
+    /// Sends a builder the end of this source, with its final counters.
     fn send_final_counters(&mut self, index: usize) {
         if index == 0 {
             self.send_to(0, &Message::NotTaken(self.not_taken()));
@@ -242,7 +243,7 @@ impl SourceNode {
         self.send_to(index, &Message::End(self.builders[index].accounts));
     }
 
-    /// Begins when all builders have said so that take part.
+    /// Begins once all builders that take part have started the run.
     pub(super) fn start_if_all_have(&mut self) {
         if self.phase == Phase::Waiting && self.builders.iter().all(|builder| builder.started || builder.left) {
             self.phase = if self.begins_paused { Phase::Paused } else { Phase::Running };
@@ -250,7 +251,7 @@ impl SourceNode {
         }
     }
 
-    /// Accepts fragments again. What the device would have had meanwhile does not come in a burst.
+    /// Accepts fragments again. Fragments that were due meanwhile do not come in a burst.
     fn resume(&mut self) {
         self.blocked = false;
         self.begins_paused = false;
@@ -260,7 +261,7 @@ impl SourceNode {
         }
     }
 
-    /// Tells a builder that does not lead what the one that leads has said so far.
+    /// Relays to a builder that does not lead what the leading builder has sent so far.
     fn pass_on_standing(&mut self, index: usize) {
         if self.builders[0].started {
             match self.phase {
@@ -273,8 +274,8 @@ impl SourceNode {
         }
     }
 
-    /// A builder asks how far this source is. It waits where the builder that leads asks, and the other builders are
-    /// told; where another asks, that one wants the run to end, and the one that leads is told.
+    /// Answers a builder that asks for this source's position. If the leading builder asks, the source pauses and tells
+    /// the other builders. If another builder asks, that one wants the run to end, and the leading builder is told.
     pub(super) fn pause(&mut self, index: usize) {
         if index == 0 && self.phase == Phase::Running {
             self.count_dead_time();
@@ -282,7 +283,7 @@ impl SourceNode {
             self.phase = Phase::Paused;
         }
         self.begins_paused |= index == 0 && self.phase == Phase::Waiting;
-        // What was accepted is offered first: it is what the builders can believe.
+        // Accepted fragments are offered first: builders can rely on these only.
         for builder in 0..self.builders.len() {
             self.offer(builder);
             self.announce_drops(builder);
@@ -298,7 +299,7 @@ impl SourceNode {
         }
     }
 
-    /// Tells the other builders what the one that leads has said.
+    /// Relays a message of the leading builder to the others.
     pub(super) fn pass_on(&mut self, message: &Message) {
         for index in 1..self.builders.len() {
             if self.builders[index].welcome.is_some() {
@@ -327,7 +328,7 @@ impl SourceNode {
         }
     }
 
-    /// A connection came to its end.
+    /// Handles the end of a connection.
     pub(super) fn lost(&mut self, index: usize, error: LinkError) -> Result<(), NodeError> {
         let builder = &mut self.builders[index];
         if builder.left {
@@ -345,7 +346,7 @@ impl SourceNode {
         builder.welcome = None;
         builder.broken = None;
         builder.kept_from = 0;
-        // Over the next connection nothing has been sent unasked yet: what is offered again waits to be asked for.
+        // Nothing has been sent eagerly over the next connection yet: what is offered again waits to be fetched.
         builder.eager = 0;
         for (offer, _) in builder.book.iter_mut().filter(|(offer, _)| offer.disposition == Disposition::Eager) {
             offer.disposition = Disposition::Held;
@@ -366,8 +367,8 @@ impl SourceNode {
         Ok(())
     }
 
-    /// A builder takes no further part. Where the run has begun there, the others go on, and this source with them; its
-    /// own part ends where the builder that leads has left.
+    /// Goes on without a builder that takes no further part, if the run has begun there and others remain; fails
+    /// otherwise. If it is the leading builder, this source's own part of the run ends.
     fn left_by(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
         let others = self.builders.iter().enumerate().any(|(at, builder)| at != index && !builder.done);
         if !self.builders[index].started || !others {
@@ -400,14 +401,15 @@ impl SourceNode {
                 continue;
             }
             if self.endpoints.link(index).is_some() {
-                // Connected, but not yet welcomed: give it until timeout ends.
+                // The builder is connected, but has not sent its welcome: it has until the timeout.
                 builder.away = Some((since, now + self.settings.timeout));
                 continue;
             }
             let congestion = self.settings.congestion.as_deref();
             match self.endpoints.connect(index, &builder.address, congestion, &builder.greeting) {
                 Ok(()) => builder.away = Some((since, now + self.settings.timeout)),
-                // A mistake in the configuration is not cured by trying again. An address that was right before is none.
+                // A mistake in the configuration is not cured by trying again. An address that was right before is no
+                // mistake.
                 Err(error @ LinkError::Unusable { .. }) if !builder.was_found => return Err(NodeError::Wait(error)),
                 Err(error) => self.lost(index, error)?,
             }
@@ -425,8 +427,8 @@ impl SourceNode {
         Ok(())
     }
 
-    /// Sends what can be sent now. A link that breaks is left for the next turn, since only the thread that takes turns
-    /// can wait for the time to connect again.
+    /// Sends what can be sent now. A broken link is left for the next turn, since only the thread that takes turns can
+    /// wait for the time to connect again.
     pub(super) fn send(&mut self) {
         let mut broken = Vec::new();
         self.endpoints.flush(self.clock.now(), &mut broken);

@@ -1,4 +1,4 @@
-//! Taking fragments, from the device or from the program that pushes them, into slots, and offering these.
+//! Production: takes fragments, from the device or from the program that pushes them, into slots, and offers these.
 
 use super::{Feed, Phase, SourceNode, Standing};
 use crate::slots::{Filling, PushedFragment, Stamp};
@@ -7,17 +7,18 @@ use std::time::Duration;
 use thalweg_arena::Slot;
 use thalweg_wire::{Announcement, Disposition, EventId, MAX_RECORDS, Message};
 
-/// Tickets that a builder has not released, at most, of a source that drops the oldest. Behind a builder that releases
-/// none, what comes after that is dropped as it comes, which takes one ticket however much it is.
+/// Maximum number of tickets that a builder has not released, for a source that drops the oldest. With a builder that
+/// releases none, later fragments are dropped as they come, which takes one ticket however many they are.
 const MOST_TICKETS: usize = 1 << 16;
 
-/// Whether there is a place for the next fragment.
+/// Result of the search for a place for the next fragment.
 enum Place {
-    /// In the slot that is being filled for this builder.
+    /// The place is in the slot that is being filled for this builder.
     Slot(usize),
-    /// There is none, and by policy it was dropped, counted, and will be announced.
+    /// There is no place. The fragment was dropped and counted: by policy, and will be announced, or since its builder
+    /// left the run.
     Dropped,
-    /// There is none yet.
+    /// There is no place yet.
     Blocked,
 }
 
@@ -51,8 +52,8 @@ impl SourceNode {
             match self.place(len, key)? {
                 Place::Slot(index) => {
                     let (stamp, sequence) = (self.stamp(), self.sequence);
-                    // Without a rate the fragments of a slot are taken in one go, within microseconds: one date for
-                    // all.
+                    // Without a rate the fragments of a slot are taken in one go, within microseconds, and share one
+                    // date.
                     let date = match date {
                         Some(date) if self.due.is_none() => date,
                         _ => *date.insert(self.clock.date()),
@@ -90,8 +91,8 @@ impl SourceNode {
         Ok(())
     }
 
-    /// Takes one fragment from the program that pushes, for event `event` or else the next. Nothing where there is no
-    /// place for it yet. May be called from another thread than the one that takes [turns](Self::turn).
+    /// Takes one fragment from the program that pushes, for event `event` or else the next. Returns `None` if there is
+    /// no place for it yet. May be called from another thread than the one that takes [turns](Self::turn).
     pub(crate) fn push(
         &mut self,
         event: Option<EventId>,
@@ -105,7 +106,7 @@ impl SourceNode {
                 self.next_event - 1
             )));
         }
-        // Behind the last fragment in a slot there is another event of the same builder.
+        // The event after the last fragment in a slot is another event of the same builder.
         if event.0.checked_add(self.builders.len() as u64 + 1).is_none() {
             return Err(NodeError::Config(format!("event {} was pushed: event numbers do not go so far", event.0)));
         }
@@ -137,7 +138,7 @@ impl SourceNode {
             }
             Place::Dropped => self.step(len),
             Place::Blocked => {
-                // Nothing is skipped before something is accepted behind it.
+                // No event is skipped before a later one is accepted.
                 self.next_event = before;
                 self.send();
                 return Ok(None);
@@ -151,10 +152,10 @@ impl SourceNode {
         Ok(Some(event))
     }
 
-    /// The program that pushes says that the device lost the next `count` fragments.
+    /// Records that the device lost the next `count` fragments, as reported by the program that pushes.
     ///
     /// # Errors
-    /// More than anyone can have lost.
+    /// `count` is more than can have been lost.
     pub(crate) fn push_lost(&mut self, count: u64) -> Result<(), NodeError> {
         self.offer_all();
         self.lose(count)?;
@@ -166,14 +167,14 @@ impl SourceNode {
         Ok(())
     }
 
-    /// A slot holds consecutive events: what comes next leaves some out.
+    /// Offers all partly filled slots. A slot holds consecutive events, and the next one leaves some out.
     fn offer_all(&mut self) {
         for index in 0..self.builders.len() {
             self.offer(index);
         }
     }
 
-    /// The program that pushes has nothing more to say.
+    /// Ends this source's part of the run, when the program that pushes has no more fragments.
     pub(crate) fn push_end(&mut self) {
         if matches!(self.phase, Phase::Running | Phase::Paused) {
             self.end();
@@ -181,14 +182,14 @@ impl SourceNode {
         self.send();
     }
 
-    /// Whether there is something that only a [turn](Self::turn) puts right.
+    /// Returns whether there is work that only a [turn](Self::turn) can do.
     pub(crate) fn needs_turn(&self) -> bool {
         let earlier = |at: Duration| self.sleeps_until.is_none_or(|until| at < until);
         self.builders.iter().any(|builder| builder.broken.is_some())
             || self.endpoints.next_timeout().is_some_and(earlier)
     }
 
-    /// Whether fragments can be pushed: not before the run has begun, nor while it is about to stop.
+    /// Returns whether fragments can be pushed: not before the run has begun, nor while it is about to stop.
     pub(crate) fn standing(&self) -> Standing {
         match self.phase {
             Phase::Waiting => Standing::Before,
@@ -198,8 +199,8 @@ impl SourceNode {
         }
     }
 
-    /// How many records may share a slot: what every builder takes. A builder that is away for the moment said so
-    /// before.
+    /// Returns the number of records that may share a slot: the number that every builder accepts. For a builder that
+    /// is away, the number in its last welcome counts.
     fn most_records(&self) -> u32 {
         self.builders.iter().map(|builder| builder.most_records).min().unwrap_or(MAX_RECORDS).max(1)
     }
@@ -208,7 +209,7 @@ impl SourceNode {
         Stamp { run: self.run, source: self.settings.id }
     }
 
-    /// Finds a place for the next fragment, of `len` bytes. `key` is the content it will have.
+    /// Finds a place for the next fragment, of `len` bytes. `key` identifies its content.
     fn place(&mut self, len: usize, key: Option<u64>) -> Result<Place, NodeError> {
         let event = EventId(self.next_event);
         let Some(index) = self.builder_of(event.0) else {
@@ -245,8 +246,8 @@ impl SourceNode {
         Place::Blocked
     }
 
-    /// The device waits. What it was to give meanwhile does not come in a burst afterwards, nor at all: the fragment that
-    /// waits is the one that was due first.
+    /// Counts dead time while the device waits. Fragments that were due meanwhile do not come in a burst afterwards,
+    /// nor at all: the fragment that waits is the one that was due first.
     pub(super) fn count_dead_time(&mut self) {
         let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate) else { return };
         let now = self.clock.now();
@@ -258,12 +259,12 @@ impl SourceNode {
         *due += Duration::from_nanos(u64::try_from(interval * u128::from(missed)).unwrap_or(u64::MAX));
     }
 
-    /// A fragment was laid into the slot for a builder. True where the slot is full and was offered.
+    /// Accounts for a fragment put into the slot for a builder. Returns true if the slot is full and was offered.
     fn taken(&mut self, index: usize, len: usize) -> bool {
         self.builders[index].accounts.accepted += 1;
         self.step(len);
-        // A slot that cannot take another such fragment need not wait for it; nor one whose builder gets no more of
-        // what follows.
+        // A slot that cannot take another such fragment need not wait for it; neither need one whose builder gets no
+        // later events.
         let most = self.most_records();
         let full = self.builders[index].filling.as_ref().is_none_or(|filling| !filling.has_room(len, most));
         if full {
@@ -272,9 +273,9 @@ impl SourceNode {
         full
     }
 
-    /// The device has nothing for this event, because its recording has a gap. Nothing was accepted, so nothing is
-    /// said: the builder sees this source go on to the next event. A slot holds consecutive events, so this one ends
-    /// here.
+    /// Skips an event that the device has nothing for, because its recording has a gap. Nothing was accepted, so
+    /// nothing is announced: the builder sees this source go on to the next event. A slot holds consecutive events, so
+    /// this one ends here. Returns true if a slot was offered.
     fn passed_over(&mut self, index: usize) -> bool {
         self.next_event += 1;
         self.wait_for_next();
@@ -292,7 +293,7 @@ impl SourceNode {
         offers
     }
 
-    /// Where little is under way, what is there need not wait for company.
+    /// Offers partly filled slots where little is under way: those need not wait for more fragments.
     pub(super) fn offer_partial(&mut self) {
         for index in 0..self.builders.len() {
             if self.builders[index].book.len() < 2 {
@@ -313,7 +314,7 @@ impl SourceNode {
         self.went_on();
     }
 
-    /// The next event is due. Bursts begin at multiples of their length, at all sources alike.
+    /// Sets the time at which the next event is due. Bursts begin at multiples of their length, at all sources alike.
     fn wait_for_next(&mut self) {
         let burst = self.settings.burst.max(1);
         if let (Some(due), Some(rate)) = (&mut self.due, self.settings.rate)
@@ -323,7 +324,8 @@ impl SourceNode {
         }
     }
 
-    /// A free slot, one with the right content already in it if there is one; by policy also one that is not free.
+    /// Returns a free slot, preferably one that already has the right content; with policy `drop-oldest` also one that
+    /// is in use.
     fn slot(&mut self, index: usize, key: Option<u64>) -> Option<Slot> {
         let Self { pool, traces, builders, endpoints, .. } = self;
         if let Some(slot) = pool.take_preferred(|slot| traces.begins_with(slot, key)) {
@@ -359,8 +361,8 @@ impl SourceNode {
         None
     }
 
-    /// So many fragments of a builder will not be had, from this event on. They are announced with those that follow
-    /// them.
+    /// Records that `count` fragments for a builder are dropped or lost, from `event` on. They are announced together
+    /// with those that follow them.
     pub(super) fn leave_out(&mut self, index: usize, event: EventId, count: u32, how: Disposition) {
         let stride = self.stride();
         let builder = &mut self.builders[index];
@@ -407,7 +409,7 @@ impl SourceNode {
         }
     }
 
-    /// Offers what is in the slot that is being filled.
+    /// Offers the content of the slot that is being filled.
     pub(super) fn offer(&mut self, index: usize) {
         let stride = self.stride();
         let Some(filling) = self.builders[index].filling.take() else { return };
@@ -461,7 +463,7 @@ impl SourceNode {
             let copied = builder.copied + self.endpoints.link(index).map_or(0, |link| link.copied());
             builder.accounts.copied_bytes = copied;
             builder.accounts.next_sequence = self.sequence;
-            // All builders are told the same: it is one process.
+            // All builders receive the same value: it is one process.
             builder.accounts.cpu_nanos =
                 u64::try_from((self.clock.cpu() - self.cpu_before).as_nanos()).unwrap_or(u64::MAX);
             let accounts = builder.accounts;
@@ -494,7 +496,7 @@ mod tests {
         window: 0,
     };
 
-    /// A node of two slots, each for one fragment, that drops the oldest, and what drives it.
+    /// Node with two slots, each for one fragment, that drops the oldest, with its handle and poller.
     struct Driven {
         node: SourceNode,
         handle: Handle,
@@ -542,7 +544,7 @@ mod tests {
             }
         }
 
-        /// How all tickets stand after one more fragment was pushed.
+        /// Pushes one more fragment and returns the dispositions of all tickets.
         fn push(&mut self) -> Vec<Disposition> {
             let fragment = PushedFragment { payload: &[7; 64], ..FRAGMENT };
             assert!(self.node.push(None, &fragment).unwrap().is_some());
@@ -553,7 +555,7 @@ mod tests {
             self.node.builders[0].book.iter().map(|(offer, _)| offer.disposition).collect()
         }
 
-        /// What begins a conversation with it, with credit for both slots. Nothing is left open from before.
+        /// Returns the first messages of a builder, with credit for both slots and no earlier ticket open.
         fn welcome(&self) -> [Message; 2] {
             let welcome = Welcome {
                 run: RunNumber(1),
@@ -645,7 +647,7 @@ mod tests {
         peers[1].write_all(&refusal.encode()).unwrap();
         source.until(|node| node.builders[1].done);
         assert_eq!(source.node.phase, Phase::Running);
-        // Those of the other builder are lost, and not in the way.
+        // Fragments of the other builder are lost, and occupy no slot.
         source.push();
         source.push();
         source.push();
@@ -664,7 +666,7 @@ mod tests {
         assert!(matches!(ended, Err(NodeError::Link { .. })), "it says that a builder left: {ended:?}");
     }
 
-    /// If what a fragment costs grew with how many were dropped, this would take minutes.
+    /// If the cost of a fragment grew with the number of drops, this would take minutes.
     #[test]
     fn behind_a_builder_that_releases_nothing_drops_take_bounded_time_and_memory() {
         let mut source = Driven::new("tcp:127.0.0.1:1".parse().unwrap());
@@ -695,7 +697,7 @@ mod tests {
             assert_eq!(source.push(), [Eager, Eager]);
             drop(builder);
             source.until(is_away);
-            // In the place of one that was sent.
+            // The new one takes the place of one that was sent.
             assert_eq!(source.push(), [DroppedOldest, Held, Held]);
         }
     }
@@ -718,7 +720,7 @@ mod tests {
         let oldest = source.node.builders[0].book.get(0).unwrap().0;
         assert!(builder.begin_fetch(&oldest, None, oldest.bytes).unwrap().is_none(), "it has to be granted");
         builder.flush().unwrap();
-        // What it said last is heard before its end.
+        // The builder's last messages are received before its end.
         drop(builder);
         source.until(is_away);
         assert_eq!(source.push()[1..], [DroppedOldest, Held]);

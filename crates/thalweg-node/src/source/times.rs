@@ -1,21 +1,21 @@
-//! Reporting when triggers were, by which builder 0 finds sources whose events are shifted, and guesses that are right.
+//! Reports of trigger times, by which builder 0 finds sources whose events are shifted, and guesses that are right.
 
 use super::{Feed, SourceNode};
 use thalweg_wire::{
     Capabilities, EventId, FragmentHeader, Message, SHIFT_WINDOW, Status, TaiNanos, TriggerTimes, trigger_time,
 };
 
-/// A report of one window of events, under way: the times come in the order of events.
+/// Report of one window of events, under way. Times are added in the order of events.
 #[derive(Debug)]
 pub(super) struct TimesReport {
-    /// The message that is being filled.
+    /// Message that is being filled.
     message: TriggerTimes,
-    /// The number behind the window's last event.
+    /// One past the number of the window's last event.
     end: u64,
 }
 
 impl TimesReport {
-    /// Of the events from `first` on.
+    /// Creates a report of the events from `first` on.
     pub(super) fn new(first: EventId) -> Self {
         Self { message: TriggerTimes { first, ..TriggerTimes::default() }, end: first.0.saturating_add(SHIFT_WINDOW) }
     }
@@ -24,7 +24,7 @@ impl TimesReport {
         self.message.first.0 >= self.end
     }
 
-    /// Takes a fragment's time.
+    /// Adds the time of a fragment.
     fn note(&mut self, header: &FragmentHeader) {
         let event = header.event.0;
         let place = event.checked_sub(self.message.first.0).and_then(|place| usize::try_from(place).ok());
@@ -36,7 +36,7 @@ impl TimesReport {
         }
     }
 
-    /// Returns a message to which nothing is added any more, where events below `next` are accepted or will not come.
+    /// Returns a message that is complete, given that events below `next` are accepted or will not come.
     fn filled(&mut self, next: u64) -> Option<TriggerTimes> {
         let behind = self.message.first.0.saturating_add(TriggerTimes::EVENTS);
         if self.is_complete() || next < behind.min(self.end) {
@@ -48,7 +48,7 @@ impl TimesReport {
 }
 
 impl SourceNode {
-    /// The run begins with this event: builder 0 looks at its first events where it says that it compares times.
+    /// Begins a report of the run's first events, if builder 0 compares times.
     pub(super) fn begin_reporting(&mut self, first: EventId) {
         let agreed = self.builders[0].welcome.map_or(Capabilities::empty(), |welcome| welcome.capabilities);
         if agreed.contains(Capabilities::TRIGGER_TIMES) {
@@ -56,7 +56,8 @@ impl SourceNode {
         }
     }
 
-    /// The last fragment in the slot for a builder has just been laid there, with so many bytes of payload.
+    /// Notes the time of the last fragment in the slot for a builder, which was just put there with `len` bytes of
+    /// payload.
     pub(super) fn note_time(&mut self, index: usize, len: usize) {
         let Some(times) = self.times.as_ref().filter(|times| times.message.first.0 <= self.next_event) else { return };
         let first = times.message.first.0;
@@ -69,7 +70,7 @@ impl SourceNode {
         }
     }
 
-    /// Sends what is known of the times of events below `next`.
+    /// Sends the known times of events below `next`.
     pub(super) fn report_times(&mut self, next: u64) {
         while let Some(message) = self.times.as_mut().and_then(|times| times.filled(next)) {
             self.send_to(0, &Message::TriggerTimes(message));
@@ -77,7 +78,7 @@ impl SourceNode {
         self.times = self.times.take().filter(|times| !times.is_complete());
     }
 
-    /// Builder 0 finds that events from `first` on are those of the others, by their times.
+    /// Tells the device that events from `first` on are those of the other sources, as builder 0 found by their times.
     pub(super) fn numbers_agree(&mut self, first: EventId) {
         let number = first.0.checked_sub(self.first_event);
         if let (Feed::Acquisition(device), Some(number)) = (&mut self.settings.feed, number) {

@@ -1,4 +1,4 @@
-//! What is wrong with a topology, as far as that can be said without touching anything.
+//! Checks of a topology, as far as they are possible without touching anything.
 
 use super::{
     BESIDE_SLOT, BuilderNodeConfig, ByteSize, Decision, LevelConfig, LinkConfig, Policy, SourceNodeConfig, Topology,
@@ -12,19 +12,19 @@ use thalweg_filter::Condition;
 use thalweg_link::{Adapter, Address, OwnAddress};
 use thalweg_wire::{HEADER_LEN, SourceId};
 
-/// The field, and what is wrong with it.
+/// Name of the field, and description of the problem.
 type Problem = (String, String);
 
-/// `problem`, unless it is as it must be.
+/// Returns the field and `problem`, unless the condition holds.
 fn must(holds: bool, field: impl Into<String>, problem: impl Into<String>) -> Result<(), Problem> {
     if holds { Ok(()) } else { Err((field.into(), problem.into())) }
 }
 
 impl Topology {
-    /// Checks what can be checked without touching anything.
+    /// Checks everything that can be checked without touching anything.
     ///
     /// # Errors
-    /// The field, and what is wrong with it.
+    /// Name of the field, and description of the problem.
     pub fn check(&self) -> Result<(), (String, String)> {
         let (builders, sources) = (&self.builders, &self.sources);
         must(!builders.is_empty(), "builder", "there is none: add a [[builder]] with `name` and `listen`")?;
@@ -44,7 +44,7 @@ impl Topology {
     /// Checks that several builders that are started one by one have a run number: they cannot choose one together.
     ///
     /// # Errors
-    /// They have none.
+    /// The topology has no run number.
     pub fn check_number(&self) -> Result<(), NodeError> {
         if self.builders.len() > 1 && self.run.record && self.run.number.is_none() {
             return Err(NodeError::Config(
@@ -65,7 +65,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Adapters that nodes drive have addresses of their own.
+    /// Checks that adapters driven by nodes have addresses of their own.
     fn check_own_addresses(&self) -> Result<(), Problem> {
         let mut known: HashSet<Ipv4Addr> = HashSet::new();
         let builders = self.builders.iter().flat_map(|builder| {
@@ -247,10 +247,11 @@ impl Topology {
         }
     }
 
-    /// Whether every builder's block takes a slot of so many bytes; a slot of the source has at least `least`.
+    /// Checks that every builder's block has room for a slot of `slot` bytes; a slot of the source has at least
+    /// `least`.
     ///
     /// # Errors
-    /// It does not, and what to do.
+    /// A block is too small; the text describes what to do.
     pub fn check_slot(&self, slot: u64, least: usize) -> Result<(), String> {
         let Some(builder) = self.builders.iter().find(|builder| slot > u64::from(builder.largest_slot())) else {
             return Ok(());
@@ -268,7 +269,7 @@ impl Topology {
     }
 }
 
-/// Whether a level can decide on what these sources send, before an event's own deadline.
+/// Checks that a level can decide on what these sources send, before an event's own deadline.
 fn check_level(
     level: &LevelConfig,
     usual_seed: u64,
@@ -296,10 +297,11 @@ fn check_level(
     Ok(())
 }
 
-/// More events at once than a slot has records many times over: no burst, but a source that always has more.
+/// Maximum number of events in a burst. More, many times the records of a slot, are no burst, but a source that always
+/// has more.
 const MOST_BURST: u32 = 100_000;
 
-/// The number that a builder listens at, where it is one.
+/// Returns the IPv4 address at which a builder listens, if it is written as numbers.
 fn listens_at(address: &Address) -> Option<Ipv4Addr> {
     number_in(address.host_port()?)
 }
@@ -308,7 +310,7 @@ fn number_in(place: &str) -> Option<Ipv4Addr> {
     place.rsplit_once(':')?.0.parse().ok()
 }
 
-/// What is wrong with an adapter, or with there being one.
+/// Checks that there is an adapter exactly if the link needs one, and that it is usable.
 fn adapter_problem(
     adapter: Option<&Adapter>,
     link: Option<&'static str>,
@@ -392,7 +394,7 @@ fn check_link(link: LinkConfig) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-/// What is said of a source without a device that the program which pushes decides.
+/// Returns the first key of a source without a device that the program which pushes decides on.
 fn said_for_another(source: &SourceNodeConfig) -> Option<&'static str> {
     let said = [
         ("rate", source.rate.is_some()),
@@ -405,7 +407,7 @@ fn said_for_another(source: &SourceNodeConfig) -> Option<&'static str> {
     said.iter().find(|(_, said)| *said).map(|(name, _)| *name)
 }
 
-/// What is wrong with a path, if anything: nodes are told of it as text, and the kernel ends it at a NUL.
+/// Checks a path: nodes receive it as text, and the kernel ends it at a NUL.
 fn check_path(path: &Path) -> Result<(), String> {
     match path.to_str() {
         None => Err(format!("{path:?} is not UTF-8, and could not be told to the nodes: rename it")),

@@ -1,4 +1,4 @@
-//! What people write otherwise than it is meant, and what they are told: how it is written.
+//! Parsing of values that are often written incorrectly, with error texts that give the correct form.
 
 use super::EventRate;
 use serde::de::{Error, SeqAccess, Visitor};
@@ -7,7 +7,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use thalweg_link::Address;
 
-/// Tables of one name, of which there may be several: `[[source]]`.
+/// Reads tables of one name, of which there may be several: `[[source]]`.
 pub(super) fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
     from.deserialize_seq(Several(
         "a table in double brackets, [[builder]] or [[source]]: there may be several",
@@ -15,12 +15,12 @@ pub(super) fn tables<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) ->
     ))
 }
 
-/// Addresses to listen on, of which there may be several.
+/// Reads addresses to listen on, of which there may be several.
 pub(super) fn addresses<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Address>, D::Error> {
     from.deserialize_seq(Several("a list, such as listen = [\"tcp:127.0.0.1:7400\"]", PhantomData))
 }
 
-/// Several of a kind, and what is said where there is something else.
+/// Visitor for a sequence, with the text that is shown when there is something else.
 struct Several<T>(&'static str, PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for Several<T> {
@@ -39,12 +39,12 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Several<T> {
     }
 }
 
-/// A source's id, which looks like a number and is none: `1.10` is not `1.1`.
+/// Reads a source's id, which looks like a number but is not: `1.10` is different from `1.1`.
 pub(super) fn id<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
     from.deserialize_string(Text("an id in quotation marks: \"subsystem.element\", such as \"1.0\""))
 }
 
-/// Something in quotation marks, and what is said where there is something else.
+/// Visitor for a string in quotation marks, with the text that is shown when there is something else.
 pub(super) struct Text(pub(super) &'static str);
 
 impl Visitor<'_> for Text {
@@ -59,7 +59,7 @@ impl Visitor<'_> for Text {
     }
 }
 
-/// Events per second, without the unit.
+/// Visitor for a number of events per second, without the unit.
 pub(super) struct Rate;
 
 impl Visitor<'_> for Rate {

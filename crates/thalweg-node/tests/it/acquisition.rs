@@ -1,5 +1,5 @@
-//! Devices that work by themselves: a toy digitizer that fills its buffers out of order, late, and with gaps in its
-//! counter. What it delivers is on disk, and what it lost is in a bucket of its own.
+//! Devices that work by themselves: a toy digitizer fills its buffers out of order, late, and with gaps in its counter.
+//! Fragments that it delivers are on disk, and those that it lost are in a bucket of their own.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,24 +19,24 @@ use thalweg_wire::{EventId, PayloadType, SourceId, Status, TaiNanos, crc32c};
 const EVENTS: u64 = 500;
 const BYTES: usize = 1000;
 
-/// What it does with its frames.
+/// Behaviour of the digitizer.
 #[derive(Debug, Clone, Copy)]
 struct Habits {
-    /// Frames whose number is a multiple of this are lost: its counter skips them.
+    /// Divisor of the frame numbers that are lost: its counter skips them.
     loses: u64,
-    /// It says so, instead of leaving it to its counter.
+    /// True if it reports losses, instead of leaving that to its counter.
     says_so: bool,
-    /// It was not triggered for these, and says that.
+    /// True if it reports that it was not triggered for these frames.
     missed: bool,
-    /// Buffers come back in groups of so many, the last first.
+    /// Number of buffers that come back together, the last first.
     group: u32,
-    /// After how many looks each group comes.
+    /// Number of polls until each group comes.
     late: u32,
-    /// It works out the checksum itself.
+    /// True if it computes the checksum itself.
     sums: bool,
 }
 
-/// A digitizer of nothing: each frame's bytes follow from its number.
+/// Digitizer without an input: each frame's bytes follow from its number.
 #[derive(Debug)]
 struct Toy {
     habits: Habits,
@@ -128,12 +128,12 @@ impl Acquisition for Toy {
     }
 
     fn next_time(&self) -> Option<Duration> {
-        // It has no descriptor: it is looked at again and again.
+        // It has no descriptor, so it is polled all the time.
         Some(Duration::ZERO)
     }
 }
 
-/// Records what a device produces, over shared memory, with so many builders.
+/// Records the output of a device, over shared memory, with a number of builders.
 fn record(folder: &Path, builders: usize, device: Box<dyn Acquisition>) -> (Vec<BuilderReport>, SourceReport) {
     let runs = folder.join("runs");
     let mut text = format!("[run]\nevents = {EVENTS}\nnumber = 1\ndirectory = {runs:?}\n");
@@ -172,7 +172,7 @@ fn record(folder: &Path, builders: usize, device: Box<dyn Acquisition>) -> (Vec<
     })
 }
 
-/// The payload of each event on disk that has one.
+/// Returns the payload of each event on disk that has one.
 fn payloads(reports: &[BuilderReport]) -> BTreeMap<EventId, Vec<u8>> {
     let mut found = BTreeMap::new();
     for report in reports {

@@ -1,4 +1,4 @@
-//! Nodes whose peer is played by hand: it does what no honest node does, or does it all at once.
+//! Nodes whose peer is played by hand: it does what no honest node does, or does everything at once.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -20,11 +20,11 @@ use thalweg_wire::{
     Hello, Left, MESSAGE_LEN, Message, Refusal, Room, RunNumber, SourceId, Status, TaiNanos, crc32c,
 };
 
-/// A bound on waiting, for tests that would otherwise hang.
+/// Limit of waiting, for tests that would otherwise hang.
 const LONG: Duration = Duration::from_secs(60);
 const SOURCE: SourceId = SourceId::new(1, 0);
 const TCP: &str = "tcp:127.0.0.1:0";
-/// Bytes of a record: a header, and as many of payload.
+/// Bytes of a record: a header, and as many bytes of payload.
 const RECORD: usize = 2 * HEADER_LEN;
 const LEVELS: &str = "level2 = { sources = [\"s0\"], accept = 1.0 }\nfilter = { accept = 1.0 }";
 
@@ -85,8 +85,8 @@ fn in_shared_memory_too_an_offence_loses_no_place() {
             link.offer(&held(0));
             link.flush().unwrap();
             if offence_first {
-                // The fetch has come. It is granted as the link listens, and shown to the builder with what was said
-                // before.
+                // The fetch has arrived. It is granted when the link receives, and shown to the builder together with
+                // earlier messages.
                 wait(&mut link);
                 link.offer(&Announcement { count: 2, ..held(0) });
                 let _ = link.receive(&mut heard);
@@ -111,7 +111,7 @@ fn what_is_changed_in_shared_memory_after_it_was_checked_is_not_recorded() {
         FragmentHeader { status, ..header }
     };
     change_after_the_check(|bytes| bytes[HEADER_LEN] ^= 1);
-    // Its checksum is right in both.
+    // The header's checksum is right in both cases.
     change_after_the_check(|bytes| {
         let other_run = FragmentHeader { run: RunNumber(2), ..header(Status::empty()) };
         bytes[..HEADER_LEN].copy_from_slice(&other_run.encode());
@@ -133,7 +133,7 @@ fn change_after_the_check(change: impl Fn(&mut [u8])) {
     let books = Message::End(Accounts { accepted: 1, tickets: 1, ..Accounts::default() });
     link.send(&books);
     link.flush().unwrap();
-    // What the other has is asked for when level 2 has seen this, whole as it is.
+    // The other source's slot is fetched after level 2 has seen this fragment, which is still intact.
     peer.until(|message| matches!(message, Message::Start { .. }));
     peer.say(&[Message::Offer(held(0)), books]);
     peer.until(|message| matches!(message, Message::Fetch { .. }));
@@ -152,7 +152,7 @@ fn change_after_the_check(change: impl Fn(&mut [u8])) {
 fn a_run_that_cannot_be_opened_ends_with_the_reason_at_its_sources_too() {
     let folder = tempfile::tempdir().unwrap();
     let builder = Builder::start(folder.path(), "number = 7", TCP, LEVELS);
-    // Another program makes a run of this number in the meantime.
+    // Another program creates a run of this number in the meantime.
     std::fs::create_dir(folder.path().join("run-000007")).unwrap();
     let mut source = builder.connected(SOURCE);
     let text = source.until(|message| matches!(message, Message::Refuse { reason: Refusal::Ended, .. }));
@@ -161,7 +161,7 @@ fn a_run_that_cannot_be_opened_ends_with_the_reason_at_its_sources_too() {
     assert!(error.to_string().contains("run-000007"), "{error}");
 }
 
-/// Its time passes as the test has it.
+/// Clock whose time is set by the test.
 #[derive(Debug, Default)]
 struct MadeUpClock(AtomicU64);
 
@@ -238,7 +238,7 @@ fn a_source_that_is_given_up_while_it_is_connected_leaves_nothing_open() {
     builder.handle.press();
     source.until(|message| matches!(message, Message::Pause));
     source.say(&[Message::Paused { next: EventId(1), asked_by: 0 }]);
-    // It owes data and its final counters, and sends neither.
+    // The source owes data and its final counters, and sends neither.
     let text = source.until(|message| matches!(message, Message::Refuse { .. }));
     assert!(
         text.starts_with("source 1.0 was given up: it did not end and send its final counters within 2s"),
@@ -258,7 +258,7 @@ fn offers_keep_to_the_padding_of_records() {
     check(&builder.report(), 0);
 }
 
-/// It lets deadlines pass again once no block is waited for, be it that who was to be asked is gone.
+/// Deadlines pass again once no block is waited for, even if the source that was to be asked is gone.
 #[test]
 fn a_builder_that_was_short_of_blocks_gives_up_a_source_that_left_meanwhile() {
     let folder = tempfile::tempdir().unwrap();
@@ -266,7 +266,7 @@ fn a_builder_that_was_short_of_blocks_gives_up_a_source_that_left_meanwhile() {
     let builder = Builder::start(folder.path(), "events = 100", TCP, short);
     let mut source = builder.connect(Hello { slot_bytes: 128 << 10, max_payload: 100 << 10, ..hello() });
     source.until(|message| matches!(message, Message::Start { .. }));
-    // A block holds one of these: for the fifth there is none.
+    // A block holds one of these, so there is none for the fifth.
     let offers: Vec<Message> =
         (0..5).map(|ticket| Message::Offer(Announcement { bytes: 128 << 10, ..held(ticket) })).collect();
     source.say(&offers);
@@ -275,7 +275,7 @@ fn a_builder_that_was_short_of_blocks_gives_up_a_source_that_left_meanwhile() {
     check(&builder.report(), 0);
 }
 
-/// What a builder repeats of the capabilities that were said.
+/// Returns the announced capabilities that the builder accepted.
 fn welcomed(peer: &mut Peer) -> Capabilities {
     loop {
         if let (Message::Welcome(welcome), _) = peer.on_message() {
@@ -292,7 +292,7 @@ fn where_events_are_assigned_a_source_must_know_of_it() {
     assert!(text.contains("assigns events to builders by room, which this source does not know of"), "{text}");
     let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
     assert_eq!(welcomed(&mut source), Capabilities::ASSIGNED);
-    // Where they are not, it is as if nothing had been said, and nobody speaks of it.
+    // If events are not assigned, the capability has no effect, and no message may refer to it.
     let folder = tempfile::tempdir().unwrap();
     let builder = Builder::start(folder.path(), "events = 1", TCP, "");
     let mut source = builder.connect(Hello { capabilities: Capabilities::ASSIGNED, ..hello() });
@@ -321,7 +321,7 @@ fn events_are_assigned_as_a_source_passes_on_what_a_builder_says() {
     source.say(&[Message::Offer(held(0))]);
     source.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
     source.0.write_all(&data(0, &record(SOURCE, 0, 0, 64))).unwrap();
-    // It has nothing for the others.
+    // The source has nothing for the other events.
     let accounts = Accounts { accepted: 1, tickets: 1, ..Accounts::default() };
     source.say(&[Message::Passed { below: EventId(3), tickets: 1 }, Message::End(accounts)]);
     source.until(|message| matches!(message, Message::Bye));
@@ -350,13 +350,14 @@ fn nonsense_about_assignments_ends_a_source() {
     }
 }
 
-/// Who is told of a slot is woken. A device that waits can wait for the next fetch; one that drops loses what has no slot.
+/// Every release wakes the source. A device that waits can wait for the next fetch; one that drops loses fragments
+/// without a slot.
 #[test]
 fn a_source_whose_device_waits_hears_of_a_free_slot_together_with_the_next_fetch() {
     for (policy, waits) in [("block", true), ("drop-newest", false)] {
         let folder = tempfile::tempdir().unwrap();
         let listen = format!("{TCP}\", \"{}", shm(folder.path()));
-        // Room for one record at a time.
+        // The window is one record.
         let builder = Builder::start(folder.path(), "", &listen, &format!("window = {RECORD}\ndeadline = \"60s\""));
         let description = format!("{{\"policy\":\"{policy}\"}}");
         let introduced = |source| {
@@ -372,7 +373,7 @@ fn a_source_whose_device_waits_hears_of_a_free_slot_together_with_the_next_fetch
         peer.say(&[Message::Offer(held(0)), Message::Offer(held(1))]);
         rival.0.write_all(&data(0, &record(other, 0, 0, 64))).unwrap();
         peer.until(|message| matches!(message, Message::Fetch { ticket: 0, .. }));
-        // Event 1 is the rival's turn. What goes out to it goes out behind what there is to say to the other.
+        // Event 1 is the rival's turn. Messages to it are sent after those to the other source.
         rival.say(&[Message::Offer(held(1))]);
         peer.0.write_all(&data(0, &record(SOURCE, 0, 0, 64))).unwrap();
         rival.until(|message| matches!(message, Message::Fetch { ticket: 1, .. }));
@@ -389,7 +390,7 @@ fn a_source_whose_device_waits_hears_of_a_free_slot_together_with_the_next_fetch
     }
 }
 
-/// A builder at work, with one source for each address it listens at.
+/// Running builder, with one source for each address it listens at.
 struct Builder {
     addresses: Vec<Address>,
     handle: Handle,
@@ -397,7 +398,7 @@ struct Builder {
 }
 
 impl Builder {
-    /// `run` and `builder` are further lines, of these two.
+    /// Creates a topology; `run` and `builder` are further lines of these two tables.
     fn topology(folder: &Path, run: &str, listen: &str, builder: &str) -> Topology {
         let file = folder.join("topology.toml");
         let sources = if listen.contains("\", \"") { 2 } else { 1 };
@@ -419,14 +420,14 @@ impl Builder {
         thread::spawn({
             let handle = handle.clone();
             move || {
-                // Nobody waits for it where the test has failed.
+                // If the test has failed, the report is not waited for.
                 let _ = sender.send(node.run(&handle));
             }
         });
         Self { addresses, handle, report }
     }
 
-    /// A source to which it has said that the run has begun.
+    /// Connects a source, and waits until it is told that the run has begun.
     fn greeted(&self) -> Peer {
         let mut peer = self.connected(SOURCE);
         peer.until(|message| matches!(message, Message::Start { .. }));
@@ -455,7 +456,7 @@ impl Builder {
     }
 }
 
-/// A connection to a node.
+/// Connection to a node.
 struct Peer(TcpStream);
 
 impl Peer {
@@ -463,7 +464,7 @@ impl Peer {
         self.0.write_all(&messages.iter().flat_map(Message::encode).collect::<Vec<u8>>()).unwrap();
     }
 
-    /// The next message, and what comes with it.
+    /// Reads the next message and its body.
     fn on_message(&mut self) -> (Message, String) {
         let mut cell = [0; MESSAGE_LEN];
         self.0.read_exact(&mut cell).unwrap();
@@ -473,7 +474,7 @@ impl Peer {
         (message, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// Listens until it hears this, and tells what came with it.
+    /// Reads messages up to the expected one, and returns its body.
     fn until(&mut self, expected: impl Fn(&Message) -> bool) -> String {
         loop {
             let (message, text) = self.on_message();
@@ -498,7 +499,7 @@ fn hello() -> Hello {
     }
 }
 
-/// An offer of one record.
+/// Returns an offer of one record.
 fn held(ticket: u64) -> Announcement {
     Announcement {
         ticket,
@@ -510,7 +511,7 @@ fn held(ticket: u64) -> Announcement {
     }
 }
 
-/// 64 bytes of a fragment that has `total_length`.
+/// Returns a record with 64 bytes of a fragment that has `total_length`.
 fn record(source: SourceId, event: u64, offset: u32, total_length: u32) -> Vec<u8> {
     let payload = [event as u8; 64];
     let header = FragmentHeader {
@@ -534,7 +535,7 @@ fn shm(folder: &Path) -> String {
     format!("shm:{}", folder.join("socket").display())
 }
 
-/// A source whose arena the builder maps.
+/// Connects a source whose arena the builder maps.
 fn in_shared_memory(builder: &Builder, arena: &Span, withdraws: bool) -> SourceEnd {
     let address = builder.addresses.iter().find(|address| address.kind() == LinkKind::SHM);
     let (hello, arena) = (Hello { capabilities: withdrawing(withdraws), ..hello() }, Arc::clone(arena.arena()));
@@ -560,7 +561,7 @@ fn wait(link: &mut SourceEnd) {
     assert!(woken, "nothing came");
 }
 
-/// The run is incomplete, and holds so many fragments.
+/// Checks that the run is incomplete, and holds `recorded` fragments of the first source.
 fn check(report: &BuilderReport, recorded: u64) {
     assert_eq!(report.state, "INCOMPLETE");
     assert_eq!(report.ledger.sources[0].recorded, recorded, "{:?}", report.ledger);

@@ -34,7 +34,7 @@ fn every_push_of_two_threads_is_built() {
     }
     let report = running.join().unwrap().unwrap();
     assert_eq!((report.state.as_str(), report.events, report.fragments), ("COMPLETE", 5000, 10_000));
-    // One push in 1001 had nothing to say.
+    // One push in 1001 had an empty payload.
     assert!(report.ledger.sources.iter().all(|entry| entry.discarded == 5000 && entry.empty == 5));
 }
 
@@ -43,7 +43,7 @@ fn who_finishes_before_the_run_begins_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let (address, handle, running) = builder(folder.path(), "");
     let first = source(&address, "1.0");
-    // The other source is not there.
+    // The other source is not connected.
     assert!(!first.wait_for_start(Duration::from_millis(1)).unwrap());
     assert_eq!(first.push(None, &fragment(b"x"), Duration::ZERO).unwrap(), None);
     assert!(matches!(first.finish(), Err(NodeError::Ended(error)) if matches!(*error, NodeError::Stopped)));
@@ -89,7 +89,7 @@ fn a_builder_that_stops_at_once_is_told_to_everyone_who_waits() {
     assert_eq!(sources[0].close(LONG).unwrap_err().to_string(), said[0]);
 }
 
-/// A builder that waits for sources 1.0 and 1.1, and its address.
+/// Starts a builder that waits for sources 1.0 and 1.1, and returns its address.
 fn builder(folder: &Path, run: &str) -> (Address, Handle, Running) {
     let file = folder.join("topology.toml");
     let sources: String = (0..2).map(|n| format!("[[source]]\nname = \"s{n}\"\nid = \"1.{n}\"\n")).collect();
@@ -117,7 +117,7 @@ fn source(address: &Address, id: &str) -> PushSource {
         rate: None,
         burst: 1,
         policy: Policy::Block,
-        // Few and small, so that a push has to wait.
+        // Few and small slots, so that a push has to wait.
         slots: 2,
         slot_bytes: 1088,
         timeout: LONG,

@@ -1,4 +1,4 @@
-//! Nodes behind trigger levels, in one process: what is accepted is on disk, whatever the events waited in.
+//! Nodes with trigger levels, in one process: accepted events are on disk, in whatever memory they waited.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -58,7 +58,7 @@ fn run(link: LinkKind, builder: &str, source: &str) -> (BuilderReport, tempfile:
     (report, folder)
 }
 
-/// The run holds these events and no others, whole.
+/// Checks that the run holds these events and no others, whole.
 fn check(report: &BuilderReport, kept: &BTreeSet<u64>) {
     assert_eq!((report.state.as_str(), report.ledger.unaccounted), ("COMPLETE", 0), "{report:#?}");
     for entry in &report.ledger.sources {
