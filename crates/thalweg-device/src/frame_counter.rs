@@ -518,13 +518,18 @@ impl FrameCounter {
                 self.pace.passed_by_device(gap, taken.0.saturating_sub(before.0));
             }
             let counted = || count.saturating_sub(self.rules.lowest) / self.rules.step;
+            // All that are missing were dropped, and no others: the counter goes on.
+            let is_accounted = self.dropped.saturating_add(PAUSE) == gap;
             let more_than_missing = self.dropped > 2 * gap && (gap > PAUSE || self.dropped > OTHERS);
-            if more_than_missing && counted() <= self.dropped {
+            let far_ahead = self.dropped > 0 && i128::from(gap) > NEAR;
+            if (more_than_missing || far_ahead && !is_accounted) && counted() <= self.dropped.saturating_mul(2) {
                 if self.is_certain(number) {
                     tracing::warn!(
                         number,
                         dropped = self.dropped,
-                        "more were dropped than are missing, and the device may have begun to count anew: numbers are uncertain"
+                        missing = gap.saturating_sub(PAUSE),
+                        "other frames were dropped than are missing, and the device may have begun to count anew: \
+                         numbers are uncertain"
                     );
                 }
                 self.doubt_from(newest.saturating_add(1));
@@ -953,6 +958,22 @@ mod tests {
             let number = come(&mut counter, count, now);
             assert_eq!(counter.is_certain(number), !restarts, "{first} {dropped}: {number}");
             assert!(restarts || number == 2000 + dropped);
+        }
+    }
+
+    /// The device begins anew among 2156 frames that are dropped, shortly before its counter comes round: what comes next
+    /// is no further ahead than it would be if it had gone on.
+    #[test]
+    fn a_counter_may_begin_anew_among_about_as_many_as_were_dropped() {
+        for (count, dropped, is_certain) in [(676, 2156, false), (676, 2007, true), (60_000, 2156, true)] {
+            let first = if count == 676 { 64_022 } else { 57_810 };
+            let mut counter = counter_of(16, Some(first), 1, false);
+            for frame in 0..183 {
+                counter.came(first + frame, frame, NOW + Duration::from_millis(frame));
+            }
+            counter.dropped(dropped, 183);
+            let number = counter.came(count, 183, NOW + Duration::from_millis(200));
+            assert_eq!((number, counter.is_certain(2190)), (FrameNumber::At(2190), is_certain), "{count} {dropped}");
         }
     }
 
