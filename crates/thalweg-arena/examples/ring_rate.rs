@@ -25,13 +25,13 @@ fn report(what: &str, took: Duration, count: u64) {
 
 #[cfg(not(loom))]
 fn polling(cells: u32, batch: u64, count: u64) -> Duration {
-    use thalweg_arena::{CELL, Ring};
+    use thalweg_arena::{CELL_BYTES, Ring};
     let (mut sender, mut receiver) = Ring::create("ring_rate", cells).expect("memory for a ring").split();
     let begin = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for number in 0..count {
-                let cell = [number as u8; CELL];
+                let cell = [number as u8; CELL_BYTES];
                 while sender.push(&cell).is_err() {
                     let _nobody_sleeps = sender.publish();
                     std::hint::spin_loop();
@@ -46,7 +46,7 @@ fn polling(cells: u32, batch: u64, count: u64) -> Duration {
         while number < count {
             match receiver.pop().expect("an honest peer") {
                 Some(cell) => {
-                    assert_eq!(cell[CELL - 1], number as u8);
+                    assert_eq!(cell[CELL_BYTES - 1], number as u8);
                     number += 1;
                 }
                 None => std::hint::spin_loop(),
@@ -59,10 +59,10 @@ fn polling(cells: u32, batch: u64, count: u64) -> Duration {
 #[cfg(not(loom))]
 fn sleeping(turns: u64) -> Duration {
     use rustix::event::{PollFd, PollFlags, poll};
-    use thalweg_arena::{CELL, Doorbell, Ring, RingReceiver, RingSender};
+    use thalweg_arena::{CELL_BYTES, Doorbell, Ring, RingReceiver, RingSender};
 
     fn turn(sender: &mut RingSender, bell: &Doorbell) {
-        sender.push(&[1; CELL]).expect("room for one");
+        sender.push(&[1; CELL_BYTES]).expect("room for one");
         if sender.publish() {
             bell.ring().expect("a doorbell");
         }

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use thiserror::Error;
 
 /// Number of bytes that are copied at a time out of memory that another process writes.
-const WORD: usize = size_of::<u64>();
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// Length in bytes of a huge page on x86-64, and on arm64 with 4 KiB pages.
-const HUGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Magic number of the file system of reserved huge pages (linux/magic.h).
 const HUGETLBFS_MAGIC: FsWord = 0x9584_58f6;
@@ -136,7 +136,8 @@ impl Arena {
         kind: MemfdFlags,
         early: impl FnOnce(BorrowedFd<'_>) -> Result<T, ArenaError>,
     ) -> Result<(Span, T), ArenaError> {
-        let rounded = len.checked_next_multiple_of(HUGE).filter(|len| *len > 0).ok_or(ArenaError::Size(len))?;
+        let rounded =
+            len.checked_next_multiple_of(HUGE_PAGE_BYTES).filter(|len| *len > 0).ok_or(ArenaError::Size(len))?;
         let os = |doing| move |error| ArenaError::Os { doing, bytes: rounded, error };
         let io = |doing| move |error| os(doing)(errno(&error));
         let fd = rustix::fs::memfd_create(name, kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
@@ -282,9 +283,9 @@ impl Arena {
         // SAFETY: eight atomic bytes are an atomic word of any content, which is only read.
         let (head, words, tail) = unsafe { bytes.align_to::<AtomicU64>() };
         let (first, rest) = out.split_at_mut(head.len());
-        let (middle, last) = rest.split_at_mut(words.len() * WORD);
+        let (middle, last) = rest.split_at_mut(words.len() * WORD_BYTES);
         first.iter_mut().zip(head).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
-        let middle = middle.as_chunks_mut::<WORD>().0;
+        let middle = middle.as_chunks_mut::<WORD_BYTES>().0;
         middle.iter_mut().zip(words).for_each(|(word, from)| *word = from.load(Ordering::Relaxed).to_ne_bytes());
         last.iter_mut().zip(tail).for_each(|(byte, from)| *byte = from.load(Ordering::Relaxed));
     }
@@ -337,7 +338,7 @@ pub(crate) fn errno(error: &std::io::Error) -> Errno {
 /// Returns the kind of pages of a mapping, from `/proc/self/smaps` (`ShmemPmdMapped`). Reading that takes longer the
 /// more memory a process has, so it is skipped where there can be no huge pages.
 fn pages_of(memory: &MmapRaw) -> Backing {
-    if memory.len() < HUGE || !is_shared_memory_huge() {
+    if memory.len() < HUGE_PAGE_BYTES || !is_shared_memory_huge() {
         return Backing::Small;
     }
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
@@ -632,11 +633,11 @@ mod tests {
     #[test]
     fn a_second_mapping_sees_what_the_first_wrote() {
         let mut span = Arena::create("test", 100).unwrap();
-        assert_eq!(span.len(), HUGE);
+        assert_eq!(span.len(), HUGE_PAGE_BYTES);
         span[17] = 42;
         let theirs = Arena::import(span.arena().fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(read(&theirs, 16), [0, 42]);
-        assert!(theirs.view(HUGE as u64 - 1, 2).is_none());
+        assert!(theirs.view(HUGE_PAGE_BYTES as u64 - 1, 2).is_none());
         assert!(theirs.view(u64::MAX, 1).is_none());
         assert!(span.arena().view(16, 2).is_none(), "our own arena is reached through its spans");
     }
@@ -673,20 +674,20 @@ mod tests {
 
     #[test]
     fn local_memory_is_there_whether_or_not_huge_pages_are_reserved() {
-        let mut span = Arena::create_local("test", 3 * HUGE).unwrap();
-        span[3 * HUGE - 1] = 1;
+        let mut span = Arena::create_local("test", 3 * HUGE_PAGE_BYTES).unwrap();
+        span[3 * HUGE_PAGE_BYTES - 1] = 1;
         let reserved = std::fs::read_to_string("/proc/sys/vm/nr_hugepages").unwrap().trim() != "0";
         if !reserved {
             skipped("reserved huge pages: vm.nr_hugepages is 0 here; only the fallback was tested");
         }
-        assert_eq!(span.arena().size(), 3 * HUGE);
+        assert_eq!(span.arena().size(), 3 * HUGE_PAGE_BYTES);
     }
 
     #[test]
     fn memory_that_could_go_away_page_by_page_is_refused() {
         // The file is never mapped here, so no page needs to be reserved.
         let fd = rustix::fs::memfd_create("huge", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB).unwrap();
-        rustix::fs::ftruncate(&fd, HUGE as u64).unwrap();
+        rustix::fs::ftruncate(&fd, HUGE_PAGE_BYTES as u64).unwrap();
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK).unwrap();
         assert!(matches!(Arena::import(fd), Err(ArenaError::Reserved)));
     }

@@ -1,7 +1,7 @@
 //! Blocks: memory in which events are built, and which goes to disk in one write.
 
 use crate::arena::Lender;
-use crate::{Arena, ArenaError, PAGE, Span};
+use crate::{Arena, ArenaError, PAGE_BYTES, Span};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -106,7 +106,7 @@ impl BlockPool {
     /// # Errors
     /// As [`Arena::create_local`], for all blocks together.
     pub fn new(name: &str, count: u32, block_bytes: usize) -> Result<Self, ArenaError> {
-        let block_bytes = block_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(block_bytes))?;
+        let block_bytes = block_bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(ArenaError::Size(block_bytes))?;
         let total = block_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;
         let mut rest = Arena::create_local(name, total)?;
         let arena = Arc::clone(rest.arena());

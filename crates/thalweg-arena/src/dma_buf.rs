@@ -40,7 +40,7 @@ impl DmaBuf {
     /// # Errors
     /// The error returned by the kernel.
     pub fn begin_reading(&mut self) -> Result<(), Errno> {
-        self.sync(Sync::START)?;
+        self.sync(Sync::DMA_BUF_SYNC_START)?;
         self.being_read = true;
         Ok(())
     }
@@ -50,12 +50,12 @@ impl DmaBuf {
     /// # Errors
     /// The error returned by the kernel.
     pub fn end_reading(&mut self) -> Result<(), Errno> {
-        if std::mem::take(&mut self.being_read) { self.sync(Sync::END) } else { Ok(()) }
+        if std::mem::take(&mut self.being_read) { self.sync(Sync::DMA_BUF_SYNC_END) } else { Ok(()) }
     }
 
     fn sync(&self, which: u64) -> Result<(), Errno> {
         // SAFETY: the command reads the structure, and that is all it does with this process's memory.
-        unsafe { ioctl::ioctl(&self.fd, Sync(Sync::READ | which)) }
+        unsafe { ioctl::ioctl(&self.fd, Sync(Sync::DMA_BUF_SYNC_READ | which)) }
     }
 }
 
@@ -120,9 +120,9 @@ unsafe impl Ioctl for Create {
 struct Sync(u64);
 
 impl Sync {
-    const READ: u64 = 1;
-    const START: u64 = 0;
-    const END: u64 = 4;
+    const DMA_BUF_SYNC_READ: u64 = 1;
+    const DMA_BUF_SYNC_START: u64 = 0;
+    const DMA_BUF_SYNC_END: u64 = 4;
 }
 
 // SAFETY: DMA_BUF_IOCTL_SYNC reads a structure of this length and writes nothing.

@@ -74,16 +74,16 @@ impl AsFd for Doorbell {
 }
 
 /// Byte that wakes the process at the other end of a socket.
-pub const WAKE: u8 = 0;
+pub const WAKE_BYTE: u8 = 0;
 
-/// Wakes the process at the other end of a connection by one byte, [`WAKE`], which it reads before it looks for work.
-/// Never blocks, whatever the peer does to its end: if the peer does not read, earlier bytes wake it. Never raises
-/// SIGPIPE: a peer that is gone has nothing to be woken for, and the end of the stream reports its absence.
+/// Wakes the process at the other end of a connection by one byte, [`WAKE_BYTE`], which it reads before it looks for
+/// work. Never blocks, whatever the peer does to its end: if the peer does not read, earlier bytes wake it. Never
+/// raises SIGPIPE: a peer that is gone has nothing to be woken for, and the end of the stream reports its absence.
 ///
 /// # Errors
 /// The kernel refuses: the peer was not woken.
 pub fn wake_over(socket: &UnixStream) -> Result<(), DoorbellError> {
-    match send(socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+    match send(socket, &[WAKE_BYTE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
         Ok(_) | Err(Errno::AGAIN | Errno::PIPE | Errno::CONNRESET) => Ok(()),
         Err(error) => Err(os("ringing")(error)),
     }
@@ -123,7 +123,7 @@ mod tests {
         (0..100_000).for_each(|_| wake_over(&ours).unwrap());
         let mut bytes = vec![1; 200_000];
         let read = theirs.read(&mut bytes).unwrap();
-        assert!((1..100_000).contains(&read) && bytes[..read].iter().all(|byte| *byte == WAKE));
+        assert!((1..100_000).contains(&read) && bytes[..read].iter().all(|byte| *byte == WAKE_BYTE));
         drop(theirs);
         wake_over(&ours).unwrap();
     }

@@ -43,14 +43,14 @@ mod slots;
 pub use arena::{Arena, ArenaError, Backing, KeptPiece, Piece, Registration, Span, View};
 pub use block::{Block, BlockPool};
 pub use dma_buf::DmaBuf;
-pub use doorbell::{Doorbell, DoorbellError, WAKE, wake_over};
+pub use doorbell::{Doorbell, DoorbellError, WAKE_BYTE, wake_over};
 pub use handover::{HandoverError, MAX_FDS, recv_fds, send_fds};
 pub use huge_pages::HugePagesLock;
 pub use page_list::{Extent, PageList, PageListError, page_list};
 pub use pin::{PinError, Pinned, pin, pin_arena};
 pub use places::PlacePool;
-pub use ring::{CELL, MAX_CELLS, PushError, Ring, RingError, RingReceiver, RingSender, RingSetupError};
-pub use slots::{HEADROOM, Slot, SlotPool};
+pub use ring::{CELL_BYTES, MAX_CELLS, PushError, Ring, RingError, RingReceiver, RingSender, RingSetupError};
+pub use slots::{SLOT_HEADROOM_BYTES, Slot, SlotPool};
 
 /// Length of an ordinary page in bytes.
-pub const PAGE: usize = 4096;
+pub const PAGE_BYTES: usize = 4096;

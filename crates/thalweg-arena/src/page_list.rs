@@ -16,11 +16,11 @@ use std::os::unix::fs::FileExt;
 use thiserror::Error;
 
 /// Length of a pagemap entry in bytes.
-const ENTRY: usize = 8;
+const ENTRY_BYTES: usize = 8;
 /// Mask of the frame number, in the entry of a page that is present.
-const FRAME: u64 = (1 << 55) - 1;
-const SWAPPED: u64 = 1 << 62;
-const PRESENT: u64 = 1 << 63;
+const FRAME_NUMBER_MASK: u64 = (1 << 55) - 1;
+const SWAPPED_BIT: u64 = 1 << 62;
+const PRESENT_BIT: u64 = 1 << 63;
 
 /// Reason why a page list could not be made.
 #[derive(Debug, Error)]
@@ -79,11 +79,11 @@ pub(crate) fn pages_at(address: usize, len: usize) -> Result<PageList, PageListE
     let page_bytes = rustix::param::page_size();
     let first = address % page_bytes;
     let pages = if len == 0 { 0 } else { (first + len).div_ceil(page_bytes) };
-    let mut entries = vec![0; pages * ENTRY];
+    let mut entries = vec![0; pages * ENTRY_BYTES];
     if pages > 0 {
         let pagemap = File::open("/proc/self/pagemap").map_err(pagemap_error)?;
         // One pread for all entries: the kernel walks the page tables once.
-        pagemap.read_exact_at(&mut entries, (address / page_bytes * ENTRY) as u64).map_err(pagemap_error)?;
+        pagemap.read_exact_at(&mut entries, (address / page_bytes * ENTRY_BYTES) as u64).map_err(pagemap_error)?;
     }
     let entries = entries.as_chunks().0.iter().map(|entry| u64::from_ne_bytes(*entry));
     let frames = entries.enumerate().map(|(page, entry)| frame(page, entry)).collect::<Result<_, _>>()?;
@@ -129,11 +129,11 @@ impl PageList {
 }
 
 fn frame(page: usize, entry: u64) -> Result<u64, PageListError> {
-    if entry & PRESENT == 0 {
-        return Err(PageListError::NotPresent { page, swapped: entry & SWAPPED != 0 });
+    if entry & PRESENT_BIT == 0 {
+        return Err(PageListError::NotPresent { page, swapped: entry & SWAPPED_BIT != 0 });
     }
     // Frame 0 is never given to a process: the kernel reports it in place of the true number.
-    match entry & FRAME {
+    match entry & FRAME_NUMBER_MASK {
         0 => Err(PageListError::NotPermitted),
         frame => Ok(frame),
     }
@@ -149,7 +149,7 @@ fn pagemap_error(error: std::io::Error) -> PageListError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Arena, Backing, PAGE};
+    use crate::{Arena, Backing, PAGE_BYTES};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     use thalweg_skip::skipped;
 
@@ -173,10 +173,10 @@ mod tests {
         view.copy_to(0, &mut bytes);
         assert!(bytes.iter().all(|byte| *byte == 0));
         assert_eq!(view.page_list().unwrap(), list);
-        let _front = span.take_front(PAGE + 100);
+        let _front = span.take_front(PAGE_BYTES + 100);
         let middle = page_list(&span[..50]).unwrap();
-        let expected = list.frames()[(PAGE + 100) / list.page_bytes()] * list.page_bytes() as u64;
-        assert_eq!(middle.address(), Some(expected + ((PAGE + 100) % list.page_bytes()) as u64));
+        let expected = list.frames()[(PAGE_BYTES + 100) / list.page_bytes()] * list.page_bytes() as u64;
+        assert_eq!(middle.address(), Some(expected + ((PAGE_BYTES + 100) % list.page_bytes()) as u64));
         assert_eq!(middle.extents().map(|extent| extent.bytes).collect::<Vec<_>>(), [50]);
     }
 

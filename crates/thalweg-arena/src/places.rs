@@ -1,7 +1,7 @@
 //! Places: equal buffers for data that is received and soon released again.
 
 use crate::arena::Lender;
-use crate::{Arena, ArenaError, PAGE, Span};
+use crate::{Arena, ArenaError, PAGE_BYTES, Span};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Pool of places of equal length. Each is lent as a [`Span`], and is free again when that span, and whatever was split
@@ -36,7 +36,7 @@ impl PlacePool {
         place_bytes: usize,
         create: impl FnOnce(usize) -> Result<Span, ArenaError>,
     ) -> Result<Self, ArenaError> {
-        let place_bytes = place_bytes.checked_next_multiple_of(PAGE).ok_or(ArenaError::Size(place_bytes))?;
+        let place_bytes = place_bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(ArenaError::Size(place_bytes))?;
         let total = place_bytes.checked_mul(count as usize).ok_or(ArenaError::Size(usize::MAX))?;
         let arena = Arc::clone(create(total)?.arena());
         let free = (0..count as usize).rev().map(|index| index * place_bytes).collect();

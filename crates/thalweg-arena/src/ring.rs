@@ -53,7 +53,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use thiserror::Error;
 
 /// Length of a cell in bytes: one cache line.
-pub const CELL: usize = 64;
+pub const CELL_BYTES: usize = 64;
 
 /// Maximum number of cells in a ring: 64 MiB of them. Limits how much memory a peer can make this process map.
 pub const MAX_CELLS: u32 = 1 << 20;
@@ -194,7 +194,7 @@ impl RingSender {
     /// [`PushError::Full`] if there is no room, and [`PushError::Ring`] if the receiver's index is impossible. The cell
     /// is then not in the ring.
     #[inline]
-    pub fn push(&mut self, cell: &[u8; CELL]) -> Result<(), PushError> {
+    pub fn push(&mut self, cell: &[u8; CELL_BYTES]) -> Result<(), PushError> {
         if self.is_full() {
             self.look()?;
             if self.is_full() {
@@ -278,7 +278,7 @@ impl RingReceiver {
     /// # Errors
     /// The sender's index is impossible: the sender is broken or hostile, stop using the ring.
     #[inline]
-    pub fn pop(&mut self) -> Result<Option<[u8; CELL]>, RingError> {
+    pub fn pop(&mut self) -> Result<Option<[u8; CELL_BYTES]>, RingError> {
         if self.head == self.tail {
             self.look()?;
             if self.head == self.tail {
@@ -380,32 +380,35 @@ mod tests {
         }
         theirs.tail().store(0, Ordering::Relaxed);
         for number in 0..4 {
-            sender.push(&[number; CELL]).unwrap();
+            sender.push(&[number; CELL_BYTES]).unwrap();
         }
         // Cells that were never published cannot have been taken.
         theirs.head().store(1, Ordering::Relaxed);
-        assert_eq!(sender.push(&[4; CELL]), Err(PushError::Ring(RingError::Corrupt { ours: 0, theirs: 1 })));
+        assert_eq!(sender.push(&[4; CELL_BYTES]), Err(PushError::Ring(RingError::Corrupt { ours: 0, theirs: 1 })));
         let _ = sender.publish();
         for head in [5, u32::MAX] {
             theirs.head().store(head, Ordering::Relaxed);
             assert!(!sender.prepare_wait());
-            assert_eq!(sender.push(&[4; CELL]), Err(PushError::Ring(RingError::Corrupt { ours: 4, theirs: head })));
+            assert_eq!(
+                sender.push(&[4; CELL_BYTES]),
+                Err(PushError::Ring(RingError::Corrupt { ours: 4, theirs: head }))
+            );
         }
         theirs.head().store(1, Ordering::Relaxed);
-        assert_eq!(sender.push(&[4; CELL]), Ok(()));
-        assert_eq!(sender.push(&[5; CELL]), Err(PushError::Full));
+        assert_eq!(sender.push(&[4; CELL_BYTES]), Ok(()));
+        assert_eq!(sender.push(&[5; CELL_BYTES]), Err(PushError::Full));
     }
 
     #[test]
     fn a_sender_that_takes_cells_back_lets_nobody_sleep_on_them() {
         let (mut sender, mut receiver) = Ring::create("test", 4).unwrap().split();
-        sender.push(&[1; CELL]).unwrap();
-        sender.push(&[2; CELL]).unwrap();
+        sender.push(&[1; CELL_BYTES]).unwrap();
+        sender.push(&[2; CELL_BYTES]).unwrap();
         let _ = sender.publish();
-        assert_eq!(receiver.pop(), Ok(Some([1; CELL])));
+        assert_eq!(receiver.pop(), Ok(Some([1; CELL_BYTES])));
         sender.memory.tail().store(1, Ordering::Relaxed);
         assert!(!receiver.prepare_wait());
-        assert_eq!(receiver.pop(), Ok(Some([2; CELL])));
+        assert_eq!(receiver.pop(), Ok(Some([2; CELL_BYTES])));
         assert_eq!(receiver.pop(), Err(RingError::Corrupt { ours: 2, theirs: 1 }));
     }
 
@@ -417,13 +420,13 @@ mod tests {
         ring.memory.head().store(ring.start, Ordering::Relaxed);
         let (mut sender, mut receiver) = ring.split();
         for number in 0..6 {
-            sender.push(&[number; CELL]).unwrap();
+            sender.push(&[number; CELL_BYTES]).unwrap();
             let _ = sender.publish();
-            sender.push(&[number + 100; CELL]).unwrap();
-            assert_eq!(receiver.pop(), Ok(Some([number; CELL])));
+            sender.push(&[number + 100; CELL_BYTES]).unwrap();
+            assert_eq!(receiver.pop(), Ok(Some([number; CELL_BYTES])));
             assert_eq!(receiver.pop(), Ok(None));
             let _ = sender.publish();
-            assert_eq!(receiver.pop(), Ok(Some([number + 100; CELL])));
+            assert_eq!(receiver.pop(), Ok(Some([number + 100; CELL_BYTES])));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Slots: the buffers a device writes into, reused hottest first.
 
 use crate::dma_buf::{DmaBuf, Maker};
-use crate::{Arena, ArenaError, PAGE, Span};
+use crate::{Arena, ArenaError, PAGE_BYTES, Span};
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Space in bytes before a slot's first fragment header, for the headers of lower protocols.
-pub const HEADROOM: usize = PAGE - 64;
+pub const SLOT_HEADROOM_BYTES: usize = PAGE_BYTES - 64;
 
 /// A buffer of a source's arena. It begins 64 bytes before a page boundary, so that the payload after the first
 /// fragment header is page-aligned for a device that writes by DMA.
@@ -80,10 +80,10 @@ impl SlotPool {
     /// process has too many open files.
     pub fn for_drivers(name: &str, count: u32, slot_bytes: usize) -> Result<Self, ArenaError> {
         let layout = Layout::of(count, slot_bytes)?;
-        let bytes = layout.stride - PAGE;
+        let bytes = layout.stride - PAGE_BYTES;
         let (whole, all): (_, Vec<DmaBuf>) = Arena::create_with(name, layout.total, |memory| {
             let made = Maker::open().and_then(|maker| {
-                (0..count as usize).map(|slot| maker.make(memory, slot * layout.stride + PAGE, bytes)).collect()
+                (0..count as usize).map(|slot| maker.make(memory, slot * layout.stride + PAGE_BYTES, bytes)).collect()
             });
             made.map_err(|error| ArenaError::DmaBuf { bytes, error })
         })?;
@@ -142,7 +142,8 @@ struct Layout {
 
 impl Layout {
     fn of(count: u32, slot_bytes: usize) -> Result<Self, ArenaError> {
-        let stride = slot_bytes.checked_add(HEADROOM).and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
+        let stride =
+            slot_bytes.checked_add(SLOT_HEADROOM_BYTES).and_then(|bytes| bytes.checked_next_multiple_of(PAGE_BYTES));
         let sizes = stride.and_then(|stride| Some((stride, stride.checked_mul(count as usize)?)));
         let (stride, total) = sizes.ok_or(ArenaError::Size(usize::MAX))?;
         Ok(Self { count, slot_bytes, stride, total })
@@ -153,7 +154,7 @@ impl Layout {
         let arena = Arc::clone(rest.arena());
         let slots = (0..count).zip(dma_bufs).map(|(index, dma_buf)| {
             let mut whole = rest.take_front(stride);
-            let _headroom = whole.take_front(HEADROOM);
+            let _headroom = whole.take_front(SLOT_HEADROOM_BYTES);
             Slot { index, span: whole.take_front(slot_bytes), dma_buf }
         });
         let mut free: Vec<Slot> = slots.collect();
@@ -214,8 +215,8 @@ mod tests {
         let mut pool = SlotPool::new("test", 4, 5000).unwrap();
         let mut slots: Vec<Slot> = std::iter::from_fn(|| pool.take()).collect();
         for slot in &mut slots {
-            assert_eq!((slot.offset() + 64) % PAGE, 0);
-            assert!(slot.offset() % PAGE >= 128);
+            assert_eq!((slot.offset() + 64) % PAGE_BYTES, 0);
+            assert!(slot.offset() % PAGE_BYTES >= 128);
             let mark = slot.index() as u8;
             slot.fill(mark);
         }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use thalweg_arena::PAGE;
+use thalweg_arena::PAGE_BYTES;
 use thalweg_text::ByteSize;
 
 /// Size of a huge page, in bytes.
@@ -56,7 +56,7 @@ pub(crate) struct Memory(Room);
 impl Room {
     /// Reserves addresses for `len` bytes, rounded up to whole pages of `kind`.
     pub(crate) fn new(len: u64, kind: PageKind) -> Result<Self, BenchError> {
-        let page = if kind == PageKind::Huge { HUGE_PAGE_BYTES } else { PAGE };
+        let page = if kind == PageKind::Huge { HUGE_PAGE_BYTES } else { PAGE_BYTES };
         let doing = || format!("setting aside addresses for {}", ByteSize(len));
         let lengths = usize::try_from(len).ok().filter(|len| *len > 0).and_then(|len| {
             let len = len.checked_next_multiple_of(page)?;
@@ -68,8 +68,8 @@ impl Room {
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let all = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all_len, ProtFlags::empty(), flags) };
         let all = NonNull::new(all.map_err(BenchError::os(doing()))?.cast::<u8>()).expect("Linux maps nothing at 0");
-        let skip = (all.as_ptr() as usize + PAGE).next_multiple_of(HUGE_PAGE_BYTES) - all.as_ptr() as usize;
-        // SAFETY: `skip` is at most HUGE_PAGE_BYTES + PAGE, and the range is `len` + 2 HUGE_PAGE_BYTES long.
+        let skip = (all.as_ptr() as usize + PAGE_BYTES).next_multiple_of(HUGE_PAGE_BYTES) - all.as_ptr() as usize;
+        // SAFETY: `skip` is at most HUGE_PAGE_BYTES + PAGE_BYTES, and the range is `len` + 2 HUGE_PAGE_BYTES long.
         let start = unsafe { all.add(skip) };
         Ok(Self { all, all_len, start, len })
     }
@@ -163,7 +163,7 @@ impl Memory {
 
     /// Writes to every page.
     pub(crate) fn touch(&mut self) {
-        for page in self.chunks_mut(PAGE) {
+        for page in self.chunks_mut(PAGE_BYTES) {
             page[0] = 1;
         }
     }

@@ -13,7 +13,7 @@ pub use trigger::Triggered;
 use crate::config::{BuilderConfig, Check, Hold};
 use crate::credit::Credit;
 use crate::events::{Answer, OpenEvents, Why};
-use crate::source::{self, Due, KnownMissing, NEVER, Piece, Presence, Source, Ticket};
+use crate::source::{self, Due, KnownMissing, NO_EVENT, Piece, Presence, Source, Ticket};
 use crate::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub struct Builder {
 impl Builder {
     /// Returns a builder at the beginning of a run.
     pub fn new(config: BuilderConfig) -> Self {
-        let first = share_index(config.first, &config).min(NEVER - 1);
+        let first = share_index(config.first, &config).min(NO_EVENT - 1);
         let sources: Vec<Source> =
             config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
         let events = OpenEvents::new(first, config.open_events, sources.len(), &config.level2);
@@ -67,8 +67,8 @@ impl Builder {
             due: sources.iter().map(|entry| entry.due(u64::from(events.most()))).collect(),
             events,
             sources,
-            next_base: NEVER,
-            next_end: NEVER,
+            next_base: NO_EVENT,
+            next_end: NO_EVENT,
             credit,
             turn: Turn::first(&config),
             short: false,
@@ -201,7 +201,7 @@ impl Builder {
     /// The builder then need not wait for the source's next offer, which may be far away where events are assigned.
     pub fn passed(&mut self, source: usize, below: EventId, tickets: u64, now: Duration) {
         self.advance(now);
-        let until = share_index(below, &self.config).min(NEVER - 1);
+        let until = share_index(below, &self.config).min(NO_EVENT - 1);
         let entry = &mut self.sources[source];
         if entry.presence == Presence::Dead || until <= entry.passed.0 {
             return;
@@ -264,9 +264,9 @@ impl Builder {
         if count == 0 || !dropped && (count > most || u64::from(count) * HEADER_LEN as u64 > u64::from(bytes)) {
             return Err(Violation::Size { count, bytes, most });
         }
-        // The event after the last one must have a number too, and that number is not `NEVER`.
+        // The event after the last one must have a number too, and that number is not `NO_EVENT`.
         let behind = stride.checked_mul(u64::from(count)).and_then(|span| span.checked_add(event));
-        if behind.is_none_or(|behind| behind == NEVER) {
+        if behind.is_none_or(|behind| behind == NO_EVENT) {
             return Err(Violation::Range { first: event, count });
         }
         let first = event / stride;
@@ -365,8 +365,8 @@ impl Builder {
     /// If no event is open, skips the events of which no source will deliver anything, however many they are.
     fn skip_silence(&mut self) {
         if self.events.is_empty() {
-            let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NEVER);
-            if next != NEVER {
+            let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NO_EVENT);
+            if next != NO_EVENT {
                 self.events.skip_to(next.max(self.events.base()));
             }
         }
@@ -376,8 +376,8 @@ impl Builder {
     fn admit_all_offers(&mut self) {
         while !self.events.is_backed_up() {
             if self.events.base() >= self.next_base || self.events.end() > self.next_end {
-                self.next_base = NEVER;
-                self.next_end = NEVER;
+                self.next_base = NO_EVENT;
+                self.next_end = NO_EVENT;
                 for source in 0..self.sources.len() {
                     let due = self.due[source];
                     if self.events.base() >= due.base || self.events.end() > due.end {
@@ -396,12 +396,12 @@ impl Builder {
     /// If no event is open, and the next event that any source mentions lies beyond those that may be opened, skips the
     /// events between. Returns true if events were skipped.
     fn pass_over(&mut self) -> bool {
-        let is_ahead = self.events.is_empty() && self.next_base != NEVER && self.first_mention().is_some();
+        let is_ahead = self.events.is_empty() && self.next_base != NO_EVENT && self.first_mention().is_some();
         if !is_ahead {
             self.ahead = None;
             return false;
         }
-        let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NEVER);
+        let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NO_EVENT);
         if next <= self.events.base() {
             self.ahead.get_or_insert(self.clock.active());
             return false;
@@ -518,7 +518,7 @@ impl Builder {
         }
         entry.accounts = Some(accounts);
         entry.ledger.final_counters = true;
-        entry.settle_pieces(&mut self.events, 0..NEVER, self.expired, source);
+        entry.settle_pieces(&mut self.events, 0..NO_EVENT, self.expired, source);
         self.admit_offers(source);
         self.admit_all_offers();
         Ok(())
@@ -686,7 +686,7 @@ impl Builder {
     pub fn is_finished(&self) -> bool {
         self.events.is_empty()
             && !self.events.has_closed()
-            && self.due.iter().all(|due| due.base == NEVER)
+            && self.due.iter().all(|due| due.base == NO_EVENT)
             && self.sources.iter().all(Source::is_settled)
     }
 

@@ -74,12 +74,13 @@ pub struct Path {
 
 impl Path {
     /// φ: the part of the buffer that is filled. The other half is for traffic of others and for bursts.
-    pub(crate) const SHARE: f64 = 0.5;
+    pub(crate) const BUFFER_SHARE: f64 = 0.5;
 
     /// Returns W, in bytes: the bandwidth-delay product and a part of the path's buffer, less what sources may send
     /// without a fetch.
     pub fn widest(&self) -> u64 {
-        let window = self.rate * self.round_trip.as_secs_f64() + Self::SHARE * self.buffer as f64 - self.unasked as f64;
+        let window =
+            self.rate * self.round_trip.as_secs_f64() + Self::BUFFER_SHARE * self.buffer as f64 - self.unasked as f64;
         // Less than two segments would be a stop-and-wait protocol.
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes in flight fit")]
         let window = window.max(2.0 * f64::from(self.segment)) as u64;

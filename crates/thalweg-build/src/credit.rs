@@ -20,11 +20,11 @@ use thalweg_wire::{MESSAGE_LEN, RECORD_ALIGN};
 /// Pacing headroom: requests are paced at (1 + this) × the port's rate. It is large enough that the window, not the
 /// clock, limits in the steady state, where each arrival makes room for the next fetch. At a long distance it is
 /// reduced, so that the excess of a whole round trip fills no more than a quarter of the buffer.
-const HASTE: f64 = 0.05;
+const PACING_HEADROOM: f64 = 0.05;
 /// Number of pieces that the filled part of the buffer holds. With fewer, sources take turns instead of filling the
 /// port together, and the data of each come as a burst; with more, the overhead of each piece (a message, a packet that
 /// is not full) takes more of the port.
-const PIECES: f64 = 3.0;
+const PIECES_IN_BUFFER: f64 = 3.0;
 /// Number of pieces if there are other builders. A source may be busy with their requests: with more pieces the window
 /// is spread over more sources, some of which are not busy.
 const PIECES_OF_MANY: f64 = 18.0;
@@ -39,18 +39,18 @@ pub(crate) const LONGEST_PIECE: u64 = 64 << 10;
 const SHORTEST_PIECE: u64 = 4;
 /// Initial window of a new TCP connection, in bytes, before anything is acknowledged: Linux offers no larger window at
 /// first.
-const FIRST: u64 = 64 << 10;
+const INITIAL_WINDOW_BYTES: u64 = 64 << 10;
 /// Pause after which TCP begins with a small window again (RFC 2861; its shortest retransmission timeout in Linux).
-const IDLE: Duration = Duration::from_millis(200);
+const IDLE_RESTART_TIME: Duration = Duration::from_millis(200);
 /// Number of round trips after a loss during which further losses are expected.
-const LOSSY: u32 = 64;
+const LOSSY_ROUND_TRIPS: u32 = 64;
 /// Shortest duration of a round: a handful of segments gives no information.
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
 /// If a slot does not fit into what links hold, it is requested in pieces of at least that number of bytes divided by
 /// this.
 const LEAST_OF_HELD: u64 = 8;
 /// Alignment of pieces, in bytes: whole cache lines.
-const ALIGN: u64 = RECORD_ALIGN as u64;
+const PIECE_ALIGNMENT_BYTES: u64 = RECORD_ALIGN as u64;
 
 /// Bytes that were requested from all sources, and bytes that may be.
 #[derive(Debug)]
@@ -270,7 +270,7 @@ impl Credit {
     pub(crate) fn holds_back(&self, source: usize) -> bool {
         let flow = &self.flows[source];
         let Some(port) = self.mode.port() else { return false };
-        let new = FIRST.saturating_add(flow.received);
+        let new = INITIAL_WINDOW_BYTES.saturating_add(flow.received);
         let (piece, most) = flow.slow.map_or((port.piece(), new), |slow| (slow.piece, slow.most.min(new)));
         flow.outstanding() > 0 && flow.outstanding() + piece > most
     }
@@ -283,12 +283,12 @@ impl Credit {
         if self.holds_back(source) {
             return 0;
         }
-        let left = self.held.saturating_sub(self.outstanding) / ALIGN * ALIGN;
+        let left = self.held.saturating_sub(self.outstanding) / PIECE_ALIGNMENT_BYTES * PIECE_ALIGNMENT_BYTES;
         // Smaller pieces would be many. One is always allowed.
         if left < bytes.min(self.held / LEAST_OF_HELD) && self.outstanding > 0 {
             return 0;
         }
-        self.room_of_mode(source, bytes, now).min(left.max(ALIGN))
+        self.room_of_mode(source, bytes, now).min(left.max(PIECE_ALIGNMENT_BYTES))
     }
 
     fn room_of_mode(&mut self, source: usize, bytes: u64, now: Duration) -> u64 {
@@ -299,7 +299,7 @@ impl Credit {
                 if fits { bytes } else { 0 }
             }
             Mode::Port(port) => {
-                if self.outstanding == 0 && now > port.heard.saturating_add(IDLE) {
+                if self.outstanding == 0 && now > port.heard.saturating_add(IDLE_RESTART_TIME) {
                     port.ramp = port.start();
                 }
                 let piece = slow.map_or_else(|| port.piece(), |slow| slow.piece);
@@ -536,7 +536,7 @@ impl Port {
     /// begin at the same time, and not all sources are connected yet.
     fn start(&self) -> f64 {
         let part = if self.alone { 1.0 } else { START_OF_MANY };
-        (part * Path::SHARE * self.path.buffer as f64).max(10.0 * self.segment() as f64)
+        (part * Path::BUFFER_SHARE * self.path.buffer as f64).max(10.0 * self.segment() as f64)
     }
 
     fn on_the_ramp(&self) -> bool {
@@ -565,13 +565,13 @@ impl Port {
 
     /// Returns the longest time that the port can make a piece take.
     fn due(&self) -> Duration {
-        let queue = Path::SHARE * self.path.buffer as f64 + 2.0 * self.piece() as f64;
+        let queue = Path::BUFFER_SHARE * self.path.buffer as f64 + 2.0 * self.piece() as f64;
         self.round_trip().saturating_add(self.time_of(queue))
     }
 
     /// Returns whether losses were reported lately.
     fn is_lossy(&self) -> bool {
-        self.lost.is_some_and(|at| self.heard <= at.saturating_add(LOSSY * self.round_trip()))
+        self.lost.is_some_and(|at| self.heard <= at.saturating_add(LOSSY_ROUND_TRIPS * self.round_trip()))
     }
 
     fn time_of(&self, bytes: f64) -> Duration {
@@ -581,7 +581,7 @@ impl Port {
     /// Returns W while nothing is lost, in bytes.
     fn widest(&self) -> f64 {
         let widest = Path { round_trip: self.round_trip(), ..self.path }.widest() as f64;
-        let less = if self.alone { 0.0 } else { (Path::SHARE - SHARE_OF_MANY) * self.path.buffer as f64 };
+        let less = if self.alone { 0.0 } else { (Path::BUFFER_SHARE - SHARE_OF_MANY) * self.path.buffer as f64 };
         (widest - less).max(2.0 * self.piece() as f64)
     }
 
@@ -599,14 +599,15 @@ impl Port {
     fn piece(&self) -> u64 {
         let (shortest, longest) = (SHORTEST_PIECE * self.segment(), LONGEST_PIECE.max(SHORTEST_PIECE * self.segment()));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a buffer")]
-        let piece = (Path::SHARE * self.path.buffer as f64 / if self.alone { PIECES } else { PIECES_OF_MANY }) as u64;
+        let piece = (Path::BUFFER_SHARE * self.path.buffer as f64
+            / if self.alone { PIECES_IN_BUFFER } else { PIECES_OF_MANY }) as u64;
         let piece = piece.clamp(shortest, longest);
         // Whole segments, including the message before the data.
         (piece - piece % self.segment()).saturating_sub(MESSAGE_LEN as u64).max(shortest)
     }
 
     fn burst(&self) -> f64 {
-        (Path::SHARE / 4.0 * self.path.buffer as f64).max(self.segment() as f64)
+        (Path::BUFFER_SHARE / 4.0 * self.path.buffer as f64).max(self.segment() as f64)
     }
 
     /// Returns whether more may be requested at `now`.
@@ -621,7 +622,7 @@ impl Port {
             false => f64::INFINITY,
         };
         let product = self.path.rate * self.round_trip().as_secs_f64();
-        let haste = HASTE.min(Path::SHARE / 2.0 * self.path.buffer as f64 / product.max(1.0));
+        let haste = PACING_HEADROOM.min(Path::BUFFER_SHARE / 2.0 * self.path.buffer as f64 / product.max(1.0));
         let pace = ((1.0 + haste) * self.path.rate).min(ramp.max(1.0));
         self.tokens = (self.tokens + pace * now.saturating_sub(self.at).as_secs_f64()).min(self.burst());
         self.at = self.at.max(now);

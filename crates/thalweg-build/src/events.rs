@@ -71,9 +71,9 @@ enum Verdict {
 }
 
 /// One hour, in nanoseconds: upper limit of the recorded time for which an event was open.
-const HOUR: u64 = 3_600_000_000_000;
+const MAX_OPEN_NANOS: u64 = 3_600_000_000_000;
 /// Number of events for which memory is allocated at the beginning: 64 bytes each, and 16 for each 64 sources.
-const TOUCHED: u32 = 1 << 16;
+const PREALLOCATED_EVENTS: u32 = 1 << 16;
 
 /// A window of consecutive events, by their *index* (event number divided by the number of builders).
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl OpenEvents {
     /// are fetched from; empty without a level 2.
     pub(crate) fn new(first: u64, most: u32, sources: usize, level2: &[usize]) -> Self {
         // Allocated and touched now, up to the default bound: a run then ends with the memory it began with.
-        let (ahead, words) = (most.min(TOUCHED) as usize, sources.div_ceil(64));
+        let (ahead, words) = (most.min(PREALLOCATED_EVENTS) as usize, sources.div_ceil(64));
         let idle = Event {
             opened: Duration::ZERO,
             begun: Duration::ZERO,
@@ -161,7 +161,8 @@ impl OpenEvents {
             built: 0,
             rejected: 0,
             skipped: vec![0; sources],
-            completion: Histogram::new_with_bounds(1, HOUR, 2).unwrap_or_else(|_| unreachable!("within its bounds")),
+            completion: Histogram::new_with_bounds(1, MAX_OPEN_NANOS, 2)
+                .unwrap_or_else(|_| unreachable!("within its bounds")),
             now: Duration::ZERO,
         }
     }

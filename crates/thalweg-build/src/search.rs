@@ -55,15 +55,15 @@ enum Climb {
 }
 
 /// Number of times the buffer is measured. The smallest result counts: traffic of others may have been in it.
-const EDGES: usize = 2;
+const EDGE_COUNT: usize = 2;
 /// Start of the short steps, as a fraction of the result of the long steps.
-const NEAR: f64 = 0.6;
+const FALL_BACK_FRACTION: f64 = 0.6;
 /// Number of rounds without a loss after which earlier losses no longer matter.
-const REST: u32 = 4;
+const REST_ROUNDS: u32 = 4;
 /// Number of rounds without progress that show that the port is busy.
-const LEVEL: u32 = 4;
+const LEVEL_ROUNDS: u32 = 4;
 /// Shortest time over which a rate is taken: shorter ones show the timing of single packets rather than the rate.
-const SHORTEST: Duration = Duration::from_millis(2);
+const MIN_RATE_PERIOD: Duration = Duration::from_millis(2);
 
 impl Search {
     /// Returns a search with `segment` bytes per segment that gives up at a window of `most` bytes.
@@ -119,7 +119,7 @@ impl Search {
         let began = *self.began.get_or_insert(now);
         self.received += bytes;
         let took = now.saturating_sub(began);
-        if took < round_trip.max(SHORTEST) {
+        if took < round_trip.max(MIN_RATE_PERIOD) {
             return;
         }
         let rate = self.received as f64 / took.as_secs_f64();
@@ -138,16 +138,16 @@ impl Search {
             Climb::Rest(0) => self.climb = Climb::Slow,
             Climb::Rest(rounds) => self.climb = Climb::Rest(rounds - 1),
             Climb::Fast if lost > 0 => self.fall_back(product),
-            Climb::Fast if self.level >= LEVEL => self.fall_back(product),
+            Climb::Fast if self.level >= LEVEL_ROUNDS => self.fall_back(product),
             Climb::Fast => self.window *= 1.25,
             Climb::Slow if lost > 0 => {
                 let edge = (self.window - product).max(0.0);
                 self.edges.extend(self.coarse.map(|_| edge));
-                if self.edges.len() == EDGES {
+                if self.edges.len() == EDGE_COUNT {
                     self.finish(round_trip, true);
                 } else {
                     let coarse = *self.coarse.get_or_insert(edge);
-                    self.fall_back(product + NEAR * coarse);
+                    self.fall_back(product + FALL_BACK_FRACTION * coarse);
                 }
             }
             Climb::Slow => {
@@ -165,7 +165,7 @@ impl Search {
     /// Lowers the window to one at which nothing is lost, and pauses.
     fn fall_back(&mut self, window: f64) {
         self.window = window.max(8.0 * self.segment);
-        self.climb = Climb::Rest(REST);
+        self.climb = Climb::Rest(REST_ROUNDS);
         self.level = 0;
     }
 

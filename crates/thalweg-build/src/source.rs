@@ -164,7 +164,7 @@ pub(crate) struct Source {
 /// Wake-up conditions of a source. Kept apart from the sources, so that the search for work touches few cache lines.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Due {
-    /// Index of the first event of the ticket to be fetched next; `NEVER` if there is none.
+    /// Index of the first event of the ticket to be fetched next; `NO_EVENT` if there is none.
     pub(crate) next: u64,
     /// Index that the oldest open event must have for the source's next offer to be admitted.
     pub(crate) base: u64,
@@ -178,7 +178,7 @@ pub(crate) struct Due {
 const MOST_GAPS: usize = 1024;
 
 /// An index that no event has.
-pub(crate) const NEVER: u64 = u64::MAX;
+pub(crate) const NO_EVENT: u64 = u64::MAX;
 
 impl Source {
     /// Limit of the ranges of drops that are kept apart. Beyond it, gaps between ranges count as parts of them.
@@ -228,7 +228,7 @@ impl Source {
             let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
             let oldest = queues.into_iter().filter_map(|queue| queue.front()).map(|ticket| ticket.first).min();
             // More pieces of the last fragment mentioned may come.
-            let oldest = oldest.unwrap_or(NEVER).min(self.offered_until.saturating_sub(1));
+            let oldest = oldest.unwrap_or(NO_EVENT).min(self.offered_until.saturating_sub(1));
             self.rejected = self.rejected.split_off(&oldest);
         }
         let news = self.told != released;
@@ -278,7 +278,7 @@ impl Source {
     pub(crate) fn known(&self) -> u64 {
         match self.parked.front() {
             Some(ticket) => ticket.first,
-            None if self.is_absent() => NEVER,
+            None if self.is_absent() => NO_EVENT,
             None => self.offered_until,
         }
     }
@@ -293,7 +293,7 @@ impl Source {
 
     /// Returns the index of the first event that the source may yet mention or deliver.
     pub(crate) fn next_mention(&self) -> u64 {
-        let silent = if self.is_absent() { NEVER } else { self.offered_until };
+        let silent = if self.is_absent() { NO_EVENT } else { self.offered_until };
         self.first_mention().unwrap_or(silent)
     }
 
@@ -304,9 +304,9 @@ impl Source {
         let lost = self.first_lost().filter(|events| events.start < known);
         let lost = lost.map(|events| (events.start + 1).saturating_sub(open_events));
         Due {
-            next: self.front().filter(|_| here).map_or(NEVER, |ticket| ticket.first),
-            base: parked.into_iter().chain(lost).min().unwrap_or(NEVER),
-            end: if known > self.admitted { self.admitted } else { NEVER },
+            next: self.front().filter(|_| here).map_or(NO_EVENT, |ticket| ticket.first),
+            base: parked.into_iter().chain(lost).min().unwrap_or(NO_EVENT),
+            end: if known > self.admitted { self.admitted } else { NO_EVENT },
             given_up: match self.presence {
                 Presence::Gone(since) if !self.is_settled() => Some(since),
                 _ => None,
@@ -666,7 +666,7 @@ mod tests {
     #[test]
     fn what_is_not_to_come_is_kept_in_few_words() {
         let (mut source, mut events) = (Source::new("1.0".into(), "s".into(), 0), OpenEvents::new(0, 8, 1, &[]));
-        source.offered_until = NEVER;
+        source.offered_until = NO_EVENT;
         for first in 0..1000 {
             source.mark_missing(&mut events, 10 * first..10 * first + 10, KnownMissing::DroppedNewest, 0);
         }

@@ -14,17 +14,17 @@ use std::time::Duration;
 use thalweg_wire::{Assign, Contact, EventId, Heard, Room};
 
 /// Longest interval between a builder's reports of its room.
-pub const HEARTBEAT: Duration = Duration::from_millis(500);
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after which a silent builder gets no more events, and a silent source has no vote, until it reports again.
-const QUIET: Duration = HEARTBEAT.saturating_mul(2);
+const QUIET_TIMEOUT: Duration = HEARTBEAT_INTERVAL.saturating_mul(2);
 /// Interval at which silent builders and sources are looked for.
-const LOOK: Duration = Duration::from_millis(100);
+const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of ranges that are kept for a source that was disconnected. One that reconnects and lacks older ones
 /// cannot go on.
 const MOST_RANGES: usize = 1 << 16;
 /// Number of ranges that the share of a builder is handed out in, so that it has the next one before it is done with
 /// the last.
-const PARTS: u64 = 4;
+const PARTS_PER_SHARE: u64 = 4;
 
 /// Configuration of an assigner, fixed before the run.
 #[derive(Debug, Clone)]
@@ -227,7 +227,7 @@ impl Assigner {
             told_left: 0,
         };
         Self {
-            silence: silence.max(QUIET),
+            silence: silence.max(QUIET_TIMEOUT),
             pace: Pace::default(),
             builders,
             sources: vec![source; sources],
@@ -357,7 +357,7 @@ impl Assigner {
     /// source.
     pub fn time(&mut self, now: Duration) {
         self.pace.step(now);
-        if std::mem::take(&mut self.news) || self.pace.elapsed() - self.looked >= LOOK {
+        if std::mem::take(&mut self.news) || self.pace.elapsed() - self.looked >= SILENCE_CHECK_INTERVAL {
             self.looked = self.pace.elapsed();
             self.look_at_all();
         } else if self.due.is_empty() && !self.is_passed {
@@ -389,7 +389,7 @@ impl Assigner {
 
     /// Returns when [`time`](Self::time) is to be called again even if nothing happens.
     pub fn next_time(&self) -> Duration {
-        self.pace.clock() + LOOK
+        self.pace.clock() + SILENCE_CHECK_INTERVAL
     }
 
     /// Returns the next message on the assignment to a source; `None` if it is up to date, or disconnected.
@@ -409,7 +409,7 @@ impl Assigner {
     /// Returns whether a source is connected and was received from not long ago: only such sources have a vote.
     fn answers(&self, source: &Source) -> bool {
         let now = self.pace.elapsed();
-        source.present && source.spoke.is_some_and(|spoke| now - spoke < QUIET)
+        source.present && source.spoke.is_some_and(|spoke| now - spoke < QUIET_TIMEOUT)
     }
 
     /// Returns the highest number that more than half of the responding sources report at least of a builder.
@@ -457,8 +457,10 @@ impl Assigner {
         }
         let done = self.is_agreed(builder, |word| word.contact == Contact::Done);
         let Some(quiet) = self.quiet(builder).filter(|_| !done) else { return };
-        self.builders[builder].quiet = quiet >= QUIET;
-        if quiet >= self.silence || quiet >= QUIET && self.is_agreed(builder, |word| word.contact == Contact::Away) {
+        self.builders[builder].quiet = quiet >= QUIET_TIMEOUT;
+        if quiet >= self.silence
+            || quiet >= QUIET_TIMEOUT && self.is_agreed(builder, |word| word.contact == Contact::Away)
+        {
             self.leave_out(builder);
         }
     }
@@ -528,7 +530,7 @@ impl Assigner {
         let builders = self.builders.len() as u64;
         let holds = |source: &Source| (source.slots / builders).max(1).saturating_mul(source.records);
         let share = self.sources.iter().map(holds).min().unwrap_or(1);
-        let part = (share / PARTS).max(1);
+        let part = (share / PARTS_PER_SHARE).max(1);
         let records = self.sources.iter().map(|source| source.records).max().unwrap_or(1);
         (share, if part > records { part - part % records } else { part })
     }
@@ -574,7 +576,7 @@ mod tests {
                     let (next, assigned) = (EventId(0), EventId(0));
                     assigner.heard(source, &Heard { room, contact, next, assigned }).unwrap();
                     messages += 1;
-                    now += HEARTBEAT / (MANY * MANY);
+                    now += HEARTBEAT_INTERVAL / (MANY * MANY);
                     assigner.time(now);
                 }
             }
@@ -592,7 +594,7 @@ mod tests {
         ) {
             const SOURCES: usize = 5;
             let config =
-                AssignConfig { sources: SOURCES, builders: 3, first: EventId(0), end: None, silence: QUIET };
+                AssignConfig { sources: SOURCES, builders: 3, first: EventId(0), end: None, silence: QUIET_TIMEOUT };
             let mut assigner = Assigner::new(&config);
             (0..SOURCES).for_each(|source| assigner.greeted(source, 64, 1, true));
             assigner.time(Duration::ZERO);

@@ -2,10 +2,10 @@
 //!
 //! Sources produce at rates of their own, and an event is complete when all of them have it. Asked for their positions,
 //! they report different ones. All go on to the furthest of them, so that nothing that was accepted is cut off. Sources
-//! that are behind are checked after a [`LAP`]: if a source cannot reach the end in time at its present rate, the run
-//! ends at its position instead; what others have beyond that belongs to no complete event. If events beyond that are
-//! closed already, only this source ends there. No source is waited for longer than the timeout, and no source decides
-//! by mere claims: its report counts as far as it has offered events and its slots can hold more.
+//! that are behind are checked after a [`LAP_TIME`]: if a source cannot reach the end in time at its present rate, the
+//! run ends at its position instead; what others have beyond that belongs to no complete event. If events beyond that
+//! are closed already, only this source ends there. No source is waited for longer than the timeout, and no source
+//! decides by mere claims: its report counts as far as it has offered events and its slots can hold more.
 
 use crate::control::{Facts, Phase, RunControl, Source};
 use crate::{Cause, Config, Order, Tell};
@@ -13,7 +13,7 @@ use std::time::Duration;
 use thalweg_wire::EventId;
 
 /// Time for which sources go on at the end before those behind are checked.
-const LAP: Duration = Duration::from_secs(1);
+const LAP_TIME: Duration = Duration::from_secs(1);
 /// Event number above all possible ones.
 const FOREVER: EventId = EventId(u64::MAX);
 /// Time within which sources have to report their positions.
@@ -135,7 +135,7 @@ impl RunControl {
         }
         if let Phase::Ending { last: false, lap } = &mut self.phase {
             *lap += free;
-            if *lap >= LAP.min(self.config.timeout / 4) {
+            if *lap >= LAP_TIME.min(self.config.timeout / 4) {
                 let lap = *lap;
                 self.end_lap(lap, facts);
             }

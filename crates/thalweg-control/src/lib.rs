@@ -27,7 +27,7 @@ mod order;
 mod state;
 mod time;
 
-pub use assign::{AssignConfig, Assigner, HEARTBEAT, LeftOut, NoSuchBuilder, Share};
+pub use assign::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, LeftOut, NoSuchBuilder, Share};
 pub use config::Config;
 pub use control::{Facts, RunControl};
 pub use order::{Cause, Command, Order, Refused, Tell};

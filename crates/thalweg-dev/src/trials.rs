@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
-use thalweg_wire::{GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// Returns the seeds of a test's trials: as many as `THALWEG_TRIALS` says, new ones or those from `THALWEG_SEED` on;
 /// without `THALWEG_TRIALS` the usual number of seeds, the same each time.
@@ -29,7 +29,7 @@ impl Draw {
 
     /// Returns a number in the range.
     pub(crate) fn of(&mut self, range: Range<u64>) -> u64 {
-        self.0 = self.0.wrapping_add(GAMMA);
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         range.start + mix(self.0) % (range.end - range.start)
     }
 

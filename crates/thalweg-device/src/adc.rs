@@ -2,15 +2,15 @@
 
 use crate::{Description, Device, DeviceError, Filled, MAX_PAYLOAD, ModelAdcConfig};
 use thalweg_text::ByteSize;
-use thalweg_wire::{EventId, GAMMA, PayloadType, SourceId, Status, mix};
+use thalweg_wire::{EventId, GOLDEN_GAMMA, PayloadType, SourceId, Status, mix};
 
 /// Writes the samples that the model ADC of `source` gives for `event`: signed 16-bit little-endian numbers from 193
 /// to 3787, within the 0 to 4095 of a 12-bit converter. Where the model has a `period`, `event` is the event number
 /// modulo the period. A last odd byte of `samples` is set to zero.
 ///
 /// The samples are noise around a baseline, and one pulse in every 1024 samples. All arithmetic is on unsigned 64-bit
-/// integers that wrap. With `GAMMA` = 0x9e3779b97f4a7c15 and `mix` the output function of SplitMix64 (Steele, Lea and
-/// Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`):
+/// integers that wrap. With `GOLDEN_GAMMA` = 0x9e3779b97f4a7c15 and `mix` the output function of SplitMix64 (Steele,
+/// Lea and Flood, *Fast splittable pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`):
 ///
 /// ```text
 /// mix(z):   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9
@@ -19,10 +19,10 @@ use thalweg_wire::{EventId, GAMMA, PayloadType, SourceId, Status, mix};
 ///
 /// key     = mix(mix(mix(seed) ^ source) ^ event)
 ///
-/// noise:    h = mix(key + (i / 4 + 1) * GAMMA) >> 16 * (i % 4)                     for sample i
+/// noise:    h = mix(key + (i / 4 + 1) * GOLDEN_GAMMA) >> 16 * (i % 4)              for sample i
 ///           noise[i] = 193 + (h & 7) + (h >> 3 & 7)                                mean 200, standard deviation 3.2
 ///
-/// pulse:    p = mix(~key + (i / 1024 + 1) * GAMMA)                                 ~ inverts all bits
+/// pulse:    p = mix(~key + (i / 1024 + 1) * GOLDEN_GAMMA)                          ~ inverts all bits
 ///           start  = 64 + (p & 511)                                                within its 1024 samples
 ///           height = 256 + (p >> 16 & 1023) + (p >> 32 & 511)
 ///           t = i % 1024 - start                                                   may be negative
@@ -66,9 +66,9 @@ pub fn model_adc(seed: u64, source: SourceId, event: u64, samples: &mut [u8]) {
     let key = mix(mix(mix(seed) ^ u64::from(source.0)) ^ event);
     let (mut noise, mut pulses) = (key, !key);
     // Window by window, so that the pulse is added to lines that are still in the nearest cache.
-    for window in samples.chunks_mut(WINDOW * 2) {
+    for window in samples.chunks_mut(WINDOW_SAMPLES * 2) {
         add_noise(&mut noise, window);
-        pulses = pulses.wrapping_add(GAMMA);
+        pulses = pulses.wrapping_add(GOLDEN_GAMMA);
         add_pulse(mix(pulses), window);
     }
 }
@@ -85,22 +85,22 @@ pub fn payload_len(seed: u64, source: SourceId, n: u64, from: u64, to: u64) -> u
 }
 
 /// Number of samples that share one pulse.
-const WINDOW: usize = 1024;
+const WINDOW_SAMPLES: usize = 1024;
 /// Number of samples in which a pulse rises.
-const RISE: usize = 8;
+const RISE_SAMPLES: usize = 8;
 /// Number of samples in which a pulse's tail halves.
-const HALVING: usize = 16;
+const HALVING_SAMPLES: usize = 16;
 /// Number of halvings after which nothing is left of a height below 2048.
-const HALVINGS: usize = 11;
+const HALVING_COUNT: usize = 11;
 
 /// Sets `window` to baseline and noise, four samples at a time in one 64-bit word: no lane of it can overflow.
 fn add_noise(state: &mut u64, window: &mut [u8]) {
-    const SEVEN: u64 = 0x0007_0007_0007_0007;
-    const BASELINE: u64 = 0x00c1_00c1_00c1_00c1;
+    const NOISE_MASK: u64 = 0x0007_0007_0007_0007;
+    const NOISE_BASELINE: u64 = 0x00c1_00c1_00c1_00c1;
     let mut four_samples = || {
-        *state = state.wrapping_add(GAMMA);
+        *state = state.wrapping_add(GOLDEN_GAMMA);
         let h = mix(*state);
-        (BASELINE + (h & SEVEN) + (h >> 3 & SEVEN)).to_le_bytes()
+        (NOISE_BASELINE + (h & NOISE_MASK) + (h >> 3 & NOISE_MASK)).to_le_bytes()
     };
     let mut blocks = window.chunks_exact_mut(8);
     for block in &mut blocks {
@@ -120,12 +120,12 @@ fn add_noise(state: &mut u64, window: &mut [u8]) {
 fn add_pulse(p: u64, window: &mut [u8]) {
     let start = 64 + (p & 511) as usize;
     let height = 256 + (p >> 16 & 1023) as u16 + (p >> 32 & 511) as u16;
-    let rise: [u16; RISE] = std::array::from_fn(|r| 2 * ((height * r as u16) >> 3));
-    add(window, start - RISE, &rise);
-    for halving in 0..HALVINGS {
+    let rise: [u16; RISE_SAMPLES] = std::array::from_fn(|r| 2 * ((height * r as u16) >> 3));
+    add(window, start - RISE_SAMPLES, &rise);
+    for halving in 0..HALVING_COUNT {
         let level = height >> halving;
-        let tail: [u16; HALVING] = std::array::from_fn(|f| 2 * ((level * (32 - f as u16)) >> 5));
-        add(window, start + halving * HALVING, &tail);
+        let tail: [u16; HALVING_SAMPLES] = std::array::from_fn(|f| 2 * ((level * (32 - f as u16)) >> 5));
+        add(window, start + halving * HALVING_SAMPLES, &tail);
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
     /// The description of [`model_adc`], sample by sample and word for word.
     fn specified(seed: u64, source: u32, event: u64, i: usize) -> i16 {
         let key = mix(mix(mix(seed) ^ u64::from(source)) ^ event);
-        let nth = |key: u64, n: usize| mix(key.wrapping_add((n as u64 + 1).wrapping_mul(GAMMA)));
+        let nth = |key: u64, n: usize| mix(key.wrapping_add((n as u64 + 1).wrapping_mul(GOLDEN_GAMMA)));
         let h = nth(key, i / 4) >> (16 * (i % 4));
         let noise = 193 + (h & 7) + (h >> 3 & 7);
         let p = nth(!key, i / 1024);
@@ -277,14 +277,17 @@ mod tests {
 
     #[test]
     fn the_extremes_lie_where_the_documentation_says() {
-        let mut window = vec![0; WINDOW * 2];
+        let mut window = vec![0; WINDOW_SAMPLES * 2];
         add_pulse(0x0000_01ff_03ff_0000, &mut window);
         let highest = window.chunks_exact(2).map(|b| u16::from_le_bytes([b[0], b[1]])).max().unwrap();
         assert_eq!(highest + 193 + 14, 3787);
         // The latest and highest pulse has died away before its window ends.
-        let mut window = vec![0; WINDOW * 2];
+        let mut window = vec![0; WINDOW_SAMPLES * 2];
         add_pulse(u64::MAX, &mut window);
-        assert_eq!(window[2 * (64 + 511 + HALVINGS * HALVING)..], vec![0; 2 * (1024 - 64 - 511 - 176)][..]);
+        assert_eq!(
+            window[2 * (64 + 511 + HALVING_COUNT * HALVING_SAMPLES)..],
+            vec![0; 2 * (1024 - 64 - 511 - 176)][..]
+        );
     }
 
     #[test]
@@ -292,11 +295,11 @@ mod tests {
         let trace = trace(7, 0, 0, 1 << 20);
         let mean = |samples: &[i16]| samples.iter().map(|s| f64::from(*s)).sum::<f64>() / samples.len() as f64;
         // Before the earliest pulse there is only noise around the baseline.
-        let quiet: Vec<i16> = trace.chunks(WINDOW).flat_map(|window| window[..56].to_vec()).collect();
+        let quiet: Vec<i16> = trace.chunks(WINDOW_SAMPLES).flat_map(|window| window[..56].to_vec()).collect();
         assert!((mean(&quiet) - 200.0).abs() < 0.1, "{}", mean(&quiet));
         let variance = quiet.iter().map(|s| (f64::from(*s) - 200.0).powi(2)).sum::<f64>() / quiet.len() as f64;
         assert!((variance.sqrt() - 3.24).abs() < 0.05, "{}", variance.sqrt());
-        assert!(trace.chunks(WINDOW).all(|window| *window.iter().max().unwrap() > 193 + 2 * 248));
+        assert!(trace.chunks(WINDOW_SAMPLES).all(|window| *window.iter().max().unwrap() > 193 + 2 * 248));
     }
 
     #[test]

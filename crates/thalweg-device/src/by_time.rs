@@ -26,7 +26,7 @@ use thalweg_wire::TaiNanos;
 /// more, its clock was set.
 const MOST_AHEAD: i128 = 1_000_000_000;
 /// Number of consecutive frames that contradict those before, after which they are taken to be right.
-const CONTRADICTIONS: u32 = 4;
+const MIN_CONTRADICTIONS: u32 = 4;
 /// Maximum relative difference between a device's clock and the beat, where it is not known yet, and where it is.
 const UNKNOWN_DRIFT: f64 = 1e-4;
 const KNOWN_DRIFT: f64 = 1e-6;
@@ -408,7 +408,7 @@ impl<T> Beats<T> {
         let event = last.event.saturating_add(steps);
         let origin = i128::from(time.0) - i128::from(event) * i128::from(self.beat.period());
         match u64::try_from(origin) {
-            Ok(origin) if row >= CONTRADICTIONS => {
+            Ok(origin) if row >= MIN_CONTRADICTIONS => {
                 self.counts.clock_steps += 1;
                 (self.origin, self.ahead, self.is_uncertain) = (Some(TaiNanos(origin)), None, true);
                 self.drift = Drift::default();
@@ -497,15 +497,15 @@ struct Drift {
 
 impl Drift {
     /// Age in frames at which a frame's weight has fallen to about a third (1/e).
-    const MEMORY: f64 = 10_000.0;
-    const ENOUGH: f64 = 50.0;
+    const MEMORY_FRAMES: f64 = 10_000.0;
+    const MIN_FRAME_COUNT: f64 = 50.0;
 
     fn add(&mut self, event: i64, off: i64) {
         let step = self.last.replace(event).map_or(0.0, |last| (event - last) as f64);
         let [x, y, xx, xy] = self.sums;
         // The origin moves along with the newest frame, so that sums stay small.
         let moved = [x - step * self.count, y, xx - 2.0 * step * x + step * step * self.count, xy - step * y];
-        let keep = 1.0 - 1.0 / Self::MEMORY;
+        let keep = 1.0 - 1.0 / Self::MEMORY_FRAMES;
         self.sums = moved.map(|sum| sum * keep);
         self.sums[1] += off as f64;
         self.count = self.count * keep + 1.0;
@@ -515,7 +515,7 @@ impl Drift {
     fn per_beat(&self) -> Option<f64> {
         let [x, y, xx, xy] = self.sums;
         let spread = xx * self.count - x * x;
-        (self.count >= Self::ENOUGH && spread > 0.0).then(|| (xy * self.count - x * y) / spread)
+        (self.count >= Self::MIN_FRAME_COUNT && spread > 0.0).then(|| (xy * self.count - x * y) / spread)
     }
 
     /// Returns the expected deviation of this event's frame from its beat, in nanoseconds.
@@ -532,7 +532,7 @@ impl Drift {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use thalweg_wire::{GAMMA, mix};
+    use thalweg_wire::{GOLDEN_GAMMA, mix};
 
     const PERIOD: u64 = 16_666_667;
     const START: u64 = 1_800_000_000_000_000_000;
@@ -630,7 +630,7 @@ mod tests {
                 }
             }
             assert!(frames.iter().all(|(event, is_certain)| (*event < 100) == *is_certain), "{step}");
-            assert_eq!((frames.len() as u64, beats.counts().clock_steps), (200 - u64::from(CONTRADICTIONS) + 1, 1));
+            assert_eq!((frames.len() as u64, beats.counts().clock_steps), (200 - u64::from(MIN_CONTRADICTIONS) + 1, 1));
         }
     }
 
@@ -713,7 +713,7 @@ mod tests {
 
     impl Clock {
         fn draw(&self, event: u64, what: u64) -> u64 {
-            mix(mix(self.seed.wrapping_mul(GAMMA) ^ event).wrapping_add(what))
+            mix(mix(self.seed.wrapping_mul(GOLDEN_GAMMA) ^ event).wrapping_add(what))
         }
 
         /// Draws the fate of an event's frame. Two unusual fates never follow each other directly: they could not be

@@ -10,11 +10,11 @@ use thalweg_arena::SlotPool;
 use thalweg_wire::{EventId, TaiNanos};
 
 /// Number of fragments that are taken from a device.
-const FRAGMENTS: u64 = 64;
+const FRAGMENT_COUNT: u64 = 64;
 /// Time after which an acquisition that gives nothing fails.
-const PATIENCE: Duration = Duration::from_secs(10);
+const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// Number of slots that an acquisition is given.
-const SLOTS: u32 = 8;
+const SLOT_COUNT: u32 = 8;
 
 /// Defines a module with the tests that a kind of device passes: the type of its options, some tables of its options
 /// without the `kind`, and, if a device can be opened where the tests run, the table of that one.
@@ -109,7 +109,7 @@ fn asked(device: &mut dyn Device, other: &mut dyn Device) {
     let most = device.max_payload();
     assert!((1..=MAX_PAYLOAD).contains(&most));
     let mut payloads: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-    for event in (0..FRAGMENTS).map(EventId) {
+    for event in (0..FRAGMENT_COUNT).map(EventId) {
         let length = device.next_len();
         assert_eq!(length, other.next_len(), "{event:?}");
         let Some(length) = length else {
@@ -133,13 +133,13 @@ fn driven_by_itself(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
     described(device.description());
     let most = device.max_payload();
     assert!((1..=MAX_PAYLOAD).contains(&most));
-    let mut pool = SlotPool::new("conformance", SLOTS, thalweg_wire::record_len(most)).unwrap();
+    let mut pool = SlotPool::new("conformance", SLOT_COUNT, thalweg_wire::record_len(most)).unwrap();
     let mut posted = 0;
     let (mut came, mut numbers) = (0, std::collections::BTreeSet::new());
     let began = Instant::now();
     device.start(TaiNanos(0)).unwrap();
-    while came < FRAGMENTS {
-        while posted < device.depth().min(SLOTS)
+    while came < FRAGMENT_COUNT {
+        while posted < device.depth().min(SLOT_COUNT)
             && let Some(slot) = pool.take()
         {
             device.post(Buffer::new(slot));
@@ -157,7 +157,7 @@ fn driven_by_itself(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
             }
             Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => assert!(count > 0),
             Acquired::NotYet => {
-                assert!(began.elapsed() < PATIENCE, "{came} frames in {PATIENCE:?}");
+                assert!(began.elapsed() < FRAME_TIMEOUT, "{came} frames in {FRAME_TIMEOUT:?}");
                 std::thread::yield_now();
             }
             Acquired::Over => break,

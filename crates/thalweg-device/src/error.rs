@@ -242,13 +242,13 @@ pub enum DeviceError {
 
 /// Returns the names as a list for a message: at most ten, and the number of the others.
 fn listed(names: &[String]) -> String {
-    const SHOWN: usize = 10;
-    let mut text = names.iter().take(SHOWN).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    const MAX_SHOWN_NAMES: usize = 10;
+    let mut text = names.iter().take(MAX_SHOWN_NAMES).map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
     if names.is_empty() {
         text.push_str("none");
     }
-    if names.len() > SHOWN {
-        text.push_str(&format!(", and {} more", names.len() - SHOWN));
+    if names.len() > MAX_SHOWN_NAMES {
+        text.push_str(&format!(", and {} more", names.len() - MAX_SHOWN_NAMES));
     }
     text
 }

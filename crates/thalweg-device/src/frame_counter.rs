@@ -16,31 +16,31 @@ const LARGEST_GAP: i128 = 1 << 24;
 /// Maximum by which one frame is ahead of another for a counter of time, in frames.
 const LARGEST_GAP_IN_TIME: i128 = 1 << 31;
 /// Maximum by which a count is ahead and is still believed once the next few follow it (RFC 3550, appendix A.1).
-const JUMP: i128 = 1 << 16;
+const MAX_JUMP_FRAMES: i128 = 1 << 16;
 /// Maximum by which a frame is ahead that is accepted at any pace of the device.
-const NEAR: i128 = 64;
+const MAX_NEAR_FRAMES: i128 = 64;
 /// Time over which the rate of a device is measured before it is known.
 const PACE_WINDOW: Duration = Duration::from_secs(1);
 /// Number of frames over which the rate is measured by the device's own clock.
 const DEVICE_WINDOW: u64 = 16;
 /// Number of windows that are remembered: no frame is delayed for longer on its way.
-const LOOKS: usize = 8;
+const WINDOW_COUNT: usize = 8;
 /// Maximum number of frames per second of a device whose pace is not known yet.
-const FASTEST: f64 = 1e6;
+const MAX_FRAMES_PER_SECOND: f64 = 1e6;
 /// Factor by which a device may be faster than it ever was.
-const FASTER: f64 = 1.1;
+const MAX_SPEEDUP_FACTOR: f64 = 1.1;
 /// Minimum silence of a device that begins to count anew.
-const SOONEST: Duration = Duration::from_millis(100);
+const MIN_RESTART_SILENCE: Duration = Duration::from_millis(100);
 /// Maximum by which the first count after a pause is ahead of the last one before it.
-const PAUSE: u64 = 1;
+const PAUSE_STEP: u64 = 1;
 /// Number of frames received since a drop, after which the dropped frames cannot have preceded the next one.
 const DROP_MEMORY: u32 = 128;
 /// Number of dropped frames that may be another sender's, or duplicates, where none is missing.
-const OTHERS: u64 = 16;
+const MAX_STRAY_FRAMES: u64 = 16;
 /// Length of a counter's round, in frames, up to which it may well have wrapped in a silence.
-const SMALL: i128 = 1 << 12;
+const SMALL_ROUND_FRAMES: i128 = 1 << 12;
 /// Number of counts that follow others, until the step of the counter is known.
-const STEPS: u32 = 32;
+const MIN_STEP_COUNTS: u32 = 32;
 
 /// Conditions under which a count that is not near the others is believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +156,7 @@ struct Guess {
 struct Pace {
     /// Times of the last measurements with the frame's number then: the newest last. Frames that waited at a port come
     /// late and all at once, so one measurement alone does not show the device's position.
-    looks: [Option<(Duration, u64)>; LOOKS],
+    looks: [Option<(Duration, u64)>; WINDOW_COUNT],
     /// Frames per second: the most in one window.
     fastest: Option<f64>,
     /// Frames per second by the device's clock, over some frames; and the frames since the last measurement, with their
@@ -331,7 +331,7 @@ impl FrameCounter {
                 self.doubt_from(number);
             }
             // A missing frame comes late; or the counter began anew among many dropped frames.
-            if self.dropped > OTHERS && self.ahead(number.into()) < 0 {
+            if self.dropped > MAX_STRAY_FRAMES && self.ahead(number.into()) < 0 {
                 self.doubt_from(number);
             }
             return self.believe_after_silence(count, number, now);
@@ -354,7 +354,7 @@ impl FrameCounter {
         };
         let gap = if self.rules.is_absolute { LARGEST_GAP_IN_TIME } else { LARGEST_GAP };
         if (0..=gap).contains(&ahead) && self.is_reachable(number, now) {
-            let soon = ahead <= JUMP && number >= next && row >= self.rules.trust.few;
+            let soon = ahead <= MAX_JUMP_FRAMES && number >= next && row >= self.rules.trust.few;
             if soon || self.begins_anew(row, now) {
                 return self.believe_after_silence(count, number, now);
             }
@@ -365,7 +365,7 @@ impl FrameCounter {
             self.warned = true;
             tracing::warn!(count, first, "the device's count is far from `first`: it is not believed");
         }
-        let set_back = self.rules.is_absolute && ahead < -JUMP;
+        let set_back = self.rules.is_absolute && ahead < -MAX_JUMP_FRAMES;
         if number >= next || set_back { FrameNumber::Stray } else { FrameNumber::At(number) }
     }
 
@@ -437,12 +437,12 @@ impl FrameCounter {
 
     /// Returns whether a device can have reached a number by now, at the fastest it ever was.
     fn is_reachable(&self, number: u64, now: Duration) -> bool {
-        if self.ahead(number.into()) <= NEAR {
+        if self.ahead(number.into()) <= MAX_NEAR_FRAMES {
             return true;
         }
         let (Some(most), false) = (self.pace.furthest(now), self.rules.is_absolute) else { return true };
         let most = self.newest.map_or(most, |(_, newest)| most.max(newest)).saturating_add(self.dropped);
-        i128::from(number) <= NEAR + i128::from(most)
+        i128::from(number) <= MAX_NEAR_FRAMES + i128::from(most)
     }
 
     /// Believes a count that is ahead, or one of the past. After a silence in which the counter may have wrapped, the
@@ -459,18 +459,18 @@ impl FrameCounter {
         let pace = if by_device.is_some() { self.pace.by_device } else { self.pace.fastest };
         let fastest = self.rules.rate.or(pace).or(self.pace.fastest);
         let ahead = (number - newest) as f64;
-        let (period, due) = (self.round() as f64, silence * fastest.unwrap_or(FASTEST));
+        let (period, due) = (self.round() as f64, silence * fastest.unwrap_or(MAX_FRAMES_PER_SECOND));
         if fastest.is_none() || due < 0.75 * period {
             // A pause, or as many frames as the rate predicts: the counter goes on. Any other count may come from a
             // counter that began anew meanwhile, or wrapped.
-            let is_small = self.round() <= SMALL;
+            let is_small = self.round() <= SMALL_ROUND_FRAMES;
             let expected = fastest.or_else(|| self.pace.so_far(newest, self.believed)).map(|pace| silence * pace);
-            let goes_on = ahead <= PAUSE as f64
+            let goes_on = ahead <= PAUSE_STEP as f64
                 || expected.is_some_and(|expected| (ahead - expected).abs() <= (0.01 * expected).max(2.0));
             // Frames that waited at a port come all at once: the device may have been silent among them.
-            let waited = ahead > NEAR as f64 && by_device.is_none();
+            let waited = ahead > MAX_NEAR_FRAMES as f64 && by_device.is_none();
             let silent = if waited { self.pace.behind(newest, now).max(silence) } else { silence };
-            if silent >= SOONEST.as_secs_f64()
+            if silent >= MIN_RESTART_SILENCE.as_secs_f64()
                 && !goes_on
                 && (is_small || self.can_have_begun_anew(count, silent, fastest))
             {
@@ -503,9 +503,10 @@ impl FrameCounter {
     /// counted up to there, at `fastest` frames per second.
     fn can_have_begun_anew(&self, count: u64, silent: f64, fastest: Option<f64>) -> bool {
         let newest = self.newest.map_or(0, |(_, newest)| newest);
-        let fastest = fastest.unwrap_or(FASTEST).max(self.pace.average(newest, self.believed));
+        let fastest = fastest.unwrap_or(MAX_FRAMES_PER_SECOND).max(self.pace.average(newest, self.believed));
         let counted = count.saturating_sub(self.rules.lowest) / self.rules.step;
-        self.rules.trust.restarts_unseen && counted as f64 <= (silent * fastest + self.dropped as f64) * FASTER
+        self.rules.trust.restarts_unseen
+            && counted as f64 <= (silent * fastest + self.dropped as f64) * MAX_SPEEDUP_FACTOR
     }
 
     fn believe(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
@@ -519,15 +520,15 @@ impl FrameCounter {
             }
             let counted = || count.saturating_sub(self.rules.lowest) / self.rules.step;
             // All that are missing were dropped, and no others: the counter goes on.
-            let is_accounted = self.dropped.saturating_add(PAUSE) == gap;
-            let more_than_missing = self.dropped > 2 * gap && (gap > PAUSE || self.dropped > OTHERS);
-            let far_ahead = self.dropped > 0 && i128::from(gap) > NEAR;
+            let is_accounted = self.dropped.saturating_add(PAUSE_STEP) == gap;
+            let more_than_missing = self.dropped > 2 * gap && (gap > PAUSE_STEP || self.dropped > MAX_STRAY_FRAMES);
+            let far_ahead = self.dropped > 0 && i128::from(gap) > MAX_NEAR_FRAMES;
             if (more_than_missing || far_ahead && !is_accounted) && counted() <= self.dropped.saturating_mul(2) {
                 if self.is_certain(number) {
                     tracing::warn!(
                         number,
                         dropped = self.dropped,
-                        missing = gap.saturating_sub(PAUSE),
+                        missing = gap.saturating_sub(PAUSE_STEP),
                         "other frames were dropped than are missing, and the device may have begun to count anew: \
                          numbers are uncertain"
                     );
@@ -571,7 +572,7 @@ impl FrameCounter {
 
     /// Finds out, once, whether the counter goes up by more than configured.
     fn look_for_step(&mut self, count: u64) {
-        if self.steps.count >= STEPS {
+        if self.steps.count >= MIN_STEP_COUNTS {
             return;
         }
         let last = self.steps.last.replace(count);
@@ -582,7 +583,7 @@ impl FrameCounter {
         self.steps.divisor = greatest_common_divisor(self.steps.divisor, step);
         self.steps.count += 1;
         let (found, step) = (self.steps.divisor, self.rules.step);
-        if self.steps.count == STEPS && found != step {
+        if self.steps.count == MIN_STEP_COUNTS && found != step {
             tracing::warn!("the device's counter goes up by {found}, and not by {step}: set its `step`");
         }
     }
@@ -590,7 +591,7 @@ impl FrameCounter {
     /// Returns the step of the counter, as far as it is known by now.
     #[cfg(test)]
     fn step_found(&self) -> Option<u64> {
-        (self.steps.count >= STEPS).then_some(self.steps.divisor)
+        (self.steps.count >= MIN_STEP_COUNTS).then_some(self.steps.divisor)
     }
 
     /// Returns whether `row` counts in a row, after this silence, are the device's.
@@ -603,7 +604,7 @@ impl FrameCounter {
 impl Pace {
     /// Records that the frame with this number came.
     fn passed(&mut self, number: u64, now: Duration) {
-        let last = self.looks[LOOKS - 1];
+        let last = self.looks[WINDOW_COUNT - 1];
         if let Some((since, first)) = last {
             if now < since + PACE_WINDOW {
                 return;
@@ -612,12 +613,12 @@ impl Pace {
             self.fastest = Some(self.fastest.map_or(pace, |fastest| fastest.max(pace)));
         }
         self.looks.rotate_left(1);
-        self.looks[LOOKS - 1] = Some((now, number));
+        self.looks[WINDOW_COUNT - 1] = Some((now, number));
     }
 
     /// Returns the highest number that the device can have reached by now, or `None` if that is not known.
     fn furthest(&self, now: Duration) -> Option<u64> {
-        let fastest = self.fastest? * FASTER;
+        let fastest = self.fastest? * MAX_SPEEDUP_FACTOR;
         let from = |(since, number): (Duration, u64)| {
             number.saturating_add((fastest * now.saturating_sub(since).as_secs_f64()) as u64)
         };
@@ -656,7 +657,7 @@ impl Pace {
 
     /// Returns frames per second so far, while no window has passed.
     fn so_far(&self, newest: u64, now: Duration) -> Option<f64> {
-        let (since, first) = self.looks[LOOKS - 1]?;
+        let (since, first) = self.looks[WINDOW_COUNT - 1]?;
         let (frames, time) = (newest.saturating_sub(first), now.saturating_sub(since));
         (frames >= 4 && !time.is_zero()).then(|| frames as f64 / time.as_secs_f64())
     }

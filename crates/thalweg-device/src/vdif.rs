@@ -25,8 +25,8 @@ use thalweg_wire::{PayloadType, Status, TaiNanos};
 /// Maximum number of frames in an index; frames of 8 KiB are then 256 GiB.
 const MAX_FRAMES: usize = 1 << 25;
 /// Length of a header in bytes, and of one in the legacy form without the last four words.
-const HEADER: usize = 32;
-const LEGACY_HEADER: usize = 16;
+const HEADER_BYTES: usize = 32;
+const LEGACY_HEADER_BYTES: usize = 16;
 
 /// Opens the recording, reads all its frame headers, and indexes the frames of the requested thread.
 pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
@@ -46,7 +46,7 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
         return Err(DeviceError::Thread { file: config.file.clone(), wanted: Some(thread), threads });
     };
     let rate = index.frame_rate(&header, config)?;
-    let missing = index.frames.iter().filter(|frame| frame.place == Frame::MISSING).count();
+    let missing = index.frames.iter().filter(|frame| frame.place == Frame::MISSING_PLACE).count();
     let description = Description {
         kind: "vdif".to_owned(),
         payload_type: PayloadType::VDIF.name().to_owned(),
@@ -86,8 +86,8 @@ pub(crate) fn threads(path: &Path) -> Result<Vec<u16>, DeviceError> {
 pub(crate) fn looks_like_vdif(file: &InputFile) -> bool {
     let header_at = |at: u64| {
         let left = usize::try_from(file.len().checked_sub(at)?).unwrap_or(usize::MAX);
-        let mut bytes = [0; HEADER];
-        let bytes = &mut bytes[..left.min(HEADER)];
+        let mut bytes = [0; HEADER_BYTES];
+        let bytes = &mut bytes[..left.min(HEADER_BYTES)];
         file.read_at(at, bytes).ok()?;
         Header::parse(bytes).ok().filter(|header| !header.reserved)
     };
@@ -136,14 +136,14 @@ impl Recording for Vdif {
     }
 
     fn payload_len(&self, record: u64) -> usize {
-        if self.frames[record as usize].place == Frame::MISSING { 0 } else { self.length }
+        if self.frames[record as usize].place == Frame::MISSING_PLACE { 0 } else { self.length }
     }
 
     fn filled(&self, record: u64) -> Filled {
         let frame = self.frames[record as usize];
         let status = match frame.place {
-            Frame::MISSING => Status::REPLAYED | Status::MISSING,
-            place if place & Frame::INVALID != 0 => Status::REPLAYED | Status::CORRUPT,
+            Frame::MISSING_PLACE => Status::REPLAYED | Status::MISSING,
+            place if place & Frame::INVALID_BIT != 0 => Status::REPLAYED | Status::CORRUPT,
             _ => Status::REPLAYED,
         };
         let timestamp = Some(TaiNanos(self.nanos(frame)));
@@ -152,8 +152,8 @@ impl Recording for Vdif {
 
     fn read(&mut self, record: u64, payload: &mut [u8]) -> Result<(), DeviceError> {
         match self.frames[record as usize].place {
-            Frame::MISSING => Ok(()),
-            place => self.file.read_at(place & !Frame::INVALID, payload),
+            Frame::MISSING_PLACE => Ok(()),
+            place => self.file.read_at(place & !Frame::INVALID_BIT, payload),
         }
     }
 
@@ -165,8 +165,8 @@ impl Recording for Vdif {
 
     fn marked(&self) -> (u64, u64) {
         let count = |is: fn(u64) -> bool| self.frames.iter().filter(|frame| is(frame.place)).count() as u64;
-        let is_missing = |place| place == Frame::MISSING;
-        (count(|place| place != Frame::MISSING && place & Frame::INVALID != 0), count(is_missing))
+        let is_missing = |place| place == Frame::MISSING_PLACE;
+        (count(|place| place != Frame::MISSING_PLACE && place & Frame::INVALID_BIT != 0), count(is_missing))
     }
 }
 
@@ -175,13 +175,13 @@ impl Recording for Vdif {
 struct Frame {
     /// TAI second since 1970 in the upper 40 bits, frame number in the lower 24: sorts by time.
     time: u64,
-    /// Offset in the file, with [`Frame::INVALID`] if the frame is marked as invalid; or [`Frame::MISSING`].
+    /// Offset in the file, with [`Frame::INVALID_BIT`] if the frame is marked as invalid; or [`Frame::MISSING_PLACE`].
     place: u64,
 }
 
 impl Frame {
-    const INVALID: u64 = 1 << 63;
-    const MISSING: u64 = u64::MAX;
+    const INVALID_BIT: u64 = 1 << 63;
+    const MISSING_PLACE: u64 = u64::MAX;
 
     fn second(self) -> u64 {
         self.time >> 24
@@ -214,7 +214,7 @@ struct Index {
 
 /// Maximum distance of an invalid frame's time from the valid ones at which it is believed, in units of
 /// [`Frame::time`]: ten seconds.
-const NEAR: u64 = 10 << 24;
+const MAX_INVALID_DISTANCE: u64 = 10 << 24;
 
 impl Index {
     fn of(file: &InputFile, thread: u16) -> Result<Self, DeviceError> {
@@ -240,7 +240,7 @@ impl Index {
                     let found = format!("{} bytes", header.length);
                     return Err(wrong(file, at, "the frame length", found, "that of the thread's first frame"));
                 }
-                own.push(Frame { time, place: at | if header.invalid { Frame::INVALID } else { 0 } });
+                own.push(Frame { time, place: at | if header.invalid { Frame::INVALID_BIT } else { 0 } });
             }
             if times.len() + invalid_times.len() > MAX_FRAMES || own.len() > MAX_FRAMES {
                 return Err(DeviceError::TooMany { file: file.path().to_owned(), limit: MAX_FRAMES });
@@ -250,10 +250,12 @@ impl Index {
         // Frames that fill a gap may have no time: their clock is 0.
         let valid = times.iter().min().copied().zip(times.iter().max().copied());
         let is_near = |time: u64| {
-            valid.is_none_or(|(first, last)| (first.saturating_sub(NEAR)..=last.saturating_add(NEAR)).contains(&time))
+            valid.is_none_or(|(first, last)| {
+                (first.saturating_sub(MAX_INVALID_DISTANCE)..=last.saturating_add(MAX_INVALID_DISTANCE)).contains(&time)
+            })
         };
         let all = own.len();
-        own.retain(|frame| frame.place & Frame::INVALID == 0 || is_near(frame.time));
+        own.retain(|frame| frame.place & Frame::INVALID_BIT == 0 || is_near(frame.time));
         let undated = all - own.len();
         times.extend(invalid_times.into_iter().filter(|time| is_near(*time)));
         times.sort_unstable();
@@ -270,7 +272,9 @@ impl Index {
         let mut present = own.into_iter().peekable();
         let frames = times
             .into_iter()
-            .map(|time| present.next_if(|frame| frame.time == time).unwrap_or(Frame { time, place: Frame::MISSING }))
+            .map(|time| {
+                present.next_if(|frame| frame.time == time).unwrap_or(Frame { time, place: Frame::MISSING_PLACE })
+            })
             .collect();
         Ok(Self { path: file.path().to_owned(), first, frames, stated, highest, seen, spans, repeated, undated, cut })
     }
@@ -383,12 +387,12 @@ fn for_each_frame(
         return Err(DeviceError::Empty { file: file.path().to_owned() });
     }
     let cut = |at, what, needed, left| DeviceError::Truncated { file: file.path().to_owned(), at, what, needed, left };
-    let mut bytes = [0; HEADER];
+    let mut bytes = [0; HEADER_BYTES];
     let mut at = 0;
     let mut longest = 0;
     while at < file.len() {
         let left = file.len() - at;
-        let bytes = &mut bytes[..left.min(HEADER as u64) as usize];
+        let bytes = &mut bytes[..left.min(HEADER_BYTES as u64) as usize];
         file.read_at(at, bytes)?;
         let header = match Header::parse(bytes) {
             Ok(header) => header,
@@ -502,12 +506,12 @@ fn words<const N: usize>(bytes: &[u8]) -> [u32; N] {
 
 impl Header {
     fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
-        if bytes.len() < LEGACY_HEADER {
-            return Err(HeaderError::Short(LEGACY_HEADER));
+        if bytes.len() < LEGACY_HEADER_BYTES {
+            return Err(HeaderError::Short(LEGACY_HEADER_BYTES));
         }
         let [w0, w1, w2, w3] = words(bytes);
         let legacy = w0 >> 30 & 1 == 1;
-        let own = if legacy { LEGACY_HEADER } else { HEADER };
+        let own = if legacy { LEGACY_HEADER_BYTES } else { HEADER_BYTES };
         if bytes.len() < own {
             return Err(HeaderError::Short(own));
         }
@@ -515,7 +519,7 @@ impl Header {
         if length <= own {
             return Err(HeaderError::Length(length));
         }
-        let [extension] = if legacy { [0] } else { words(&bytes[LEGACY_HEADER..]) };
+        let [extension] = if legacy { [0] } else { words(&bytes[LEGACY_HEADER_BYTES..]) };
         Ok(Self {
             invalid: w0 >> 31 == 1,
             legacy,
@@ -542,7 +546,7 @@ impl Header {
     /// Returns the number of complete samples of all channels in the frame; `None` if samples do not fill the 32-bit
     /// words they are packed into.
     fn samples(&self) -> Option<u64> {
-        let header = if self.legacy { LEGACY_HEADER } else { HEADER };
+        let header = if self.legacy { LEGACY_HEADER_BYTES } else { HEADER_BYTES };
         let payload_bits = (self.length - header) as u64 * 8;
         let sample_bits = (u64::from(self.bits) * (1 + u64::from(self.complex))) << self.channels_log2;
         (self.bits.is_power_of_two() && payload_bits.is_multiple_of(sample_bits)).then(|| payload_bits / sample_bits)
@@ -886,7 +890,7 @@ pub(crate) mod tests {
         #[test]
         fn any_header_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Ok(header) = Header::parse(&bytes) {
-                prop_assert!(header.length > LEGACY_HEADER && header.length < 1 << 27);
+                prop_assert!(header.length > LEGACY_HEADER_BYTES && header.length < 1 << 27);
                 prop_assert!(header.samples() != Some(0));
                 let _ = (header.tai_second(), header.sample_rate(), header.station_name());
                 let _ = header.frame_rate();

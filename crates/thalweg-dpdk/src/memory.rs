@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
-use thalweg_arena::{Arena, Backing, PAGE, Piece, Registration};
+use thalweg_arena::{Arena, Backing, PAGE_BYTES, Piece, Registration};
 use thalweg_pci::Held;
 
 /// Memory that one port may read.
@@ -45,7 +45,16 @@ impl Admitted {
         // until the port gives it back.
         let memory = unsafe {
             let start = mapping.cast_mut().cast::<c_void>();
-            (shim.admit)(port.as_ptr(), start, mapping.len(), PAGE, addresses, owner.cast(), give_back, &raw mut error)
+            (shim.admit)(
+                port.as_ptr(),
+                start,
+                mapping.len(),
+                PAGE_BYTES,
+                addresses,
+                owner.cast(),
+                give_back,
+                &raw mut error,
+            )
         };
         match NonNull::new(memory) {
             Some(memory) => Ok(Self { memory, length: mapping.len(), mappings: vec![Arc::clone(arena)] }),
@@ -96,7 +105,7 @@ impl Owner {
     fn new(shim: &'static Shim, arena: &Arc<Arena>, held: Option<Held>) -> io::Result<Self> {
         let (mapping, page) = (arena.mapping(), page(arena));
         // One address for each page of the size that DPDK is given: that of its first byte.
-        let step = page / PAGE;
+        let step = page / PAGE_BYTES;
         let mut addresses: Option<Vec<u64>> =
             held.as_ref().map(|held| held.addresses().iter().step_by(step).copied().collect());
         let addresses = addresses.as_mut().map_or(std::ptr::null_mut(), |all| all.as_mut_ptr());
@@ -137,7 +146,7 @@ impl Drop for Owner {
 /// Returns the size of an arena's pages in bytes. Huge pages that the kernel has merged by itself do not count: they
 /// may be split again.
 fn page(arena: &Arena) -> usize {
-    if arena.backing() == Backing::Reserved { 2 << 20 } else { PAGE }
+    if arena.backing() == Backing::Reserved { 2 << 20 } else { PAGE_BYTES }
 }
 
 /// Called when the port gives an owner back.

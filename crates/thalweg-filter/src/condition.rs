@@ -7,7 +7,7 @@ use std::fmt;
 use thalweg_wire::{EventId, SourceId};
 
 /// Longest text of a condition, in bytes. Its parser recurses as deep as its brackets do.
-const LONGEST: usize = 2000;
+const MAX_CONDITION_BYTES: usize = 2000;
 
 /// A condition, in the Common Expression Language (<https://cel.dev>), such as `beam.x < 300.0 && beam.r2 > 0.9`.
 ///
@@ -36,8 +36,11 @@ impl Condition {
     /// # Errors
     /// The reason why the text is invalid.
     pub fn parse(text: &str, otherwise: bool) -> Result<Self, String> {
-        if text.len() > LONGEST {
-            return Err(format!("a condition has at most {LONGEST} characters, and this has {}", text.len()));
+        if text.len() > MAX_CONDITION_BYTES {
+            return Err(format!(
+                "a condition has at most {MAX_CONDITION_BYTES} characters, and this has {}",
+                text.len()
+            ));
         }
         let program = Program::compile(text).map_err(|error| error.to_string().trim_end().to_owned())?;
         Ok(Self { text: text.to_owned(), program, bound: Vec::new(), otherwise, undecided: 0 })

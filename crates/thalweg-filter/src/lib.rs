@@ -18,7 +18,7 @@ pub use program::{Program, ProgramConfig, Undecided};
 pub use questions::{Question, Questions};
 
 use std::fmt::{self, Debug};
-use thalweg_wire::{EventId, FragmentHeader, GAMMA, RecordBytes, mix};
+use thalweg_wire::{EventId, FragmentHeader, GOLDEN_GAMMA, RecordBytes, mix};
 
 /// A fragment that a decision is made on. Its header and, where the builder checks payloads, its payload were checked.
 #[derive(Clone, Copy)]
@@ -105,7 +105,7 @@ impl Decide for Simulated {
 /// Returns a number from 0 up to, but not including, 1: the upper 53 bits of SplitMix64's first output for a seed made
 /// of its first output for `seed` and the event's number.
 fn draw(seed: u64, event: u64) -> f64 {
-    let first = |seed: u64| mix(seed.wrapping_add(GAMMA));
+    let first = |seed: u64| mix(seed.wrapping_add(GOLDEN_GAMMA));
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     let upper = (first(first(seed) ^ event) >> 11) as f64;
     upper / (1u64 << 53) as f64

@@ -31,26 +31,26 @@ use std::time::{Duration, Instant};
 use thalweg_arena::{PlacePool, Span, send_fds};
 use thalweg_wire::{EventId, HEADER_LEN, RECORD_ALIGN};
 
-pub(crate) const VERSION: u64 = 1;
-pub(crate) const QUESTION: usize = 24;
-pub(crate) const ANSWER: usize = 16;
-pub(crate) const NO: u32 = 0;
-pub(crate) const YES: u32 = 1;
-pub(crate) const UNSURE: u32 = 2;
-pub(crate) const READY: u32 = 3;
+pub(crate) const PROTOCOL_VERSION: u64 = 1;
+pub(crate) const QUESTION_BYTES: usize = 24;
+pub(crate) const ANSWER_BYTES: usize = 16;
+pub(crate) const VERDICT_NO: u32 = 0;
+pub(crate) const VERDICT_YES: u32 = 1;
+pub(crate) const VERDICT_UNSURE: u32 = 2;
+pub(crate) const ANSWER_READY: u32 = 3;
 
 /// Time within which the program has to report that it is ready: an interpreter has packages to load.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Shortest time from one start to the next.
-const PAUSE: Duration = Duration::from_secs(1);
+const MIN_RESTART_INTERVAL: Duration = Duration::from_secs(1);
 /// Time beyond the deadline after which a program that owes an answer, and has given none, is ended.
-const HUNG: Duration = Duration::from_secs(10);
+const HANG_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time within which the program may end by itself once the run is over.
-const FAREWELL: Duration = Duration::from_millis(500);
+const EXIT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Limits of the bytes of all open questions together, and of their number: half of what a socket takes, to which a
 /// message of 24 bytes is one of 800.
-const MEMORY: usize = 64 << 20;
-const MOST: usize = 128;
+const MAX_OPEN_BYTES: usize = 64 << 20;
+const MAX_OPEN_QUESTIONS: usize = 128;
 
 /// Configuration of a program: its start, and the effect of its silence.
 #[derive(Debug, Clone)]
@@ -166,11 +166,11 @@ impl Program {
             undecided: Undecided::default(),
         };
         program.spawn(now)?;
-        let until = Instant::now() + START;
+        let until = Instant::now() + START_TIMEOUT;
         while !program.is_ready() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(format!("'{}' did not say within {START:?} that it is ready", program.name()));
+                return Err(format!("'{}' did not say within {START_TIMEOUT:?} that it is ready", program.name()));
             }
             program.wait(left);
             if let Err(why) = program.hear(now) {
@@ -216,7 +216,7 @@ impl Program {
     /// No memory for questions is available.
     pub fn begin(&mut self, introduction: &serde_json::Value, bytes: usize) -> Result<(), String> {
         let bytes = bytes.max(1);
-        let count = u32::try_from((MEMORY / bytes).clamp(2, MOST)).unwrap_or(2);
+        let count = u32::try_from((MAX_OPEN_BYTES / bytes).clamp(2, MAX_OPEN_QUESTIONS)).unwrap_or(2);
         let memory = PlacePool::to_share("questions", count, bytes).map_err(|error| error.to_string())?;
         self.run = Some(Run { memory, bytes, introduction: introduction.to_string().into_bytes() });
         if let Err(error) = self.introduce() {
@@ -320,7 +320,7 @@ impl Program {
         }
         self.leaving.retain_mut(|process| matches!(process.status(), Ok(None)));
         if self.running.is_none()
-            && now >= self.started + PAUSE
+            && now >= self.started + MIN_RESTART_INTERVAL
             && let Err(error) = self.spawn(now)
         {
             tracing::warn!("cannot be started again: {error}");
@@ -331,16 +331,16 @@ impl Program {
     fn gives_up(&self) -> Option<Duration> {
         let running = self.running.as_ref()?;
         if !running.ready {
-            return Some(self.started + START);
+            return Some(self.started + START_TIMEOUT);
         }
-        (!self.asked.is_empty()).then_some(self.heard + self.config.deadline + HUNG)
+        (!self.asked.is_empty()).then_some(self.heard + self.config.deadline + HANG_TIMEOUT)
     }
 
     /// Reads the program's messages.
     fn hear(&mut self, now: Duration) -> Result<(), String> {
         loop {
             let Some(running) = &mut self.running else { return Ok(()) };
-            let mut bytes = [0; ANSWER * 64];
+            let mut bytes = [0; ANSWER_BYTES * 64];
             let room = bytes.len() - running.answer.len();
             match running.socket.read(&mut bytes[..room]) {
                 Ok(0) => return Err("it ended".into()),
@@ -351,15 +351,15 @@ impl Program {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err("it ended".into()),
                 Err(error) => return Err(error.to_string()),
             }
-            let whole = running.answer.len() / ANSWER * ANSWER;
+            let whole = running.answer.len() / ANSWER_BYTES * ANSWER_BYTES;
             let answers: Vec<u8> = running.answer.drain(..whole).collect();
-            let count = u32::try_from(answers.len() / ANSWER).unwrap_or(1);
+            let count = u32::try_from(answers.len() / ANSWER_BYTES).unwrap_or(1);
             if running.ready && count > 0 {
                 // Answers that came together took this time together.
                 let each = now.saturating_sub(self.heard) / count;
                 self.pace = if self.pace.is_zero() { each } else { self.pace * 31 / 32 + each / 32 };
             }
-            for answer in answers.chunks_exact(ANSWER) {
+            for answer in answers.chunks_exact(ANSWER_BYTES) {
                 self.heard = now;
                 self.take(answer)?;
             }
@@ -372,7 +372,7 @@ impl Program {
         let event = EventId(number(0));
         let Some(running) = &mut self.running else { return Ok(()) };
         if !running.ready {
-            if (event.0, verdict) != (VERSION, READY) {
+            if (event.0, verdict) != (PROTOCOL_VERSION, ANSWER_READY) {
                 return Err("it speaks another language, or another version of this one".into());
             }
             running.ready = true;
@@ -381,13 +381,13 @@ impl Program {
         let Some(at) = self.asked.iter().position(|asked| asked.event == event) else {
             return Err(format!("it answers for event {}, of which it was not asked", event.0));
         };
-        if verdict > UNSURE {
+        if verdict > VERDICT_UNSURE {
             return Err(format!("its answer is {verdict}, which is neither 0, 1 nor 2"));
         }
         let late = self.asked.remove(at).is_some_and(|asked| asked.late);
         if !late {
-            self.undecided.unsure += u64::from(verdict == UNSURE);
-            let accept = if verdict == UNSURE { self.config.otherwise } else { verdict == YES };
+            self.undecided.unsure += u64::from(verdict == VERDICT_UNSURE);
+            let accept = if verdict == VERDICT_UNSURE { self.config.otherwise } else { verdict == VERDICT_YES };
             self.answers.push_back((event, accept));
         }
         Ok(())
@@ -417,7 +417,7 @@ impl Program {
         let name = self.name().to_owned();
         let Some(Running { mut process, socket, .. }) = self.running.take() else { return format!("'{name}': {why}") };
         drop(socket);
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + EXIT_TIMEOUT;
         while Instant::now() < until {
             match process.status() {
                 Ok(Some(status)) => return format!("'{name}': {why} ({status})"),
@@ -438,7 +438,7 @@ impl Program {
     /// Returns when to call [look](Self::look) even if the program sends nothing; `None` if never.
     pub fn next_look(&self) -> Option<Duration> {
         let by = self.asked.iter().find(|asked| !asked.late).map(|asked| asked.by);
-        let start = self.running.is_none().then_some(self.started + PAUSE);
+        let start = self.running.is_none().then_some(self.started + MIN_RESTART_INTERVAL);
         [by, self.gives_up(), start].into_iter().flatten().min()
     }
 
@@ -461,8 +461,8 @@ impl Drop for Program {
 }
 
 /// Encodes a message of the builder: three numbers.
-fn message(numbers: [u64; 3]) -> [u8; QUESTION] {
-    let mut bytes = [0; QUESTION];
+fn message(numbers: [u64; 3]) -> [u8; QUESTION_BYTES] {
+    let mut bytes = [0; QUESTION_BYTES];
     bytes.chunks_exact_mut(8).zip(numbers).for_each(|(eight, number)| eight.copy_from_slice(&number.to_le_bytes()));
     bytes
 }

@@ -1,6 +1,8 @@
 //! The program's side of a [decision made by a program](crate::Program).
 
-use crate::program::{ANSWER, NO, QUESTION, READY, UNSURE, VERSION, YES};
+use crate::program::{
+    ANSWER_BYTES, ANSWER_READY, PROTOCOL_VERSION, QUESTION_BYTES, VERDICT_NO, VERDICT_UNSURE, VERDICT_YES,
+};
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +12,7 @@ use thalweg_arena::{Arena, View, recv_fds};
 use thalweg_wire::{EventId, FragmentHeader, HEADER_LEN, RecordBytes, Records};
 
 /// Longest introduction that is read, in bytes.
-const LONGEST: u64 = 64 << 20;
+const MAX_INTRODUCTION_BYTES: u64 = 64 << 20;
 
 /// The questions of a builder, event by event; each is to be [answered](Self::answer).
 ///
@@ -61,8 +63,8 @@ impl Questions {
                 "standard input is no builder's: a topology names this program, and a node starts it ({error})"
             ))
         };
-        socket.write_all(&answer(VERSION, READY)).map_err(no_builder)?;
-        let mut text = [0; QUESTION];
+        socket.write_all(&answer(PROTOCOL_VERSION, ANSWER_READY)).map_err(no_builder)?;
+        let mut text = [0; QUESTION_BYTES];
         let (read, files) = recv_fds(&socket, &mut text, 2).map_err(io::Error::other)?;
         if read == 0 {
             return Ok(None);
@@ -74,7 +76,7 @@ impl Questions {
         let memory = Arena::import(memory).map_err(io::Error::other)?;
         let (mut file, mut text) = (File::from(introduction), Vec::new());
         file.rewind()?;
-        file.take(LONGEST).read_to_end(&mut text)?;
+        file.take(MAX_INTRODUCTION_BYTES).read_to_end(&mut text)?;
         let introduction = serde_json::from_slice(&text)?;
         Ok(Some(Self { socket, memory, introduction }))
     }
@@ -89,7 +91,7 @@ impl Questions {
     /// # Errors
     /// The builder sent an invalid message.
     pub fn next_question(&mut self) -> io::Result<Option<Question>> {
-        let mut question = [0; QUESTION];
+        let mut question = [0; QUESTION_BYTES];
         let read = loop {
             match self.socket.read(&mut question) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -123,7 +125,7 @@ impl Questions {
     /// # Errors
     /// The write to the socket fails.
     pub fn answer(&mut self, event: EventId, accept: Option<bool>) -> io::Result<()> {
-        let verdict = accept.map_or(UNSURE, |accept| if accept { YES } else { NO });
+        let verdict = accept.map_or(VERDICT_UNSURE, |accept| if accept { VERDICT_YES } else { VERDICT_NO });
         match self.socket.write_all(&answer(event.0, verdict)) {
             Err(error) if is_over(&error) => Ok(()),
             written => written,
@@ -159,8 +161,8 @@ impl RecordBytes for Seen {
     }
 }
 
-fn answer(number: u64, verdict: u32) -> [u8; ANSWER] {
-    let mut bytes = [0; ANSWER];
+fn answer(number: u64, verdict: u32) -> [u8; ANSWER_BYTES] {
+    let mut bytes = [0; ANSWER_BYTES];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
     bytes[8..12].copy_from_slice(&verdict.to_le_bytes());
     bytes

@@ -15,11 +15,11 @@ use thalweg_arena::Arena;
 use thalweg_frames::{AfXdpPort, FrameIo, Options};
 
 /// Length of the Ethernet, IPv4 and UDP headers, in bytes.
-const HEADERS: usize = 42;
+const HEADERS_BYTES: usize = 42;
 /// Length of the head before a piece, as the link above writes it, in bytes.
 const HEAD: usize = 64;
 /// Number of frames taken between two system calls, by default.
-const BURST: usize = 256;
+const BURST_FRAMES: usize = 256;
 const TIME: Duration = Duration::from_secs(1);
 
 fn main() {
@@ -40,9 +40,9 @@ fn main() {
         measure(&format!("64 bytes, {burst} in a burst"), &mut port, to, (64, burst), None);
         measure(&format!("1500 bytes, {burst} in a burst"), &mut port, to, (1500, burst), None);
     }
-    measure("1500 bytes, with a piece", &mut port, to, (1500, BURST), Some(&theirs));
+    measure("1500 bytes, with a piece", &mut port, to, (1500, BURST_FRAMES), Some(&theirs));
     port.register(own.arena()).expect("the arena becomes memory for frames");
-    measure("1500 bytes, a piece in known memory", &mut port, to, (1500, BURST), Some(&theirs));
+    measure("1500 bytes, a piece in known memory", &mut port, to, (1500, BURST_FRAMES), Some(&theirs));
 }
 
 fn measure(
@@ -52,7 +52,7 @@ fn measure(
     (frame, burst): (usize, usize),
     pieces: Option<&Arc<Arena>>,
 ) {
-    let payload = vec![0x5a; frame - HEADERS];
+    let payload = vec![0x5a; frame - HEADERS_BYTES];
     let piece = payload.len().saturating_sub(HEAD);
     let mut at = 0;
     let mut turn = |port: &mut AfXdpPort| {

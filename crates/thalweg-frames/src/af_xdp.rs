@@ -36,14 +36,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use steer::Steer;
 use thalweg_arena::{Arena, Piece};
-use umem::{CHUNK, Umem};
+use umem::{CHUNK_BYTES, Umem};
 
 /// Action reported in errors of waiting for sockets.
 const WAITING: &str = "waiting for the sockets of an interface's queues";
 
 /// Maximum number of frames on their way through a virtual cable: three quarters of the frames it holds for a program
 /// (`VETH_RING_SIZE`, drivers/net/veth.c), since not all of them carry bytes that were asked for.
-const CABLE: usize = 192;
+const MAX_CABLE_FRAMES: usize = 192;
 
 /// A port for datagrams past the kernel's network stack.
 pub type AfXdpPort = EthernetPort<AfXdp>;
@@ -282,8 +282,8 @@ impl RawIo for AfXdp {
     }
 
     fn longest(&self) -> usize {
-        let whole = if self.binding.several { usize::from(u16::MAX) } else { CHUNK - RECEIVE_HEADROOM };
-        whole.min(self.interface.mtu + ETHERNET)
+        let whole = if self.binding.several { usize::from(u16::MAX) } else { CHUNK_BYTES - RECEIVE_HEADROOM };
+        whole.min(self.interface.mtu + ETHERNET_HEADER_BYTES)
     }
 
     fn send(&mut self, head: &[u8], piece: Option<Piece<'_>>) -> bool {
@@ -304,7 +304,7 @@ impl RawIo for AfXdp {
     }
 
     fn has_room(&mut self) -> bool {
-        let chunks = self.longest().div_ceil(CHUNK) + 1;
+        let chunks = self.longest().div_ceil(CHUNK_BYTES) + 1;
         self.lacks_room = !self.queues.iter_mut().any(|queue| queue.has_room(chunks, chunks + 1));
         !self.lacks_room
     }
@@ -313,9 +313,9 @@ impl RawIo for AfXdp {
         let Binding { zero_copy, several, .. } = self.binding;
         let by_kernel = u64::from(!zero_copy);
         // Pieces that fit after a head are copied there if the kernel copies anyway: see `Queue::place`.
-        let here = !several || !zero_copy && self.longest() <= CHUNK;
+        let here = !several || !zero_copy && self.longest() <= CHUNK_BYTES;
         // A frame that lies in several chunks is assembled in one place: see `Queue::receive`.
-        let joined = self.longest() > CHUNK - RECEIVE_HEADROOM;
+        let joined = self.longest() > CHUNK_BYTES - RECEIVE_HEADROOM;
         (by_kernel + u64::from(here), by_kernel + u64::from(joined))
     }
 
@@ -352,9 +352,9 @@ impl RawIo for AfXdp {
     fn room(&self) -> usize {
         // A frame that does not fit into a chunk takes several. The adapter chooses the queue of frames: all of one
         // sender use the same.
-        let each = self.longest().div_ceil(CHUNK - RECEIVE_HEADROOM);
+        let each = self.longest().div_ceil(CHUNK_BYTES - RECEIVE_HEADROOM);
         let chunks = self.options.receiving() as usize / each;
-        if self.interface.is_cable { chunks.min(CABLE) } else { chunks }
+        if self.interface.is_cable { chunks.min(MAX_CABLE_FRAMES) } else { chunks }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -393,11 +393,11 @@ impl RawIo for AfXdp {
 }
 
 /// Bytes of an Ethernet header.
-const ETHERNET: usize = 14;
+const ETHERNET_HEADER_BYTES: usize = 14;
 
 /// Returns the ways to bind that may work here, best first.
 fn bindings(interface: &Interface, native: bool, options: &Options) -> Vec<Binding> {
-    let fits = interface.mtu + ETHERNET <= CHUNK - RECEIVE_HEADROOM;
+    let fits = interface.mtu + ETHERNET_HEADER_BYTES <= CHUNK_BYTES - RECEIVE_HEADROOM;
     let all = [(true, true), (true, false), (false, true), (false, false)];
     let all = all.map(|(zero_copy, several)| Binding { zero_copy, several });
     // Zero-copy needs the driver. A copy is preferred to frames that are cut short.
@@ -411,13 +411,14 @@ fn first_of<T, U>(
     mut open: impl FnMut(Binding) -> Result<(T, U), FramesError>,
 ) -> Result<(Binding, T, U), FramesError> {
     /// Error that drivers return as well: ENOTSUPP, which is not meant for processes (linux/errno.h).
-    const ENOTSUPP: i32 = 524;
+    const KERNEL_ENOTSUPP: i32 = 524;
     let mut last = None;
     for way in ways {
         match open(way) {
             Ok((one, two)) => return Ok((way, one, two)),
             Err(error) => {
-                let unknown = matches!(error.error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | ENOTSUPP));
+                let unknown =
+                    matches!(error.error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | KERNEL_ENOTSUPP));
                 if !unknown {
                     return Err(error);
                 }

@@ -14,19 +14,19 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Size of a block, in bytes. The kernel hands it over when it is full, or once `RETIRE` is over.
-const BLOCK: usize = 1 << 20;
+/// Size of a block, in bytes. The kernel hands it over when it is full, or once `RETIRE_MILLIS` is over.
+const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum number of blocks in a ring.
-const MOST: usize = 4096;
+const MAX_BLOCKS: usize = 4096;
 /// Size of a frame, in bytes, of which the kernel takes blocks to consist. Packets are adjacent nevertheless.
-const FRAME: usize = 1 << 11;
+const FRAME_BYTES: usize = 1 << 11;
 /// Time that a packet waits for others, in milliseconds.
-const RETIRE: u32 = 20;
+const RETIRE_MILLIS: u32 = 20;
 
 /// A ring with the packets of an interface.
 pub struct PacketRing {
     socket: OwnedFd,
-    /// `blocks` of `BLOCK` bytes, mapped until this is dropped.
+    /// `blocks` of `BLOCK_BYTES` bytes, mapped until this is dropped.
     ring: NonNull<u8>,
     blocks: usize,
     at: usize,
@@ -55,7 +55,7 @@ pub struct Packet<'a> {
 
 impl PacketRing {
     /// Size of the largest ring, in bytes.
-    pub const LARGEST: usize = MOST * BLOCK;
+    pub const MAX_BYTES: usize = MAX_BLOCKS * BLOCK_BYTES;
 
     /// Captures all packets of an interface from now on, up to `snap` bytes of each, in a ring of `bytes` bytes.
     ///
@@ -79,14 +79,14 @@ impl PacketRing {
     fn open_at(index: u32, snap: u32, bytes: usize, promiscuous: bool) -> io::Result<Self> {
         // The socket sees nothing until it is bound: protocol 0.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        let blocks = bytes.div_ceil(BLOCK).clamp(2, MOST);
+        let blocks = bytes.div_ceil(BLOCK_BYTES).clamp(2, MAX_BLOCKS);
         set(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as i32))?;
         let request = libc::tpacket_req3 {
-            tp_block_size: BLOCK as u32,
+            tp_block_size: BLOCK_BYTES as u32,
             tp_block_nr: blocks as u32,
-            tp_frame_size: FRAME as u32,
-            tp_frame_nr: (blocks * BLOCK / FRAME) as u32,
-            tp_retire_blk_tov: RETIRE,
+            tp_frame_size: FRAME_BYTES as u32,
+            tp_frame_nr: (blocks * BLOCK_BYTES / FRAME_BYTES) as u32,
+            tp_retire_blk_tov: RETIRE_MILLIS,
             tp_sizeof_priv: 0,
             tp_feature_req_word: 0,
         };
@@ -96,7 +96,14 @@ impl PacketRing {
         set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &libc::sock_fprog { len: 1, filter: &raw mut program })?;
         // SAFETY: a new mapping, at a place that the kernel chooses.
         let ring = unsafe {
-            mmap(ptr::null_mut(), blocks * BLOCK, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &socket, 0)
+            mmap(
+                ptr::null_mut(),
+                blocks * BLOCK_BYTES,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                &socket,
+                0,
+            )
         }?;
         let ring = NonNull::new(ring.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let ring = Self { socket, ring, blocks, at: 0, index, is_down: false, received: 0, dropped: 0 };
@@ -168,7 +175,7 @@ impl PacketRing {
     pub fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> bool {
         let offset = offset_of!(libc::tpacket_block_desc, hdr);
         // SAFETY: the start of a block inside of the mapping.
-        let block = unsafe { self.ring.add(self.at * BLOCK) };
+        let block = unsafe { self.ring.add(self.at * BLOCK_BYTES) };
         // SAFETY: a block begins with a description, which has the status at the beginning of its header.
         let status = unsafe { block.add(offset) }.cast::<u32>();
         // SAFETY: at a multiple of 4 bytes, inside of the mapping. The kernel and we take turns at it.
@@ -177,7 +184,7 @@ impl PacketRing {
             return false;
         }
         // SAFETY: the kernel has filled the block and left it to us: nothing writes there until it is given back below.
-        let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), BLOCK) };
+        let bytes = unsafe { std::slice::from_raw_parts(block.as_ptr(), BLOCK_BYTES) };
         let head = bytes[offset..].as_ptr().cast::<libc::tpacket_hdr_v1>();
         // SAFETY: after the status, inside the block; integers, for which any bits are valid.
         let head = unsafe { head.read_unaligned() };
@@ -265,7 +272,7 @@ impl fmt::Debug for PacketRing {
 impl Drop for PacketRing {
     fn drop(&mut self) {
         // SAFETY: the mapping that was made in `open`; nothing refers to it any more.
-        let _ = unsafe { munmap(self.ring.as_ptr().cast(), self.blocks * BLOCK) };
+        let _ = unsafe { munmap(self.ring.as_ptr().cast(), self.blocks * BLOCK_BYTES) };
     }
 }
 

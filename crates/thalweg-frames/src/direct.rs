@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
 /// Maximum number of datagrams received in one call.
-const MOST: usize = 64;
+const MAX_RECEIVED_DATAGRAMS: usize = 64;
 
 /// Receives datagrams into places that the caller chooses. Non-blocking.
 #[derive(Debug)]
@@ -79,13 +79,13 @@ impl DirectSocket {
     /// # Errors
     /// Receiving is not possible any more.
     pub fn receive(&mut self, places: &mut [Place<'_>]) -> Result<usize, FramesError> {
-        let count = places.len().min(MOST);
+        let count = places.len().min(MAX_RECEIVED_DATAGRAMS);
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; MOST] = unsafe { zeroed() };
-        let mut names: [SockAddrStorage; MOST] = std::array::from_fn(|_| SockAddrStorage::zeroed());
-        let mut controls = [Room::EMPTY; MOST];
+        let mut messages: [libc::mmsghdr; MAX_RECEIVED_DATAGRAMS] = unsafe { zeroed() };
+        let mut names: [SockAddrStorage; MAX_RECEIVED_DATAGRAMS] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+        let mut controls = [Room::EMPTY; MAX_RECEIVED_DATAGRAMS];
         let nothing = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-        let mut parts = [[nothing; 3]; MOST];
+        let mut parts = [[nothing; 3]; MAX_RECEIVED_DATAGRAMS];
         for (at, place) in places.iter_mut().take(count).enumerate() {
             let part = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
             parts[at] = [part(place.front), part(place.rest), part(place.more)];

@@ -19,23 +19,23 @@ use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, KeptPiece, Piece};
 
 /// Lengths of the headers, in bytes: Ethernet, IPv4 without options, UDP.
-const ETHERNET: usize = 14;
-const IP: usize = 20;
-const UDP: usize = 8;
-const HEADERS: usize = ETHERNET + IP + UDP;
+const ETHERNET_HEADER_BYTES: usize = 14;
+const IPV4_HEADER_BYTES: usize = 20;
+const UDP_HEADER_BYTES: usize = 8;
+const HEADERS_BYTES: usize = ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES + UDP_HEADER_BYTES;
 /// Length of an ARP message about IPv4 over Ethernet, in bytes (RFC 826).
-const ARP: usize = 28;
+const ARP_MESSAGE_BYTES: usize = 28;
 const BROADCAST: Mac = [0xff; 6];
 
 /// Time for which a destination's headers are used before the neighbour is looked up again: a gateway that hands over
 /// to another, with a new address, is followed that soon.
 const PATH_FRESH: Duration = Duration::from_secs(1);
 /// Time between two questions to the kernel for ICMP reports.
-const COMPLAINTS: Duration = Duration::from_millis(5);
+const COMPLAINT_INTERVAL: Duration = Duration::from_millis(5);
 /// Maximum number of destinations whose headers are kept ready.
-const PATHS: usize = 4096;
+const MAX_PATHS: usize = 4096;
 /// Maximum number of answers given, and of complaints passed on, after one burst.
-const REMARKS: usize = 64;
+const MAX_REMARKS_PER_BURST: usize = 64;
 
 /// A network that the kernel does not know of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,7 +160,7 @@ impl<R: RawIo> EthernetPort<R> {
             return Err(Some(hop));
         };
         let path = Path::new(self.own, to, mac, self.now + PATH_FRESH);
-        if self.paths.len() >= PATHS {
+        if self.paths.len() >= MAX_PATHS {
             self.paths.clear();
         }
         self.paths.insert(to, path);
@@ -220,8 +220,8 @@ impl<R: RawIo> EthernetPort<R> {
         if self.now < self.deaf_until {
             return;
         }
-        self.deaf_until = self.now + COMPLAINTS;
-        for _ in 0..REMARKS {
+        self.deaf_until = self.now + COMPLAINT_INTERVAL;
+        for _ in 0..MAX_REMARKS_PER_BURST {
             match kernel.next_complaint() {
                 Some(Complaint::Nobody(to)) => each(to.into(), Arrival::Nobody),
                 Some(Complaint::TooLong(to)) => each(to.into(), Arrival::TooLong),
@@ -229,7 +229,7 @@ impl<R: RawIo> EthernetPort<R> {
             }
         }
         let room = self.room.get_or_insert_with(|| vec![0; usize::from(u16::MAX)].into());
-        for _ in 0..REMARKS {
+        for _ in 0..MAX_REMARKS_PER_BURST {
             let Some((from, length)) = kernel.next_datagram(room) else { return };
             self.received += 1;
             each(from.into(), Arrival::Datagram(&room[..length]));
@@ -262,18 +262,18 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
         let SocketAddr::V4(address) = to else { return Err(unreachable()) };
         let most = self.raw.longest();
         let packet = match &self.network {
-            Network::Alone(_) => most - ETHERNET,
+            Network::Alone(_) => most - ETHERNET_HEADER_BYTES,
             Network::Beside(kernel) => {
                 let mtu = kernel.mtu(address).map_err(FramesError::io(format!("looking for a way to {to}")))?;
-                mtu.min(most - ETHERNET)
+                mtu.min(most - ETHERNET_HEADER_BYTES)
             }
         };
         self.hop(*address.ip()).ok_or_else(unreachable)?;
-        Ok(packet.min(usize::from(u16::MAX)).saturating_sub(IP + UDP))
+        Ok(packet.min(usize::from(u16::MAX)).saturating_sub(IPV4_HEADER_BYTES + UDP_HEADER_BYTES))
     }
 
     fn hold(&mut self, bytes: u64) -> u64 {
-        let each = self.raw.longest().saturating_sub(HEADERS) as u64;
+        let each = self.raw.longest().saturating_sub(HEADERS_BYTES) as u64;
         bytes.min(self.raw.room() as u64 * each)
     }
 
@@ -288,8 +288,8 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
     fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
         // A datagram that cannot reach its destination is lost, as it would be further on.
         let SocketAddr::V4(to) = to else { return };
-        let length = HEADERS + head.len() + piece.map_or(0, Piece::len);
-        if length > self.raw.longest() || length - ETHERNET > usize::from(u16::MAX) {
+        let length = HEADERS_BYTES + head.len() + piece.map_or(0, Piece::len);
+        if length > self.raw.longest() || length - ETHERNET_HEADER_BYTES > usize::from(u16::MAX) {
             tracing::debug!("{length} bytes are more than a frame of {}", self.raw.longest());
             return;
         }
@@ -321,7 +321,7 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
             Seen::Arp(arp) => {
                 let Network::Alone(subnet) = network else { return };
                 neighbours.heard(arp.sender, arp.sender_mac, self.now);
-                if arp.asks && arp.target == *own.at.ip() && subnet.answers && answers.len() < REMARKS {
+                if arp.asks && arp.target == *own.at.ip() && subnet.answers && answers.len() < MAX_REMARKS_PER_BURST {
                     answers.push((Arp::answer(*own, arp.sender), arp.sender_mac));
                 }
             }
@@ -365,7 +365,7 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
 /// Headers of datagrams to one destination.
 #[derive(Debug, Clone, Copy)]
 struct Path {
-    headers: [u8; HEADERS],
+    headers: [u8; HEADERS_BYTES],
     /// Sum of the IP header's words, without the length: RFC 1071.
     sum: u32,
     until: Duration,
@@ -373,9 +373,9 @@ struct Path {
 
 impl Path {
     fn new(own: Own, to: SocketAddrV4, mac: Mac, until: Duration) -> Self {
-        let mut headers = [0; HEADERS];
-        let (ethernet, rest) = headers.split_at_mut(ETHERNET);
-        let (ip, udp) = rest.split_at_mut(IP);
+        let mut headers = [0; HEADERS_BYTES];
+        let (ethernet, rest) = headers.split_at_mut(ETHERNET_HEADER_BYTES);
+        let (ip, udp) = rest.split_at_mut(IPV4_HEADER_BYTES);
         ethernet[..6].copy_from_slice(&mac);
         ethernet[6..12].copy_from_slice(&own.mac);
         ethernet[12..].copy_from_slice(&[0x08, 0x00]);
@@ -390,14 +390,15 @@ impl Path {
     }
 
     /// Returns the headers for a payload of `payload` bytes, which must fit.
-    fn headers(&self, payload: usize) -> [u8; HEADERS] {
+    fn headers(&self, payload: usize) -> [u8; HEADERS_BYTES] {
         let mut headers = self.headers;
         // The caller has checked that it fits in a frame.
-        let length = (IP + UDP + payload) as u16;
-        headers[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&length.to_be_bytes());
-        headers[ETHERNET + IP + 4..ETHERNET + IP + 6].copy_from_slice(&(length - IP as u16).to_be_bytes());
+        let length = (IPV4_HEADER_BYTES + UDP_HEADER_BYTES + payload) as u16;
+        headers[ETHERNET_HEADER_BYTES + 2..ETHERNET_HEADER_BYTES + 4].copy_from_slice(&length.to_be_bytes());
+        headers[ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES + 4..ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES + 6]
+            .copy_from_slice(&(length - IPV4_HEADER_BYTES as u16).to_be_bytes());
         let checksum = !fold(self.sum + u32::from(length));
-        headers[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&checksum.to_be_bytes());
+        headers[ETHERNET_HEADER_BYTES + 10..ETHERNET_HEADER_BYTES + 12].copy_from_slice(&checksum.to_be_bytes());
         headers
     }
 }
@@ -428,7 +429,7 @@ pub fn parse<'a>(frame: &'a [u8], own: &Own) -> Seen<'a> {
 }
 
 fn read<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
-    let (ethernet, rest) = frame.split_first_chunk::<ETHERNET>()?;
+    let (ethernet, rest) = frame.split_first_chunk::<ETHERNET_HEADER_BYTES>()?;
     let for_us = ethernet[..6] == own.mac;
     match [ethernet[12], ethernet[13]] {
         [0x08, 0x06] if for_us || ethernet[..6] == BROADCAST => Some(Seen::Arp(Arp::read(rest)?)),
@@ -445,14 +446,14 @@ fn read<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
 }
 
 fn datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
-    let (udp, _) = packet.payload.split_first_chunk::<UDP>()?;
+    let (udp, _) = packet.payload.split_first_chunk::<UDP_HEADER_BYTES>()?;
     let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
     let (source, destination, length, checksum) = (port(0), port(2), usize::from(port(4)), port(6));
-    let whole = packet.payload.get(..length).filter(|_| length >= UDP)?;
+    let whole = packet.payload.get(..length).filter(|_| length >= UDP_HEADER_BYTES)?;
     if destination != own.at.port() || !checksum_holds(packet, whole, checksum) {
         return None;
     }
-    Some(Seen::Datagram { from: SocketAddrV4::new(packet.from, source), payload: &whole[UDP..] })
+    Some(Seen::Datagram { from: SocketAddrV4::new(packet.from, source), payload: &whole[UDP_HEADER_BYTES..] })
 }
 
 /// Checks a UDP checksum (RFC 768): zero means that there is none; otherwise it is the sum over a pseudo header and the
@@ -471,7 +472,7 @@ fn checksum_holds(packet: &Packet<'_>, datagram: &[u8], checksum: u16) -> bool {
 /// bytes.
 fn complaint<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
     let (head, cause) = icmp.split_first_chunk::<8>()?;
-    let (ip, rest) = cause.split_first_chunk::<IP>()?;
+    let (ip, rest) = cause.split_first_chunk::<IPV4_HEADER_BYTES>()?;
     let (udp, _) = rest.split_first_chunk::<4>()?;
     let ours = ip[0] == 0x45 && ip[9] == 17 && ip[12..16] == own.at.ip().octets();
     if fold(sum(icmp)) != 0xffff || head[0] != 3 || !ours || udp[..2] != own.at.port().to_be_bytes() {
@@ -497,10 +498,10 @@ struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     fn read(bytes: &'a [u8]) -> Option<Self> {
-        let (ip, _) = bytes.split_first_chunk::<IP>()?;
+        let (ip, _) = bytes.split_first_chunk::<IPV4_HEADER_BYTES>()?;
         let length = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
         // Padding may follow: a frame has at least 60 bytes.
-        let payload = bytes.get(IP..length)?;
+        let payload = bytes.get(IPV4_HEADER_BYTES..length)?;
         // Fragments have an offset, or the flag that more follow.
         let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
         let from = address(&ip[12..]);
@@ -538,7 +539,7 @@ impl Arp {
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
-        let (arp, _) = bytes.split_first_chunk::<ARP>()?;
+        let (arp, _) = bytes.split_first_chunk::<ARP_MESSAGE_BYTES>()?;
         let asks = match arp[6..8] {
             [0, 1] => true,
             [0, 2] => false,
@@ -550,9 +551,9 @@ impl Arp {
         known.then(|| Self { asks, sender: address(&arp[14..]), sender_mac, target: address(&arp[24..]) })
     }
 
-    fn frame(&self, from: Mac, to: Mac) -> [u8; ETHERNET + ARP] {
-        let mut frame = [0; ETHERNET + ARP];
-        let (ethernet, arp) = frame.split_at_mut(ETHERNET);
+    fn frame(&self, from: Mac, to: Mac) -> [u8; ETHERNET_HEADER_BYTES + ARP_MESSAGE_BYTES] {
+        let mut frame = [0; ETHERNET_HEADER_BYTES + ARP_MESSAGE_BYTES];
+        let (ethernet, arp) = frame.split_at_mut(ETHERNET_HEADER_BYTES);
         ethernet[..6].copy_from_slice(&to);
         ethernet[6..12].copy_from_slice(&from);
         ethernet[12..].copy_from_slice(&[0x08, 0x06]);
@@ -714,11 +715,11 @@ mod tests {
     fn a_checksum_is_looked_at_where_there_is_one() {
         let mut bytes = frame(b"payload");
         let whole = |bytes: &[u8]| matches!(parse(bytes, &THEIRS), Seen::Datagram { .. });
-        let packet = Packet::read(&bytes[ETHERNET..]).unwrap();
+        let packet = Packet::read(&bytes[ETHERNET_HEADER_BYTES..]).unwrap();
         let pseudo = sum(&packet.from.octets()) + sum(&packet.to.octets()) + 17 + 15;
         let (partial, full) = (fold(pseudo), !fold(pseudo + sum(packet.payload)));
         for (checksum, good) in [(0, true), (partial, true), (full, true), (full ^ 1, false)] {
-            bytes[HEADERS - 2..HEADERS].copy_from_slice(&u16::to_be_bytes(checksum));
+            bytes[HEADERS_BYTES - 2..HEADERS_BYTES].copy_from_slice(&u16::to_be_bytes(checksum));
             assert_eq!(whole(&bytes), good, "{checksum:#x}");
         }
     }
@@ -727,16 +728,17 @@ mod tests {
     fn complaints_are_understood() {
         let sent = frame(b"payload");
         let complain = |code: u8| {
-            let mut icmp = [&[3, code, 0, 0, 0, 0, 0, 0][..], &sent[ETHERNET..HEADERS]].concat();
+            let mut icmp = [&[3, code, 0, 0, 0, 0, 0, 0][..], &sent[ETHERNET_HEADER_BYTES..HEADERS_BYTES]].concat();
             let checksum = !fold(sum(&icmp));
             icmp[2..4].copy_from_slice(&checksum.to_be_bytes());
             // As if it were a datagram, with the protocol changed.
             let path = Path::new(THEIRS, OURS.at, OURS.mac, Duration::ZERO);
-            let mut frame = path.headers(icmp.len() - UDP)[..ETHERNET + IP].to_vec();
-            frame[ETHERNET + 9] = 1;
-            frame[ETHERNET + 10..ETHERNET + 12].fill(0);
-            let checksum = !fold(sum(&frame[ETHERNET..]));
-            frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&checksum.to_be_bytes());
+            let mut frame =
+                path.headers(icmp.len() - UDP_HEADER_BYTES)[..ETHERNET_HEADER_BYTES + IPV4_HEADER_BYTES].to_vec();
+            frame[ETHERNET_HEADER_BYTES + 9] = 1;
+            frame[ETHERNET_HEADER_BYTES + 10..ETHERNET_HEADER_BYTES + 12].fill(0);
+            let checksum = !fold(sum(&frame[ETHERNET_HEADER_BYTES..]));
+            frame[ETHERNET_HEADER_BYTES + 10..ETHERNET_HEADER_BYTES + 12].copy_from_slice(&checksum.to_be_bytes());
             frame.extend(icmp);
             frame
         };
@@ -744,7 +746,7 @@ mod tests {
         assert_eq!(parse(&complain(4), &OURS), Seen::TooLong(THEIRS.at));
         assert_eq!(parse(&complain(1), &OURS), Seen::Foreign);
         let mut damaged = complain(3);
-        damaged[HEADERS] ^= 1;
+        damaged[HEADERS_BYTES] ^= 1;
         assert_eq!(parse(&damaged, &OURS), Seen::Foreign);
     }
 
@@ -767,7 +769,7 @@ mod tests {
 
         #[test]
         fn a_changed_header_never_becomes_another_datagram(
-            at in 0_usize..HEADERS - 2,
+            at in 0_usize..HEADERS_BYTES - 2,
             with in 1_u8..,
             cut in 0_usize..60,
         ) {
@@ -794,7 +796,7 @@ mod tests {
                 ours.raw.incoming.push_back(arp.frame(sender_mac, BROADCAST).to_vec());
             }
             ours.receive(&mut |_, _| ()).unwrap();
-            prop_assert!(ours.raw.out.len() <= REMARKS);
+            prop_assert!(ours.raw.out.len() <= MAX_REMARKS_PER_BURST);
             prop_assert!(!ours.neighbours.anything_waits());
         }
     }

@@ -20,9 +20,9 @@ use std::time::Duration;
 
 /// Room for an answer, in bytes: of a dump the kernel sends at most 32 KiB at a time (`NLMSG_GOODSIZE`, netlink_dump in
 /// net/netlink/af_netlink.c).
-const LONGEST: usize = 64 << 10;
+const ANSWER_BUFFER_BYTES: usize = 64 << 10;
 /// Port of datagrams whose only purpose is to have a neighbour resolved: no one answers there (RFC 863).
-const DISCARD: u16 = 9;
+const DISCARD_PORT: u16 = 9;
 
 /// An interface of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Kernel {
             Ok(netlink)
         };
         let netlink = opened().map_err(FramesError::io("opening rtnetlink"))?;
-        Ok(Self { netlink, sequence: 0, answer: vec![0; LONGEST] })
+        Ok(Self { netlink, sequence: 0, answer: vec![0; ANSWER_BUFFER_BYTES] })
     }
 
     /// Returns the interface of this name.
@@ -276,7 +276,7 @@ impl Beside {
             Ok((None, true)) => None,
             Ok((None, false)) => {
                 // The result may be a complaint about an earlier datagram, once.
-                let ask = || self.socket.send_to(&[], (who, DISCARD));
+                let ask = || self.socket.send_to(&[], (who, DISCARD_PORT));
                 if let Err(error) = ask().or_else(|_| ask()) {
                     tracing::debug!("asking for {who}: {error}");
                 }
@@ -296,7 +296,7 @@ impl Beside {
             let (to, error) = read_complaint(&self.socket).ok()?;
             // Datagrams that were only sent to resolve a neighbour had no receiver.
             match error {
-                libc::ECONNREFUSED if to.port() != DISCARD => return Some(Complaint::Nobody(to)),
+                libc::ECONNREFUSED if to.port() != DISCARD_PORT => return Some(Complaint::Nobody(to)),
                 libc::EMSGSIZE => return Some(Complaint::TooLong(to)),
                 _ => {}
             }

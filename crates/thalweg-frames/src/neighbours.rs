@@ -16,9 +16,9 @@ use thalweg_arena::{KeptPiece, Piece};
 pub type Mac = [u8; 6];
 
 /// Maximum number of neighbours in the table. Beyond that the one that was not needed for longest is removed.
-const NEIGHBOURS: usize = 1024;
+const MAX_NEIGHBOURS: usize = 1024;
 /// Maximum number of datagrams that wait for answers, over all neighbours. Further ones are lost.
-const WAITING: usize = 256;
+const MAX_WAITING_DATAGRAMS: usize = 256;
 
 /// Intervals at which neighbours are asked for.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +85,7 @@ impl Neighbours {
             }
             return neighbour.mac;
         }
-        if self.table.len() >= NEIGHBOURS
+        if self.table.len() >= MAX_NEIGHBOURS
             && let Some(oldest) = self.table.iter().min_by_key(|(_, known)| known.needed).map(|(who, _)| *who)
         {
             self.table.remove(&oldest);
@@ -139,7 +139,7 @@ impl Neighbours {
         piece: Option<Piece<'_>>,
         now: Duration,
     ) {
-        if self.waiting.len() < WAITING {
+        if self.waiting.len() < MAX_WAITING_DATAGRAMS {
             let piece = piece.map(Piece::keep);
             self.waiting.push_back(Waiting { to, hop, head: head.to_vec(), piece, since: now });
         }
@@ -241,7 +241,7 @@ mod tests {
                 neighbours.find(who, now);
                 neighbours.wait(SocketAddrV4::new(who, 9), who, b"", None, now);
             }
-            prop_assert!(neighbours.table.len() <= NEIGHBOURS && neighbours.waiting.len() <= WAITING);
+            prop_assert!(neighbours.table.len() <= MAX_NEIGHBOURS && neighbours.waiting.len() <= MAX_WAITING_DATAGRAMS);
             if let Some(last) = destinations.checked_sub(1) {
                 prop_assert!(neighbours.table.contains_key(&Ipv4Addr::from(last)));
             }

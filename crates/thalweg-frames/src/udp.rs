@@ -21,21 +21,21 @@ use thalweg_arena::{KeptPiece, Piece};
 const HEADERS_V4: usize = 20 + 8;
 const HEADERS_V6: usize = 40 + 8;
 /// Maximum payload of a UDP datagram over IPv4, in bytes: 65,535 less its headers. Over IPv6 it could be 20 more.
-const LONGEST: usize = 65_535 - HEADERS_V4;
+const MAX_PAYLOAD_BYTES: usize = 65_535 - HEADERS_V4;
 /// Maximum number of datagrams in a burst.
-const BURST: usize = 512;
+const MAX_BURST_DATAGRAMS: usize = 512;
 /// Maximum number of segments of one message: as many as every kernel with GSO takes (`UDP_MAX_SEGMENTS`).
-const SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 /// Maximum number of messages in one call.
-const MESSAGES: usize = 32;
+const MAX_SENT_MESSAGES: usize = 32;
 /// Number of messages in a row that the kernel refuses to cut before it is not asked to any more.
 const MOST_REFUSED: u32 = 16;
 /// Maximum number of messages received in one call. Each may be a whole burst of a peer.
-const ROOMS: usize = 8;
+const MAX_RECEIVED_MESSAGES: usize = 8;
 /// Maximum number of calls in one [`UdpPort::receive`] before others have their turn.
-const CALLS: usize = 4;
+const MAX_RECEIVE_CALLS: usize = 4;
 /// Room for one received message, in bytes.
-const ROOM: usize = 64 << 10;
+const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Bytes of kernel memory per byte of a datagram. The kernel counts the memory that a datagram takes, not its content:
 /// for short ones as much again, and for those from an adapter up to three times as much.
 pub(crate) const MEMORY_PER_BYTE: u64 = 3;
@@ -105,13 +105,13 @@ impl UdpPort {
         Ok(Self {
             socket,
             local,
-            heads: Vec::with_capacity(BURST * 128),
-            burst: Vec::with_capacity(BURST),
+            heads: Vec::with_capacity(MAX_BURST_DATAGRAMS * 128),
+            burst: Vec::with_capacity(MAX_BURST_DATAGRAMS),
             gone: 0,
             segments: true,
             singly: 0,
             refused: 0,
-            rooms: vec![0; ROOMS * ROOM].into(),
+            rooms: vec![0; MAX_RECEIVED_MESSAGES * RECEIVE_BUFFER_BYTES].into(),
             counters: Counters::default(),
             overflowed: 0,
         })
@@ -130,11 +130,11 @@ impl UdpPort {
     /// of datagrams sent.
     fn send_messages(&mut self, ends: &[usize]) -> io::Result<usize> {
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; MESSAGES] = unsafe { zeroed() };
-        let mut names = [const { None::<SockAddr> }; MESSAGES];
-        let mut rooms = [Room::EMPTY; MESSAGES];
+        let mut messages: [libc::mmsghdr; MAX_SENT_MESSAGES] = unsafe { zeroed() };
+        let mut names = [const { None::<SockAddr> }; MAX_SENT_MESSAGES];
+        let mut rooms = [Room::EMPTY; MAX_SENT_MESSAGES];
         let mut pieces = Vec::with_capacity(2 * (ends.last().copied().unwrap_or(0) - self.gone));
-        let mut begins = [0; MESSAGES];
+        let mut begins = [0; MAX_SENT_MESSAGES];
         let mut start = self.gone;
         for (at, end) in ends.iter().enumerate() {
             begins[at] = pieces.len();
@@ -166,7 +166,7 @@ impl UdpPort {
             }
             start = *end;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "at most MESSAGES")]
+        #[expect(clippy::cast_possible_truncation, reason = "at most MAX_SENT_MESSAGES")]
         let count = ends.len() as u32;
         // SAFETY: each of the `count` headers points to a name, a list of pieces and a control message that live until
         // the call is over. The pieces are heads, which are not changed meanwhile, and parts of arenas, which stay
@@ -185,19 +185,19 @@ impl UdpPort {
 
     /// Returns the ends of messages and their number: each consists of datagrams of one length to one address, except
     /// that the last may be shorter.
-    fn messages(&self) -> ([usize; MESSAGES], usize) {
-        let (mut ends, mut count) = ([0; MESSAGES], 0);
+    fn messages(&self) -> ([usize; MAX_SENT_MESSAGES], usize) {
+        let (mut ends, mut count) = ([0; MAX_SENT_MESSAGES], 0);
         let mut start = self.gone;
-        while start < self.burst.len() && count < MESSAGES {
+        while start < self.burst.len() && count < MAX_SENT_MESSAGES {
             let first = &self.burst[start];
             let (length, mut bytes, mut end) = (first.length(), first.length(), start + 1);
             while self.segments
                 && start >= self.singly
-                && end - start < SEGMENTS
+                && end - start < MAX_SEGMENTS
                 && let Some(next) = self.burst.get(end)
                 && next.to == first.to
                 && next.length() <= length
-                && bytes + next.length() <= LONGEST
+                && bytes + next.length() <= MAX_PAYLOAD_BYTES
             {
                 bytes += next.length();
                 end += 1;
@@ -234,15 +234,15 @@ impl UdpPort {
         }
     }
 
-    /// Receives messages, at most [`ROOMS`]. Returns the number received.
+    /// Receives messages, at most [`MAX_RECEIVED_MESSAGES`]. Returns the number received.
     fn receive_messages(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> io::Result<usize> {
         // SAFETY: integers and null pointers, for which all zeros is a valid value.
-        let mut messages: [libc::mmsghdr; ROOMS] = unsafe { zeroed() };
-        let mut names: [SockAddrStorage; ROOMS] = std::array::from_fn(|_| SockAddrStorage::zeroed());
-        let mut controls = [Room::EMPTY; ROOMS];
-        let mut pieces: [libc::iovec; ROOMS] = std::array::from_fn(|at| libc::iovec {
-            iov_base: self.rooms[at * ROOM..].as_mut_ptr().cast(),
-            iov_len: ROOM,
+        let mut messages: [libc::mmsghdr; MAX_RECEIVED_MESSAGES] = unsafe { zeroed() };
+        let mut names: [SockAddrStorage; MAX_RECEIVED_MESSAGES] = std::array::from_fn(|_| SockAddrStorage::zeroed());
+        let mut controls = [Room::EMPTY; MAX_RECEIVED_MESSAGES];
+        let mut pieces: [libc::iovec; MAX_RECEIVED_MESSAGES] = std::array::from_fn(|at| libc::iovec {
+            iov_base: self.rooms[at * RECEIVE_BUFFER_BYTES..].as_mut_ptr().cast(),
+            iov_len: RECEIVE_BUFFER_BYTES,
         });
         for (at, message) in messages.iter_mut().enumerate() {
             let header = &mut message.msg_hdr;
@@ -253,20 +253,20 @@ impl UdpPort {
             header.msg_control = controls[at].0.as_mut_ptr().cast();
             header.msg_controllen = size_of::<Room>();
         }
-        // SAFETY: each header points to a name, a room of ROOM bytes and a room for control messages, which are used by
-        // nothing else until the call is over.
+        // SAFETY: each header points to a name, a room of RECEIVE_BUFFER_BYTES and a room for control messages, which
+        // are used by nothing else until the call is over.
         let received = unsafe {
             libc::recvmmsg(
                 self.socket.as_raw_fd(),
                 messages.as_mut_ptr(),
-                ROOMS as u32,
+                MAX_RECEIVED_MESSAGES as u32,
                 libc::MSG_DONTWAIT,
                 ptr::null_mut(),
             )
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
         for (at, message) in messages.iter().take(received).enumerate() {
-            let length = (message.msg_len as usize).min(ROOM);
+            let length = (message.msg_len as usize).min(RECEIVE_BUFFER_BYTES);
             let mut segment = length;
             control::each(&controls[at], message.msg_hdr.msg_controllen, |level, kind, content| {
                 match (level, kind, control::number(content)) {
@@ -283,7 +283,9 @@ impl UdpPort {
                 SockAddr::new(std::mem::replace(&mut names[at], SockAddrStorage::zeroed()), message.msg_hdr.msg_namelen)
             };
             let Some(from) = from.as_socket().map(canonical) else { continue };
-            for datagram in self.rooms[at * ROOM..at * ROOM + length].chunks(segment.max(1)) {
+            for datagram in
+                self.rooms[at * RECEIVE_BUFFER_BYTES..at * RECEIVE_BUFFER_BYTES + length].chunks(segment.max(1))
+            {
                 self.counters.received += 1;
                 each(from, Arrival::Datagram(datagram));
             }
@@ -348,7 +350,7 @@ impl FrameIo for UdpPort {
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, HEADERS_V6),
         };
         let mtu = number(&probe, level, option).map_err(FramesError::io(doing()))?;
-        Ok(usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).min(LONGEST))
+        Ok(usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).min(MAX_PAYLOAD_BYTES))
     }
 
     fn hold(&mut self, bytes: u64) -> u64 {
@@ -356,7 +358,7 @@ impl FrameIo for UdpPort {
     }
 
     fn has_room(&mut self) -> bool {
-        self.burst.len() < BURST
+        self.burst.len() < MAX_BURST_DATAGRAMS
     }
 
     fn send(&mut self, to: SocketAddr, head: &[u8], piece: Option<Piece<'_>>) {
@@ -413,9 +415,9 @@ impl FrameIo for UdpPort {
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) -> Result<bool, FramesError> {
-        for _ in 0..CALLS {
+        for _ in 0..MAX_RECEIVE_CALLS {
             match self.receive_messages(each) {
-                Ok(ROOMS) => {}
+                Ok(MAX_RECEIVED_MESSAGES) => {}
                 // If there are errors, the socket stays readable for them.
                 Ok(_) => return Ok(false),
                 Err(error) => match error.raw_os_error() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, KeptPiece, Piece};
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
-use thalweg_wire::{GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// A port that drops, duplicates or delays a tenth of its datagrams each, drawn from a seed.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl<I: FrameIo> Foul<I> {
 
     /// Draws a number below ten.
     fn draw(&mut self) -> u64 {
-        self.drawn = self.drawn.wrapping_add(GAMMA);
+        self.drawn = self.drawn.wrapping_add(GOLDEN_GAMMA);
         mix(self.drawn) % 10
     }
 

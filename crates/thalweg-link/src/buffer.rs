@@ -7,7 +7,7 @@
 use socket2::Socket;
 
 /// Maximum size of a buffer, in bytes: its double must fit in an `int`.
-const MOST: usize = (i32::MAX / 2) as usize;
+const MAX_BUFFER_BYTES: usize = (i32::MAX / 2) as usize;
 
 /// One of a socket's two buffers.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +22,7 @@ impl Buffer {
     /// buffer is left to grow automatically, since a buffer whose size was once set does not grow.
     pub(crate) fn hold(self, socket: &Socket, bytes: u64) -> bool {
         use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(MOST);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(MAX_BUFFER_BYTES);
         let forced = match self {
             Self::Receive => set_socket_recv_buffer_size_force(socket, bytes),
             Self::Send => set_socket_send_buffer_size_force(socket, bytes),

@@ -207,7 +207,7 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
     /// Creates a set without endpoints under the poller of another set, for a node with ends of both kinds. The tokens
     /// of the two sets are distinct.
     pub fn beside<O: ?Sized>(others: &Endpoints<O>) -> Self {
-        Self::under(Arc::clone(&others.poller), others.first + Self::MOST)
+        Self::under(Arc::clone(&others.poller), others.first + Self::MAX_ENDPOINTS)
     }
 
     /// Sets the adapter for kinds of links that [drive one themselves](crate::Abilities::adapter).
@@ -216,7 +216,7 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         Self { adapter, ..self }
     }
 
-    const MOST: usize = 1 << 16;
+    const MAX_ENDPOINTS: usize = 1 << 16;
 
     fn under(poller: Arc<Poller>, first: usize) -> Self {
         Self {
@@ -230,7 +230,7 @@ impl<E: Endpoint + ?Sized> Endpoints<E> {
         }
     }
 
-    /// Returns the poller to wait on. Tokens from [`Watch::OTHERS`] on are free for other descriptors.
+    /// Returns the poller to wait on. Tokens from [`Watch::FIRST_FREE_TOKEN`] on are free for other descriptors.
     pub fn poller(&self) -> &Arc<Poller> {
         &self.poller
     }

@@ -84,8 +84,8 @@ pub(crate) fn check_unheard(bytes: usize, most: usize) -> Result<(), LinkError> 
 
 /// Encodes the last message of a connection, with as much of `text` as a peer accepts.
 pub(crate) fn refusal(reason: Refusal, text: &str) -> Vec<u8> {
-    const CHARACTERS: usize = Message::MAX_REFUSAL_TEXT as usize / 4;
-    let text: String = text.chars().take(CHARACTERS).collect();
+    const MAX_TEXT_CHARACTERS: usize = Message::MAX_REFUSAL_TEXT as usize / 4;
+    let text: String = text.chars().take(MAX_TEXT_CHARACTERS).collect();
     #[expect(clippy::cast_possible_truncation, reason = "a character has at most 4 bytes")]
     let message = Message::Refuse { reason, text: text.len() as u32 };
     [&message.encode()[..], text.as_bytes()].concat()

@@ -36,17 +36,17 @@ use thalweg_wire::{Content, FrameError, HEAD_LEN, Head, MESSAGE_LEN, Message};
 /// Maximum number of frames sent to one peer before others have their turn.
 const FAIR_SHARE: usize = 64;
 /// Maximum number of bursts received before others have their turn.
-const BURSTS: usize = 8;
+const MAX_BURSTS_PER_TURN: usize = 8;
 /// Maximum time between questions to a source about its progress.
 const LONGEST_PROBE: Duration = Duration::from_millis(640);
 /// Polling interval of a port that cannot wake its node, while the node sleeps.
-const LOOK: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum number of connections that wait to be accepted.
 const MOST_WAITING: usize = 1024;
 /// Maximum number of ended connections that are remembered, since frames of theirs may still be on their way.
 const MOST_PAST: usize = 4096;
 /// Time for which the last words are repeated after a connection was closed, and (`LAST_WORDS`) after the port was.
-const LINGER: Duration = Duration::from_secs(2);
+const LINGER_TIME: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Time between two looks at what the port has dropped.
@@ -351,7 +351,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             Arrival::TooLong => long.push(from),
         };
         let mut more = true;
-        for _ in 0..BURSTS {
+        for _ in 0..MAX_BURSTS_PER_TURN {
             more = io.receive(&mut each)?;
             if !more {
                 break;
@@ -605,7 +605,7 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
             let deadline = connection.half.deadline();
             connection.closing.map_or(deadline, |until| until.min(deadline))
         });
-        let look = self.is_polled().then(|| self.now + LOOK);
+        let look = self.is_polled().then(|| self.now + POLL_INTERVAL);
         deadlines.chain(now).chain(look).chain(self.io.next_arrival()).min()
     }
 
@@ -631,7 +631,7 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
         if let Some(connection) = self.connections.get_mut(&number) {
             connection.peer = None;
             connection.received.clear();
-            connection.closing = Some(now + LINGER);
+            connection.closing = Some(now + LINGER_TIME);
             // A peer that broke a rule is still there, and is sent the reason.
             connection.over &= connection.gone;
             connection.half.close();
@@ -665,7 +665,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
                     let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&moment));
                 }
                 // A port that is polled.
-                None if self.io.sees() => std::thread::sleep(LOOK),
+                None if self.io.sees() => std::thread::sleep(POLL_INTERVAL),
                 // A port with a time of its own, which does not advance here.
                 None => return,
             }

@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_arena::Piece;
 use thalweg_frames::{Arrival, Counters, FrameIo, FramesError};
-use thalweg_wire::{Content, GAMMA, HEAD_LEN, Head, mix};
+use thalweg_wire::{Content, GOLDEN_GAMMA, HEAD_LEN, Head, mix};
 
 /// Length of the longest datagram, in bytes: fits an Ethernet frame with room for the headers that tunnels add.
-const DATAGRAM: usize = 1408;
+const MAX_DATAGRAM_BYTES: usize = 1408;
 /// Maximum number of datagrams received at one end before others have their turn.
 const FAIR_SHARE: usize = 512;
 
@@ -87,7 +87,7 @@ impl Network {
             random: seed,
             now: Duration::ZERO,
             datagrams: 0,
-            mtu: DATAGRAM,
+            mtu: MAX_DATAGRAM_BYTES,
             ports: 0,
             coming: BTreeMap::new(),
             doors: BTreeMap::new(),
@@ -202,12 +202,12 @@ impl Transport for Network {
 
 impl Inner {
     fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(GAMMA);
+        self.random = self.random.wrapping_add(GOLDEN_GAMMA);
         mix(self.random)
     }
 
     fn send(&mut self, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
-        debug_assert!(datagram.len() <= DATAGRAM, "a datagram of {} bytes", datagram.len());
+        debug_assert!(datagram.len() <= MAX_DATAGRAM_BYTES, "a datagram of {} bytes", datagram.len());
         if self.parted.get(&(from.min(to), from.max(to))).is_some_and(|until| self.now < *until) {
             return;
         }
@@ -266,7 +266,7 @@ impl FrameIo for MemoryPort {
     }
 
     fn longest(&mut self, _to: SocketAddr) -> Result<usize, FramesError> {
-        Ok(DATAGRAM)
+        Ok(MAX_DATAGRAM_BYTES)
     }
 
     fn hold(&mut self, bytes: u64) -> u64 {

@@ -102,7 +102,7 @@ pub struct Watch {
 
 impl Watch {
     /// First token that does not belong to any endpoint.
-    pub const OTHERS: u64 = 1 << 63;
+    pub const FIRST_FREE_TOKEN: u64 = 1 << 63;
 
     /// Creates the part of endpoint number `endpoint`.
     #[expect(clippy::cast_possible_truncation, reason = "an endpoint for each address of a node")]

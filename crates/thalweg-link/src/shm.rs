@@ -26,8 +26,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_arena::{
-    Arena, HandoverError, MAX_CELLS, PAGE, PushError, Ring, RingReceiver, RingSender, Span, WAKE, recv_fds, send_fds,
-    wake_over,
+    Arena, HandoverError, MAX_CELLS, PAGE_BYTES, PushError, Ring, RingReceiver, RingSender, Span, WAKE_BYTE, recv_fds,
+    send_fds, wake_over,
 };
 use thalweg_wire::{Announcement, Capabilities, Disposition, Hello, Losses, MESSAGE_LEN, Message, Refusal, Sender};
 
@@ -40,7 +40,7 @@ const FAIR_SHARE: usize = 1024;
 /// Number of times that nothing comes, while the node does not wait, before a peer's socket is checked. That is a
 /// system call, which takes as long as some ten looks into a ring, so that few of a thousand messages are delayed by
 /// one.
-const QUIET: u32 = 1 << 14;
+const MAX_QUIET_POLLS: u32 = 1 << 14;
 
 /// Maximum number of wake-up bytes read at once: about as many as a socket's buffer holds.
 const MOST_WAKES: usize = 1024;
@@ -61,7 +61,7 @@ struct Wires {
 
 impl Wires {
     fn new(sender: RingSender, receiver: RingReceiver) -> Self {
-        Self { sender, receiver, backlog: VecDeque::new(), unpublished: false, waits: false, quiet: QUIET }
+        Self { sender, receiver, backlog: VecDeque::new(), unpublished: false, waits: false, quiet: MAX_QUIET_POLLS }
     }
 
     fn send(&mut self, message: &Message) {
@@ -138,7 +138,7 @@ impl Wires {
     /// while the node does not wait.
     fn is_quiet(&mut self) -> bool {
         self.quiet += 1;
-        self.quiet > QUIET && std::mem::take(&mut self.quiet) > 0
+        self.quiet > MAX_QUIET_POLLS && std::mem::take(&mut self.quiet) > 0
     }
 }
 
@@ -167,7 +167,7 @@ fn read_wakes(mut socket: &UnixStream) -> Result<(), LinkError> {
         Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(LinkError::Closed),
         Err(error) => return Err(LinkError::io("reading the hand-over socket")(error)),
     };
-    let wakes = read.iter().take_while(|byte| **byte == WAKE).count();
+    let wakes = read.iter().take_while(|byte| **byte == WAKE_BYTE).count();
     match read[wakes..].split_first_chunk::<MESSAGE_LEN>() {
         Some((cell, text)) => match Message::decode(cell)? {
             Message::Refuse { reason, .. } => {
@@ -577,7 +577,7 @@ fn open(fds: Vec<OwnedFd>, hello: Hello) -> Result<Open, LinkError> {
         .map_err(|fds| LinkError::Protocol(format!("{} descriptors were handed over, not {HANDED_OVER}", fds.len())))?;
     let arena = Arena::import(arena).map_err(theirs)?;
     // A larger one would let the source make this process touch, and the kernel allocate, memory that holds no slot.
-    let slot = u64::from(hello.slot_bytes).next_multiple_of(PAGE as u64) + 2 * PAGE as u64;
+    let slot = u64::from(hello.slot_bytes).next_multiple_of(PAGE_BYTES as u64) + 2 * PAGE_BYTES as u64;
     let most = (u64::from(hello.slots) * slot).next_multiple_of(ARENA_ROUNDING);
     if arena.size() as u64 > most {
         let text = format!("an arena of {} bytes was handed over; its slots need at most {most}", arena.size());

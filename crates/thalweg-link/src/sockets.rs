@@ -10,7 +10,7 @@ use std::time::Duration;
 use thalweg_wire::Message;
 
 /// Number of the descriptor at which peers connect.
-const DOOR: u32 = u32::MAX;
+const DOOR_NUMBER: u32 = u32::MAX;
 
 /// A link with a descriptor of its own.
 pub trait SocketLink: Debug + Send {
@@ -123,7 +123,7 @@ impl<D: Door> Sockets<D::Link, D> {
     /// # Errors
     /// The poller accepts no more descriptors.
     pub fn behind(door: D, watch: Watch) -> Result<Self, LinkError> {
-        watch.add(door.fd(), DOOR, Interest::READ)?;
+        watch.add(door.fd(), DOOR_NUMBER, Interest::READ)?;
         Ok(Self { watch, door, knocked: false, peers: Vec::new(), waits: false })
     }
 }
@@ -171,7 +171,7 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
 
     fn poll(&mut self, _now: Duration, woken: &[u32], ready: &mut Vec<usize>) {
         for number in woken {
-            self.knocked |= *number == DOOR;
+            self.knocked |= *number == DOOR_NUMBER;
             if let Some(socket) = self.socket_mut(*number as usize) {
                 socket.ready = true;
             }
@@ -285,7 +285,7 @@ impl<D: Door> BuilderEndpoint for Sockets<D::Link, D> {
     fn listen(&mut self, listens: bool) -> Result<(), LinkError> {
         self.knocked = false;
         match listens {
-            true => self.watch.add(self.door.fd(), DOOR, Interest::READ),
+            true => self.watch.add(self.door.fd(), DOOR_NUMBER, Interest::READ),
             false => {
                 self.watch.remove(self.door.fd());
                 Ok(())

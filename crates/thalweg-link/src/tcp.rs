@@ -34,7 +34,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(10);
 const FOLLOWS_CREDIT: &str = "thalweg";
 /// Maximum number of connections that the kernel keeps until they are accepted; fewer if `net.core.somaxconn` is less.
 /// Over TCP, a peer that finds no room waits a second or more before it tries again.
-const BACKLOG: i32 = 4096;
+const LISTEN_BACKLOG: i32 = 4096;
 
 /// Kernel TCP.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl Transport for Tcp {
             let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)?;
             socket.set_reuse_address(true)?;
             socket.bind(&SockAddr::from(address))?;
-            socket.listen(BACKLOG)?;
+            socket.listen(LISTEN_BACKLOG)?;
             Ok(socket)
         })?;
         Ok(Box::new(Sockets::behind(TcpDoor { socket, eager }, watch)?))

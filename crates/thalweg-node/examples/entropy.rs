@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
-use thalweg_arena::{Arena, PAGE, Span};
+use thalweg_arena::{Arena, PAGE_BYTES, Span};
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Filled, Frame};
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
 use thalweg_pci::{DeviceMemory, Function, Interrupt, PciError};
@@ -79,7 +79,7 @@ impl Entropy {
             }
         }
         let (common, doorbell) = common.zip(doorbell).ok_or_else(|| wrong("it is no virtio device"))?;
-        let (registers, shared) = (function.registers(), Arena::create("queue", PAGE));
+        let (registers, shared) = (function.registers(), Arena::create("queue", PAGE_BYTES));
         let shared = shared.map_err(|error| wrong(&error.to_string()))?;
         // SAFETY: this ends whatever the device did for a previous user (3.1.1), and no memory has been passed to it
         // yet.
@@ -105,7 +105,7 @@ impl Entropy {
         let interrupt = function.interrupts(1)?.remove(0);
         function.begin()?;
         let queue = function.show(shared.arena())?;
-        let place = |at| queue.address(at, PAGE - at).ok_or_else(|| wrong("a page is not in one piece"));
+        let place = |at| queue.address(at, PAGE_BYTES - at).ok_or_else(|| wrong("a page is not in one piece"));
         let parts = [place(0)?, place(AVAILABLE)?, place(USED)?];
         let doorbell = doorbell.0 + usize::from(registers.read16(common + QUEUE_NOTIFY)) * doorbell.1;
         // SAFETY: the page is shared with the device alone, for as long as it is driven, and names no buffers yet.
@@ -140,7 +140,7 @@ impl Entropy {
     /// Returns a number that the device may write at any time; it is never borrowed.
     fn used<T>(&self, at: usize) -> T {
         let number = self.shared.arena().mapping().cast::<u8>().wrapping_add(self.shared.offset() + USED + at);
-        assert!(USED + at + size_of::<T>() <= PAGE && at.is_multiple_of(align_of::<T>()));
+        assert!(USED + at + size_of::<T>() <= PAGE_BYTES && at.is_multiple_of(align_of::<T>()));
         // SAFETY: the location is within the page, and aligned; `T` is a number.
         unsafe { number.cast::<T>().read_volatile() }
     }

@@ -54,10 +54,10 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Interval between checks for connections without a hello.
 const TICK: Duration = Duration::from_millis(100);
 
-const BELL: u64 = Watch::OTHERS;
-const RECORDER: u64 = Watch::OTHERS + 1;
+const BELL: u64 = Watch::FIRST_FREE_TOKEN;
+const RECORDER: u64 = Watch::FIRST_FREE_TOKEN + 1;
 /// Token of a program that decides.
-const PROGRAM: u64 = Watch::OTHERS + 2;
+const PROGRAM: u64 = Watch::FIRST_FREE_TOKEN + 2;
 
 /// Builder node that is ready to accept sources.
 #[derive(Debug)]

@@ -114,8 +114,8 @@ pub(crate) enum Standing {
     Over,
 }
 
-const BELL: u64 = Watch::OTHERS;
-const DEVICE: u64 = Watch::OTHERS + 1;
+const BELL: u64 = Watch::FIRST_FREE_TOKEN;
+const DEVICE: u64 = Watch::FIRST_FREE_TOKEN + 1;
 
 /// Source node that is ready to connect.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
-use thalweg_arena::{Arena, PAGE, Span};
+use thalweg_arena::{Arena, PAGE_BYTES, Span};
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -113,7 +113,7 @@ impl Edu {
         // An earlier user may have left a copy under way. It must end before the device reaches any memory.
         idle(&function).map_err(wrong)?;
         function.begin()?;
-        let bytes = Arena::create("edu", PAGE).map_err(|error| wrong(&error.to_string()))?;
+        let bytes = Arena::create("edu", PAGE_BYTES).map_err(|error| wrong(&error.to_string()))?;
         let (slots, pattern) = (function.show(arena)?, function.show(bytes.arena())?);
         Ok(Open { function, slots, pattern, bytes })
     }
@@ -127,7 +127,7 @@ impl Edu {
         if !open.function.has_iommu() {
             return Err(wrong("`stray` is for a device behind an IOMMU: without one nothing stops it"));
         }
-        let other = Arena::create("not shown", PAGE).map_err(|error| wrong(&error.to_string()))?;
+        let other = Arena::create("not shown", PAGE_BYTES).map_err(|error| wrong(&error.to_string()))?;
         // A frame other than 0, whose first byte is the value that is there already.
         open.fetch(1, size);
         open.wait().map_err(wrong)?;

@@ -4,7 +4,7 @@ use crate::PciError;
 use io_uring::IoUring;
 use std::fmt;
 use std::sync::Arc;
-use thalweg_arena::{Arena, PAGE};
+use thalweg_arena::{Arena, PAGE_BYTES};
 
 /// Maximum length of one registered buffer, in bytes (`io_buffer_validate`, io_uring/rsrc.c).
 const MOST: usize = 1 << 30;
@@ -37,11 +37,11 @@ impl Held {
         // never given an operation: nothing is read or written through it.
         unsafe { ring.submitter().register_buffers(&vectors) }.map_err(PciError::Hold)?;
         let list = arena.page_list()?;
-        if list.page_bytes() != PAGE {
-            let problem = format!("pages have {} bytes here, and {PAGE} are needed", list.page_bytes());
+        if list.page_bytes() != PAGE_BYTES {
+            let problem = format!("pages have {} bytes here, and {PAGE_BYTES} are needed", list.page_bytes());
             return Err(PciError::Hold(std::io::Error::other(problem)));
         }
-        let addresses = list.frames().iter().map(|frame| frame * PAGE as u64).collect();
+        let addresses = list.frames().iter().map(|frame| frame * PAGE_BYTES as u64).collect();
         Ok(Self { _ring: ring, addresses, arena: Arc::clone(arena) })
     }
 
@@ -52,10 +52,10 @@ impl Held {
 
     /// Returns the physical address of a range; `None` if it is not contiguous in physical memory.
     pub fn address(&self, offset: usize, length: usize) -> Option<u64> {
-        let (first, last) = (offset / PAGE, (offset + length.max(1) - 1) / PAGE);
+        let (first, last) = (offset / PAGE_BYTES, (offset + length.max(1) - 1) / PAGE_BYTES);
         let pages = self.addresses.get(first..=last)?;
-        let joined = pages.windows(2).all(|two| two[0] + PAGE as u64 == two[1]);
-        joined.then(|| pages[0] + (offset % PAGE) as u64)
+        let joined = pages.windows(2).all(|two| two[0] + PAGE_BYTES as u64 == two[1]);
+        joined.then(|| pages[0] + (offset % PAGE_BYTES) as u64)
     }
 }
 
@@ -78,11 +78,11 @@ mod tests {
             held => held.unwrap(),
         };
         let addresses = held.addresses();
-        assert_eq!(addresses.len(), span.len() / PAGE);
-        assert_eq!(held.address(PAGE + 100, 50), Some(addresses[1] + 100));
-        assert_eq!(held.address(span.len() - 1, 1), addresses.last().map(|last| last + PAGE as u64 - 1));
+        assert_eq!(addresses.len(), span.len() / PAGE_BYTES);
+        assert_eq!(held.address(PAGE_BYTES + 100, 50), Some(addresses[1] + 100));
+        assert_eq!(held.address(span.len() - 1, 1), addresses.last().map(|last| last + PAGE_BYTES as u64 - 1));
         assert_eq!(held.address(span.len(), 1), None);
-        let neighbours = addresses[0] + PAGE as u64 == addresses[1];
-        assert_eq!(held.address(PAGE - 8, 16).is_some(), neighbours);
+        let neighbours = addresses[0] + PAGE_BYTES as u64 == addresses[1];
+        assert_eq!(held.address(PAGE_BYTES - 8, 16).is_some(), neighbours);
     }
 }

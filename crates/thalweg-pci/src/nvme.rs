@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
-use thalweg_arena::{Arena, PAGE, Span};
+use thalweg_arena::{Arena, PAGE_BYTES, Span};
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, DeviceOptions, Filled, Frame};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -55,9 +55,9 @@ const NAMESPACE: u32 = 1;
 /// Offsets in the memory for queues: commands of both pairs, completions of both, one page for the answer to Identify,
 /// and one page for each read, which lists the pages of its slot.
 const COMMANDS: usize = 0;
-const COMPLETIONS: usize = 2 * PAGE;
-const IDENTITY: usize = 4 * PAGE;
-const LISTS: usize = 5 * PAGE;
+const COMPLETIONS: usize = 2 * PAGE_BYTES;
+const IDENTITY: usize = 4 * PAGE_BYTES;
+const LISTS: usize = 5 * PAGE_BYTES;
 /// Maximum time for an answer of the controller.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Time from one look to the next, at a device that sends no interrupts.
@@ -204,9 +204,9 @@ impl Open {
         });
         let interrupt = interrupt.and_then(|interrupts| interrupts.into_iter().next());
         function.begin()?;
-        let mut lists = Arena::create("nvme", LISTS + DEPTH * PAGE).map_err(|error| wrong(error.to_string()))?;
+        let mut lists = Arena::create("nvme", LISTS + DEPTH * PAGE_BYTES).map_err(|error| wrong(error.to_string()))?;
         let (slots, queues) = (function.show(arena)?, function.show(lists.arena())?);
-        let mut take = |pages: usize| lists.take_front(pages * PAGE);
+        let mut take = |pages: usize| lists.take_front(pages * PAGE_BYTES);
         let (commands, completions, identity) = (take(2), take(2), take(1));
         let lists = (0..DEPTH).map(|_| take(1)).collect();
         let pair = || Pair { phase: true, ..Pair::default() };
@@ -254,8 +254,8 @@ impl Open {
         self.administer(command(IDENTIFY, 0, [identity, 0], [1, 0, 0]))?;
         // Identify Controller (5.15.2.2), MDTS: a power of two of pages; 0: any.
         let pages = self.identity[77];
-        if pages > 0 && pages < 20 && size > PAGE << pages {
-            return Err(format!("size: it gives {} bytes at a time, at most", PAGE << pages));
+        if pages > 0 && pages < 20 && size > PAGE_BYTES << pages {
+            return Err(format!("size: it gives {} bytes at a time, at most", PAGE_BYTES << pages));
         }
         self.administer(command(IDENTIFY, NAMESPACE, [identity, 0], [0, 0, 0]))?;
         // Identify Namespace (5.15.2.1): NSZE, FLBAS, LBAF.
@@ -286,7 +286,7 @@ impl Open {
 
     fn make_queues(&mut self) -> Result<(), String> {
         let size = (ENTRIES - 1) << 16 | OURS;
-        let (commands, completions) = (self.page(COMMANDS + PAGE), self.page(COMPLETIONS + PAGE));
+        let (commands, completions) = (self.page(COMMANDS + PAGE_BYTES), self.page(COMPLETIONS + PAGE_BYTES));
         let calls = if self.interrupt.is_some() { CALLS } else { 0 };
         self.administer(command(CREATE_COMPLETIONS, 0, [completions, 0], [size, IN_ONE_PIECE | calls, 0]))?;
         self.administer(command(CREATE_COMMANDS, 0, [commands, 0], [size, OURS << 16 | IN_ONE_PIECE, 0]))
@@ -294,7 +294,7 @@ impl Open {
 
     /// Returns the address of a page of the memory for queues.
     fn page(&self, at: usize) -> u64 {
-        self.queues.address(at, PAGE).expect("a page is in one piece")
+        self.queues.address(at, PAGE_BYTES).expect("a page is in one piece")
     }
 
     /// Gives the controller an admin command, and waits until it is done.
@@ -315,7 +315,7 @@ impl Open {
     /// code until the command is done.
     fn submit(&mut self, queue: u32, command: [u32; 16]) {
         let pair = &mut self.pairs[queue as usize];
-        let at = queue as usize * PAGE + pair.tail as usize * COMMAND;
+        let at = queue as usize * PAGE_BYTES + pair.tail as usize * COMMAND;
         for (to, word) in self.commands[at..at + COMMAND].as_chunks_mut::<4>().0.iter_mut().zip(command) {
             *to = word.to_le_bytes();
         }
@@ -329,7 +329,7 @@ impl Open {
     /// Returns the next completion; `None` if no further command is done.
     fn completion(&mut self, queue: u32) -> Option<Completion> {
         let pair = &mut self.pairs[queue as usize];
-        let at = COMPLETIONS + queue as usize * PAGE + pair.head as usize * COMPLETION;
+        let at = COMPLETIONS + queue as usize * PAGE_BYTES + pair.head as usize * COMPLETION;
         let last = self.completions.arena().mapping().cast::<u8>().wrapping_add(at + 12).cast::<u32>();
         // SAFETY: four bytes of that span, aligned, which the device may be writing now, and no other code writes.
         let last = u32::from_le(unsafe { last.read_volatile() });
@@ -350,9 +350,9 @@ impl Open {
     /// Starts reading a frame into the slots' memory, or writing it from there. Returns false if the frame's place is
     /// not in the memory that the disk was shown.
     fn transfer(&mut self, operation: u32, slot: usize, frame: u64, begin: usize, size: usize) -> bool {
-        let page = |at: usize| self.slots.address(begin + at, PAGE.min(size - at));
-        let pages: Option<Vec<u64>> = (0..size).step_by(PAGE).map(page).collect();
-        let Some(pages) = pages.filter(|_| begin.is_multiple_of(PAGE)) else { return false };
+        let page = |at: usize| self.slots.address(begin + at, PAGE_BYTES.min(size - at));
+        let pages: Option<Vec<u64>> = (0..size).step_by(PAGE_BYTES).map(page).collect();
+        let Some(pages) = pages.filter(|_| begin.is_multiple_of(PAGE_BYTES)) else { return false };
         // Physical Region Pages (4.3): the first page; and the second, or a list of the others.
         let second = match &pages[1..] {
             [] => 0,
@@ -362,7 +362,7 @@ impl Open {
                 for (to, page) in self.lists[slot].as_chunks_mut::<8>().0.iter_mut().zip(many) {
                     *to = page.to_le_bytes();
                 }
-                self.page(LISTS + slot * PAGE)
+                self.page(LISTS + slot * PAGE_BYTES)
             }
         };
         let blocks = size as u64 >> self.shift;
@@ -376,8 +376,8 @@ impl Open {
         if operation == READ && tracing::enabled!(tracing::Level::DEBUG) {
             // Without an IOMMU the pages of a slot lie anywhere.
             let mut left = size;
-            for run in pages.chunk_by(|page, next| *next == page + PAGE as u64) {
-                let length = left.min(run.len() * PAGE);
+            for run in pages.chunk_by(|page, next| *next == page + PAGE_BYTES as u64) {
+                let length = left.min(run.len() * PAGE_BYTES);
                 left -= length;
                 tracing::debug!("frame {frame} is written to {:#x}, {length} bytes", run[0]);
             }
@@ -453,7 +453,7 @@ impl DmaEngine {
         let disk = Nvme::new(&config)?;
         let wrong = |problem: String| disk.wrong(problem);
         let (size, location) = (disk.size(), disk.location);
-        let pages = size.next_multiple_of(PAGE);
+        let pages = size.next_multiple_of(PAGE_BYTES);
         let memory = Arena::create("dma", Self::PLACES * pages).map_err(|error| wrong(error.to_string()))?;
         let open = Open::new(location, memory.arena(), size, false).map_err(|error| told(address, &error))?;
         if open.frames < Self::PLACES as u64 {
@@ -484,7 +484,7 @@ impl DmaEngine {
     /// Fails if one is under way.
     pub fn begin(&mut self, place: usize, way: Way) -> Result<(), DeviceError> {
         let operation = if way == Way::ToMemory { READ } else { WRITE };
-        let at = place * self.size.next_multiple_of(PAGE);
+        let at = place * self.size.next_multiple_of(PAGE_BYTES);
         if self.under_way.get(place) != Some(&false)
             || !self.open.transfer(operation, place, place as u64, at, self.size)
         {

@@ -1,6 +1,6 @@
 //! Requirements of a topology on this machine.
 
-use thalweg_arena::{HEADROOM, PAGE};
+use thalweg_arena::{PAGE_BYTES, SLOT_HEADROOM_BYTES};
 use thalweg_build::Window;
 use thalweg_doctor::{Data, Needs, NodeNeeds};
 use thalweg_link::Address;
@@ -74,7 +74,8 @@ fn source_needs(topology: &Topology, config: &SourceNodeConfig, flow: &Flow) -> 
         (None, None) => None,
         (_, payload) => Some(config.slot_bytes(payload.unwrap_or(0))),
     };
-    let stride = slot.map(|slot| slot.saturating_add(HEADROOM).div_ceil(PAGE).saturating_mul(PAGE) as u64);
+    let stride = slot
+        .map(|slot| slot.saturating_add(SLOT_HEADROOM_BYTES).div_ceil(PAGE_BYTES).saturating_mul(PAGE_BYTES) as u64);
     // Each slot may be given to a driver, and then has a file.
     let dma_bufs = config.device.as_ref().map_or(0, |device| device.files_per_slot() * u64::from(config.slots));
     NodeNeeds {

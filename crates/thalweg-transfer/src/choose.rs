@@ -109,7 +109,7 @@ fn cost(way: Outward, stored: &Arc<Stored>, bytes: u64, timeout: Duration) -> io
         let mut at = 0;
         let mut result = Ok(());
         while at < bytes && began.elapsed() < timeout {
-            let piece = at..bytes.min(at + PIECE);
+            let piece = at..bytes.min(at + PIECE_BYTES);
             at = piece.end;
             result = if Sender::sends_some(way) {
                 send_as_a_loop(&mut sender, way, stored, piece, &sending)
@@ -138,7 +138,7 @@ fn send_as_a_loop(
     to: &TcpStream,
 ) -> io::Result<()> {
     while !range.is_empty() {
-        match sender.send_some(way, stored, &mut range, TURN, to.as_fd()) {
+        match sender.send_some(way, stored, &mut range, TURN_BYTES, to.as_fd()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let timeout = Timespec { tv_sec: 5, tv_nsec: 0 };
                 if poll(&mut [PollFd::new(to, PollFlags::OUT)], Some(&timeout))? == 0 {
@@ -157,6 +157,6 @@ fn thread_cpu() -> Duration {
 }
 
 /// Bytes that one client gets in a turn.
-const TURN: u64 = 1 << 20;
+const TURN_BYTES: u64 = 1 << 20;
 /// Bytes sent between two checks of the time.
-const PIECE: u64 = 16 << 20;
+const PIECE_BYTES: u64 = 16 << 20;

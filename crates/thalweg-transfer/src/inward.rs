@@ -4,7 +4,7 @@ use crate::memory::{Slot, buffer, ring_with_slots};
 use crate::method::Inward;
 use crate::outward::DONTCACHE;
 use crate::pipe::Pipe;
-use crate::stored::{ALIGNMENT, reopen};
+use crate::stored::{DIRECT_ALIGNMENT_BYTES, reopen};
 use crc_fast::Digest;
 use memmap2::MmapMut;
 use rustix::fs::{Mode, OFlags};
@@ -168,7 +168,7 @@ impl Receiver {
         written: &mut u64,
     ) -> Result<(), Interrupted> {
         // Up to the next page through the page cache, then past it.
-        let head = at.next_multiple_of(ALIGNMENT).saturating_sub(at).min(length);
+        let head = at.next_multiple_of(DIRECT_ALIGNMENT_BYTES).saturating_sub(at).min(length);
         self.recv(from, to, at, head, crc, written, ReadWriteFlags::empty())?;
         if *written == length {
             return Ok(());
@@ -227,17 +227,17 @@ impl fmt::Debug for Incoming<'_> {
 struct WriteRing {
     ring: Ring<Slot>,
     /// Slots that are not in the ring.
-    free: [Option<Slot>; COUNT],
+    free: [Option<Slot>; SLOT_COUNT],
     /// Offset and length of the write in progress from each of the other slots.
-    busy: [(u64, usize); COUNT],
+    busy: [(u64, usize); SLOT_COUNT],
     /// The lowest offset that could not be written, and the error.
     failed: Option<(u64, io::Error)>,
 }
 
 impl WriteRing {
     fn new() -> io::Result<Self> {
-        let (ring, free) = ring_with_slots(SLOT)?;
-        Ok(Self { ring, free, busy: [(0, 0); COUNT], failed: None })
+        let (ring, free) = ring_with_slots(SLOT_BYTES)?;
+        Ok(Self { ring, free, busy: [(0, 0); SLOT_COUNT], failed: None })
     }
 
     /// Writes from `at` on, which is a multiple of the alignment. Returns the number of bytes written without a gap.
@@ -258,7 +258,7 @@ impl WriteRing {
                 Ok(()) => self.free[slot].take().expect("it was waited for"),
                 Err(error) => return (0, Err(Interrupted::File(error))),
             };
-            let most = usize::try_from(length - taken).unwrap_or(usize::MAX).min(SLOT);
+            let most = usize::try_from(length - taken).unwrap_or(usize::MAX).min(SLOT_BYTES);
             let mut filled = 0;
             while filled < most && end.is_ok() {
                 match from.read(&mut bytes[filled..most]) {
@@ -267,7 +267,7 @@ impl WriteRing {
                 }
             }
             crc.update(&bytes[..filled]);
-            let whole_pages = filled - filled % ALIGNMENT as usize;
+            let whole_pages = filled - filled % DIRECT_ALIGNMENT_BYTES as usize;
             let rest = &bytes[whole_pages..filled];
             let rest = write_all(buffered, rest, at + taken + whole_pages as u64, ReadWriteFlags::empty());
             if whole_pages > 0 && rest.is_ok() {
@@ -283,7 +283,7 @@ impl WriteRing {
                 break;
             }
             taken += filled as u64;
-            slot = (slot + 1) % COUNT;
+            slot = (slot + 1) % SLOT_COUNT;
         }
         if let Err(error) = self.settle(|free| free.iter().all(Option::is_some)) {
             return (0, Err(Interrupted::File(error)));
@@ -295,7 +295,7 @@ impl WriteRing {
     }
 
     /// Waits, without limit, for writes to complete until `settled` holds.
-    fn settle(&mut self, settled: impl Fn(&[Option<Slot>; COUNT]) -> bool) -> io::Result<()> {
+    fn settle(&mut self, settled: impl Fn(&[Option<Slot>; SLOT_COUNT]) -> bool) -> io::Result<()> {
         while !settled(&self.free) {
             let Some(done) = self.ring.finished() else {
                 self.ring.wait(None)?;
@@ -326,7 +326,7 @@ fn keep_lowest(failed: &mut Option<(u64, io::Error)>, offset: u64, error: io::Er
 fn kept(memory: &mut Option<MmapMut>) -> io::Result<&mut MmapMut> {
     match memory {
         Some(memory) => Ok(memory),
-        none => Ok(none.insert(buffer(BUFFER)?)),
+        none => Ok(none.insert(buffer(COPY_BUFFER_BYTES)?)),
     }
 }
 
@@ -351,11 +351,11 @@ fn timed_out(error: io::Error) -> io::Error {
 }
 
 /// Length of the buffer that `recv` and `dontcache` copy through, in bytes.
-const BUFFER: usize = 256 << 10;
+const COPY_BUFFER_BYTES: usize = 256 << 10;
 /// Number of slots of the ring.
-const COUNT: usize = 8;
+const SLOT_COUNT: usize = 8;
 /// Length of a slot, in bytes.
-const SLOT: usize = 1 << 20;
+const SLOT_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use crate::method::Outward;
 use crate::pipe::Pipe;
 use crate::progress::while_it_moves;
 use crate::ring::ReadRing;
-use crate::stored::{ALIGNMENT, Stored};
+use crate::stored::{DIRECT_ALIGNMENT_BYTES, Stored};
 use memmap2::MmapMut;
 use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -136,7 +136,7 @@ impl Sender {
     ) -> io::Result<()> {
         let buffer = match &mut self.buffer {
             Some(buffer) => buffer,
-            none => none.insert(buffer(BUFFER)?),
+            none => none.insert(buffer(COPY_BUFFER_BYTES)?),
         };
         while !range.is_empty() {
             let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX).min(buffer.len());
@@ -168,7 +168,7 @@ impl Sender {
 
     fn direct(&mut self, from: &Stored, range: Range<u64>, to: BorrowedFd<'_>, more: bool) -> io::Result<()> {
         let file = from.direct()?;
-        let skip = range.start % ALIGNMENT;
+        let skip = range.start % DIRECT_ALIGNMENT_BYTES;
         let pipe = self.pipe()?;
         let through = through_pipe(pipe, file.as_fd(), range.start - skip..range.end, skip, to, more);
         self.leave_pipe(through)
@@ -188,8 +188,8 @@ impl Sender {
         let mut told = range.start;
         let mut at = range.start;
         while at < range.end {
-            while told < range.end && told < at + AHEAD {
-                let piece = told..range.end.min(told + PIECE);
+            while told < range.end && told < at + READ_AHEAD_BYTES {
+                let piece = told..range.end.min(told + PIECE_BYTES);
                 // Pages that others have in the cache stay there.
                 if cached_bytes(from.file(), &piece).unwrap_or(0) == 0 {
                     self.behind.note(from, piece.clone());
@@ -197,10 +197,10 @@ impl Sender {
                 fadvise(from.file(), piece.start, length_of(&piece), Advice::WillNeed)?;
                 told = piece.end;
             }
-            let piece = at..range.end.min(at + PIECE);
+            let piece = at..range.end.min(at + PIECE_BYTES);
             at = piece.end;
             sendfile(from, piece, to)?;
-            self.behind.forget_before(from, at.saturating_sub(LAG));
+            self.behind.forget_before(from, at.saturating_sub(MAX_UNSENT_BYTES));
         }
         Ok(())
     }
@@ -236,7 +236,7 @@ fn through_pipe(
     let (mut at, mut skip) = (range.start, usize::try_from(skip).unwrap_or(0));
     while at < range.end {
         let wanted = usize::try_from(range.end - at).unwrap_or(usize::MAX);
-        let whole_pages = wanted.min(pipe.capacity()).next_multiple_of(ALIGNMENT as usize);
+        let whole_pages = wanted.min(pipe.capacity()).next_multiple_of(DIRECT_ALIGNMENT_BYTES as usize);
         let before = at;
         let filled = match pipe.fill(file, Some(&mut at), whole_pages) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -309,12 +309,12 @@ fn length_of(range: &Range<u64>) -> Option<NonZeroU64> {
 }
 
 /// Length of the buffer that `read` and `dontcache` copy through, in bytes: it stays in the second-level cache.
-const BUFFER: usize = 256 << 10;
+const COPY_BUFFER_BYTES: usize = 256 << 10;
 /// Distance, in bytes, by which the disk reads ahead of the bytes being sent.
-const AHEAD: u64 = 8 << 20;
+const READ_AHEAD_BYTES: u64 = 8 << 20;
 /// Bytes that are announced, sent and dropped at a time.
-const PIECE: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 1 << 20;
 /// Bytes that may still be in the sender's and, on this host, the receiver's socket buffer.
-const LAG: u64 = 8 << 20;
+const MAX_UNSENT_BYTES: u64 = 8 << 20;
 /// `RWF_DONTCACHE`, `include/uapi/linux/fs.h`.
 pub(crate) const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);

@@ -17,7 +17,7 @@ impl Pipe {
     pub(crate) fn new() -> io::Result<Self> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         // A longer pipe moves more in one call. The pipe memory of a user is limited (`fs.pipe-user-pages-soft`).
-        let longer = rustix::pipe::fcntl_setpipe_size(&write, CAPACITY);
+        let longer = rustix::pipe::fcntl_setpipe_size(&write, PIPE_CAPACITY_BYTES);
         let capacity = longer.or_else(|_| rustix::pipe::fcntl_getpipe_size(&write))?;
         Ok(Self { read, write, capacity })
     }
@@ -74,4 +74,4 @@ impl Pipe {
     }
 }
 
-const CAPACITY: usize = 1 << 20;
+const PIPE_CAPACITY_BYTES: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use crate::memory::{Slot, ring_with_slots};
 use crate::outward::send_all;
 use crate::progress::while_it_moves;
-use crate::stored::ALIGNMENT;
+use crate::stored::DIRECT_ALIGNMENT_BYTES;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, socket_timeout};
 use std::io;
@@ -17,11 +17,11 @@ use thalweg_uring::{Done, File, Key, Operation, Ring};
 #[derive(Debug)]
 pub(crate) struct ReadRing {
     ring: Ring<Slot>,
-    free: [Option<Slot>; COUNT],
+    free: [Option<Slot>; SLOT_COUNT],
     /// Slots filled by the disk and not sent yet, with the number of bytes read.
-    filled: [Option<(Slot, usize)>; COUNT],
+    filled: [Option<(Slot, usize)>; SLOT_COUNT],
     /// True for slots that are being sent from, or that the network still holds.
-    sending: [bool; COUNT],
+    sending: [bool; SLOT_COUNT],
     zero_copy: ZeroCopy,
 }
 
@@ -40,8 +40,14 @@ enum ZeroCopy {
 
 impl ReadRing {
     pub(crate) fn new() -> io::Result<Self> {
-        let (ring, free) = ring_with_slots(SLOT)?;
-        Ok(Self { ring, free, filled: [const { None }; COUNT], sending: [false; COUNT], zero_copy: ZeroCopy::Untested })
+        let (ring, free) = ring_with_slots(SLOT_BYTES)?;
+        Ok(Self {
+            ring,
+            free,
+            filled: [const { None }; SLOT_COUNT],
+            sending: [false; SLOT_COUNT],
+            zero_copy: ZeroCopy::Untested,
+        })
     }
 
     /// Sends a range of a file that was opened with `O_DIRECT`. After an error, the operations under way are unknown:
@@ -53,8 +59,8 @@ impl ReadRing {
         to: BorrowedFd<'_>,
         more: bool,
     ) -> io::Result<()> {
-        let start = range.start - range.start % ALIGNMENT;
-        let pieces = (range.end - start).div_ceil(SLOT as u64);
+        let start = range.start - range.start % DIRECT_ALIGNMENT_BYTES;
+        let pieces = (range.end - start).div_ceil(SLOT_BYTES as u64);
         let socket = match self.zero_copy {
             ZeroCopy::Copies => File::None,
             // An operation keeps its file open; this one is only borrowed.
@@ -64,17 +70,17 @@ impl ReadRing {
         let mut asked = 0;
         for piece in 0..pieces {
             let (slot, read) = loop {
-                while asked < pieces.min(piece + COUNT as u64)
-                    && let Some(slot) = self.free[asked as usize % COUNT].take()
+                while asked < pieces.min(piece + SLOT_COUNT as u64)
+                    && let Some(slot) = self.free[asked as usize % SLOT_COUNT].take()
                 {
                     let file = File::Open(Arc::clone(file));
-                    self.ring.push(Operation::read(file, slot, 0..SLOT, start + asked * SLOT as u64));
+                    self.ring.push(Operation::read(file, slot, 0..SLOT_BYTES, start + asked * SLOT_BYTES as u64));
                     asked += 1;
                 }
                 self.ring.submit();
                 if let Some(done) = self.ring.finished() {
                     self.note(done)?;
-                } else if let Some(filled) = self.filled[piece as usize % COUNT].take() {
+                } else if let Some(filled) = self.filled[piece as usize % SLOT_COUNT].take() {
                     break filled;
                 } else if asked > piece {
                     self.ring.wait(Some(DISK_TIMEOUT))?;
@@ -82,9 +88,9 @@ impl ReadRing {
                     self.wait_for(to)?;
                 }
             };
-            let offset = start + piece * SLOT as u64;
+            let offset = start + piece * SLOT_BYTES as u64;
             let from = usize::try_from(range.start.saturating_sub(offset)).unwrap_or(0);
-            let until = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(SLOT);
+            let until = usize::try_from(range.end - offset).unwrap_or(usize::MAX).min(SLOT_BYTES);
             if read < until {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -105,7 +111,7 @@ impl ReadRing {
         let zero_copy = match self.zero_copy {
             ZeroCopy::Copies | ZeroCopy::BeingTested => 0,
             ZeroCopy::Works => range.len(),
-            ZeroCopy::Untested => range.len().min(TRIED),
+            ZeroCopy::Untested => range.len().min(ZERO_COPY_TEST_BYTES),
         };
         if zero_copy == 0 {
             let sent = send_all(to, &slot[range], more);
@@ -180,10 +186,10 @@ impl ReadRing {
 }
 
 /// Number of slots under way at once.
-const COUNT: usize = 4;
+const SLOT_COUNT: usize = 4;
 /// Length of a slot, in bytes.
-const SLOT: usize = 1 << 20;
+const SLOT_BYTES: usize = 1 << 20;
 /// Longest time that a disk may take to read.
 const DISK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Bytes that are sent to find out whether they are copied.
-const TRIED: usize = 4096;
+const ZERO_COPY_TEST_BYTES: usize = 4096;

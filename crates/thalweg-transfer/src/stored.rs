@@ -74,4 +74,4 @@ pub(crate) fn reopen(file: &File, flags: OFlags) -> Result<Arc<OwnedFd>, Errno> 
 
 /// Alignment of `O_DIRECT` offsets and lengths, in bytes. The file system may be content with less (`STATX_DIOALIGN`),
 /// never with more than a page on existing disks.
-pub(crate) const ALIGNMENT: u64 = 4096;
+pub(crate) const DIRECT_ALIGNMENT_BYTES: u64 = 4096;

@@ -255,7 +255,7 @@ impl<M: Memory> Ring<M> {
             return Err(errno.into());
         }
         let Some(timeout) = timeout else { return self.ring.submit_and_wait(want) };
-        let timeout = Timespec::from(timeout.min(LONGEST));
+        let timeout = Timespec::from(timeout.min(MAX_KERNEL_TIMEOUT));
         self.ring.submitter().submit_with_args(want, &SubmitArgs::new().timespec(&timeout))
     }
 
@@ -285,7 +285,7 @@ impl<M: Memory> Ring<M> {
     fn enter_without_submitting(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         if want > 0 {
             let timeout = timeout.map(|timeout| rustix::event::Timespec {
-                tv_sec: timeout.min(LONGEST).as_secs().cast_signed(),
+                tv_sec: timeout.min(MAX_KERNEL_TIMEOUT).as_secs().cast_signed(),
                 tv_nsec: timeout.subsec_nanos().into(),
             });
             match poll(&mut [PollFd::new(&self.ring_fd(), PollFlags::IN)], timeout.as_ref()) {
@@ -296,7 +296,7 @@ impl<M: Memory> Ring<M> {
             }
         }
         // SAFETY: no argument is passed, and there is nothing to submit.
-        unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, GETEVENTS, None) }.map(drop)
+        unsafe { self.ring.submitter().enter::<libc::sigset_t>(0, 0, ENTER_GETEVENTS, None) }.map(drop)
     }
 
     /// Records a completion of an operation, and returns the operation if it is the last one.
@@ -364,7 +364,7 @@ impl<M: Memory> Drop for Ring<M> {
             if self.under_way == 0 {
                 break;
             }
-            if self.enter_without_submitting(1, Some(TIMEOUT)).is_err() {
+            if self.enter_without_submitting(1, Some(DROP_TIMEOUT)).is_err() {
                 // Leak the memory rather than let the kernel use it when it has another owner.
                 std::mem::forget(std::mem::take(&mut self.held));
                 return;
@@ -395,11 +395,11 @@ fn outcome(result: i32) -> Result<u32, Errno> {
 }
 
 /// Time that a disk may take before a ring that is dropped leaks the memory.
-const TIMEOUT: Duration = Duration::from_secs(30);
+const DROP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest timeout passed to the kernel, which it accepts as a time of its clock.
-const LONGEST: Duration = Duration::from_secs(1 << 30);
+const MAX_KERNEL_TIMEOUT: Duration = Duration::from_secs(1 << 30);
 /// `IORING_ENTER_GETEVENTS` of `linux/io_uring.h`.
-const GETEVENTS: u32 = 1;
+const ENTER_GETEVENTS: u32 = 1;
 /// `IORING_NOTIF_USAGE_ZC_COPIED` of `linux/io_uring.h`.
 const NOTIF_COPIED: u32 = 1 << 31;
 

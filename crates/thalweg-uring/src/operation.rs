@@ -270,7 +270,7 @@ fn check<M: Memory>(memory: &mut M, range: &Range<usize>) {
 fn part<M: Memory>(memory: &mut M, range: Range<usize>) -> (*mut u8, u32) {
     let bytes = &mut memory.bytes()[range];
     // A longer range is moved in part, as by any other system call.
-    (bytes.as_mut_ptr(), u32::try_from(bytes.len()).unwrap_or(LONGEST))
+    (bytes.as_mut_ptr(), u32::try_from(bytes.len()).unwrap_or(MAX_RW_BYTES))
 }
 
 /// Returns the flags with which a file is created.
@@ -283,6 +283,6 @@ fn creating(direct: bool) -> OFlags {
 /// Permissions of a created file.
 const NEW_MODE: u32 = 0o644;
 /// Maximum number of bytes that one call moves (`MAX_RW_COUNT`).
-const LONGEST: u32 = 0x7fff_f000;
+const MAX_RW_BYTES: u32 = 0x7fff_f000;
 /// `IORING_SEND_ZC_REPORT_USAGE` (Linux 6.2).
 const REPORT_USAGE: u16 = 1 << 3;

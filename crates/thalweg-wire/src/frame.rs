@@ -121,15 +121,15 @@ pub enum FrameError {
     Words(u16),
 }
 
-const WORDS: u8 = 1;
-const PIECE: u8 = 2;
-const OVER: u8 = 3;
-const PROBE: u8 = 4;
-const PROBED: u8 = 5;
-const CHALLENGE: u8 = 6;
+const KIND_WORDS: u8 = 1;
+const KIND_PIECE: u8 = 2;
+const KIND_OVER: u8 = 3;
+const KIND_PROBE: u8 = 4;
+const KIND_PROBED: u8 = 5;
+const KIND_CHALLENGE: u8 = 6;
 
-const ANSWER: u8 = 1;
-const ECHO: u8 = 2;
+const ANSWER_BIT: u8 = 1;
+const ECHO_BIT: u8 = 2;
 
 impl FrameError {
     /// Returns whether the frame was damaged on its way, as opposed to never having been a frame of this version.
@@ -142,15 +142,15 @@ impl Head {
     /// Returns the head for `words`; `words` are not used where the content is not [`Content::Words`].
     pub fn encode(&self, words: &[u8]) -> [u8; HEAD_LEN] {
         let (kind, number, ticket) = match self.content {
-            Content::Words { first, token } => (WORDS, first, token),
-            Content::Piece { ticket, offset } => (PIECE, offset, ticket),
-            Content::Over => (OVER, 0, 0),
-            Content::Probe { number } => (PROBE, number, 0),
-            Content::Probed { number } => (PROBED, number, 0),
-            Content::Challenge { token } => (CHALLENGE, 0, token),
+            Content::Words { first, token } => (KIND_WORDS, first, token),
+            Content::Piece { ticket, offset } => (KIND_PIECE, offset, ticket),
+            Content::Over => (KIND_OVER, 0, 0),
+            Content::Probe { number } => (KIND_PROBE, number, 0),
+            Content::Probed { number } => (KIND_PROBED, number, 0),
+            Content::Challenge { token } => (KIND_CHALLENGE, 0, token),
         };
-        let words_crc = if kind == WORDS { crc32c(words) } else { 0 };
-        let flags = if self.answer { ANSWER } else { 0 } | if self.echo.is_some() { ECHO } else { 0 };
+        let words_crc = if kind == KIND_WORDS { crc32c(words) } else { 0 };
+        let flags = if self.answer { ANSWER_BIT } else { 0 } | if self.echo.is_some() { ECHO_BIT } else { 0 };
         let mut bytes = [0; HEAD_LEN];
         let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
         put(0, &FRAME_MAGIC.to_le_bytes());
@@ -192,31 +192,33 @@ impl Head {
         let content = content.get(..usize::from(length)).ok_or(FrameError::Length { told: length, there })?;
         let number = u32_at(bytes, 20);
         let kind = match bytes[5] {
-            WORDS if !usize::from(length).is_multiple_of(crate::MESSAGE_LEN) => return Err(FrameError::Words(length)),
-            WORDS => {
+            KIND_WORDS if !usize::from(length).is_multiple_of(crate::MESSAGE_LEN) => {
+                return Err(FrameError::Words(length));
+            }
+            KIND_WORDS => {
                 let [found, computed] = [u32_at(bytes, 56), crc32c(content)];
                 if found != computed {
                     return Err(FrameError::WordsCrc { found, computed });
                 }
                 Content::Words { first: number, token: u64_at(bytes, 24) }
             }
-            PIECE => Content::Piece { ticket: u64_at(bytes, 24), offset: number },
-            OVER => Content::Over,
-            PROBE => Content::Probe { number },
-            PROBED => Content::Probed { number },
-            CHALLENGE => Content::Challenge { token: u64_at(bytes, 24) },
+            KIND_PIECE => Content::Piece { ticket: u64_at(bytes, 24), offset: number },
+            KIND_OVER => Content::Over,
+            KIND_PROBE => Content::Probe { number },
+            KIND_PROBED => Content::Probed { number },
+            KIND_CHALLENGE => Content::Challenge { token: u64_at(bytes, 24) },
             other => return Err(FrameError::Kind(other)),
         };
         let head = Self {
             content: kind,
             length,
             connection: u64_at(bytes, 8),
-            answer: bytes[6] & ANSWER != 0,
+            answer: bytes[6] & ANSWER_BIT != 0,
             heard: u32_at(bytes, 32),
             also: u64_at(bytes, 40),
             served: u32_at(bytes, 36),
             stamp: u32_at(bytes, 48),
-            echo: (bytes[6] & ECHO != 0).then(|| u32_at(bytes, 52)),
+            echo: (bytes[6] & ECHO_BIT != 0).then(|| u32_at(bytes, 52)),
         };
         Ok((head, content))
     }

@@ -54,7 +54,7 @@ pub use message::{
     MESSAGE_MAGIC, Message, MessageError, NotTaken, PROTOCOL_VERSION, Refusal, Room, Sender, TriggerTimes, Welcome,
 };
 pub use payload::{Element, ElementError, Meaning, NumberKind, PayloadType};
-pub use random::{GAMMA, mix};
+pub use random::{GOLDEN_GAMMA, mix};
 pub use range::{EventRange, EventRangeError};
 pub use record::{MAX_RECORDS, RECORD_ALIGN, RecordBytes, RecordError, Records, record_len};
 pub use sequence::{Arrival, SequenceTracker};

@@ -305,14 +305,14 @@ pub struct TriggerTimes {
     /// Number of the first event.
     pub first: EventId,
     /// Time of each event's trigger; 0 where there is none.
-    pub times: [TaiNanos; Self::EVENTS as usize],
+    pub times: [TaiNanos; Self::EVENTS_PER_MESSAGE as usize],
     /// True if the source regards one of these event numbers as a guess.
     pub uncertain: bool,
 }
 
 impl TriggerTimes {
     /// Number of events in a message.
-    pub const EVENTS: u64 = 5;
+    pub const EVENTS_PER_MESSAGE: u64 = 5;
 }
 
 /// The end of a link that sends a message.
@@ -502,36 +502,36 @@ pub enum MessageError {
     Field(&'static str),
 }
 
-const HELLO: u8 = 1;
-const WELCOME: u8 = 2;
-const REFUSE: u8 = 3;
-const START: u8 = 4;
-const OFFER: u8 = 5;
-const FETCH: u8 = 6;
-const DATA: u8 = 7;
-const RELEASE: u8 = 8;
-const PAUSE: u8 = 9;
-const PAUSED: u8 = 10;
-const STOP_AT: u8 = 11;
-const END: u8 = 12;
-const BYE: u8 = 13;
-const LOSSES: u8 = 14;
-const ENDS_AT: u8 = 15;
+const KIND_HELLO: u8 = 1;
+const KIND_WELCOME: u8 = 2;
+const KIND_REFUSE: u8 = 3;
+const KIND_START: u8 = 4;
+const KIND_OFFER: u8 = 5;
+const KIND_FETCH: u8 = 6;
+const KIND_DATA: u8 = 7;
+const KIND_RELEASE: u8 = 8;
+const KIND_PAUSE: u8 = 9;
+const KIND_PAUSED: u8 = 10;
+const KIND_STOP_AT: u8 = 11;
+const KIND_END: u8 = 12;
+const KIND_BYE: u8 = 13;
+const KIND_LOSSES: u8 = 14;
+const KIND_ENDS_AT: u8 = 15;
 // 16 is reserved: `Region`, in docs/wire.md.
-const ASSIGN: u8 = 17;
-const ROOM: u8 = 18;
-const HEARD: u8 = 19;
-const LEAVE_OUT: u8 = 20;
-const LEFT: u8 = 21;
-const PASSED: u8 = 22;
-const RESUME: u8 = 23;
-const RUNNING: u8 = 24;
-const NOT_TAKEN: u8 = 25;
-const FIRST_FRAME: u8 = 26;
-const EVENTS_BEGIN: u8 = 27;
-const REPORT_TIMES: u8 = 28;
-const TRIGGER_TIMES: u8 = 29;
-const NUMBERS_AGREE: u8 = 30;
+const KIND_ASSIGN: u8 = 17;
+const KIND_ROOM: u8 = 18;
+const KIND_HEARD: u8 = 19;
+const KIND_LEAVE_OUT: u8 = 20;
+const KIND_LEFT: u8 = 21;
+const KIND_PASSED: u8 = 22;
+const KIND_RESUME: u8 = 23;
+const KIND_RUNNING: u8 = 24;
+const KIND_NOT_TAKEN: u8 = 25;
+const KIND_FIRST_FRAME: u8 = 26;
+const KIND_EVENTS_BEGIN: u8 = 27;
+const KIND_REPORT_TIMES: u8 = 28;
+const KIND_TRIGGER_TIMES: u8 = 29;
+const KIND_NUMBERS_AGREE: u8 = 30;
 
 impl Message {
     /// Kinds that a receiver ignores if it does not know them. Nothing follows the 64 bytes of such a message.
@@ -593,110 +593,110 @@ impl Message {
             Self::Hello(h) => {
                 w.u64(h.session).u32(h.source.0).u32(h.builder).u32(h.builders).u32(h.slots);
                 w.u32(h.slot_bytes).u32(h.max_payload).u32(h.capabilities.bits()).u32(h.description);
-                HELLO
+                KIND_HELLO
             }
             Self::Welcome(m) => {
                 w.u32(m.run.0).u32(m.eager_credit).u32(m.eager_limit).u32(m.most_records);
                 w.u32(m.running.into()).u64(m.released_below).u32(m.capabilities.bits());
-                WELCOME
+                KIND_WELCOME
             }
             Self::Refuse { reason, text } => {
                 w.u32(reason as u32).u32(text);
-                REFUSE
+                KIND_REFUSE
             }
             Self::Start { run, first, at } => {
                 w.u64(first.0).u64(at.0).u32(run.0);
-                START
+                KIND_START
             }
             Self::Offer(a) => {
                 w.u64(a.ticket).u64(a.first.0).u64(a.arena_offset).u32(a.count).u32(a.bytes);
                 w.u32(a.disposition as u32);
-                OFFER
+                KIND_OFFER
             }
             Self::Fetch { ticket, offset, length } | Self::Data { ticket, offset, length } => {
                 w.u64(ticket).u32(offset).u32(length);
-                if matches!(self, Self::Fetch { .. }) { FETCH } else { DATA }
+                if matches!(self, Self::Fetch { .. }) { KIND_FETCH } else { KIND_DATA }
             }
             Self::Release { below } => {
                 w.u64(below);
-                RELEASE
+                KIND_RELEASE
             }
-            Self::Pause => PAUSE,
-            Self::Resume => RESUME,
+            Self::Pause => KIND_PAUSE,
+            Self::Resume => KIND_RESUME,
             Self::Paused { next, asked_by } => {
                 w.u64(next.0).u32(asked_by);
-                PAUSED
+                KIND_PAUSED
             }
             Self::StopAt { end, end_here } => {
                 w.u64(end.0).u32(end_here.into());
-                STOP_AT
+                KIND_STOP_AT
             }
             Self::End(a) => {
                 w.u64(a.accepted).u64(a.dropped_newest).u64(a.dropped_oldest).u64(a.tickets);
                 w.u64(a.cpu_nanos).u64(a.copied_bytes).u32(a.next_sequence);
-                END
+                KIND_END
             }
             Self::Losses(l) => {
                 w.u64(l.sent).u64(l.again);
-                LOSSES
+                KIND_LOSSES
             }
-            Self::Running => RUNNING,
+            Self::Running => KIND_RUNNING,
             Self::EndsAt { end } => {
                 w.u64(end.0);
-                ENDS_AT
+                KIND_ENDS_AT
             }
             Self::NotTaken(n) => {
                 w.u64(n.dead_nanos).u64(n.fragments).u64(n.of_no_event);
-                NOT_TAKEN
+                KIND_NOT_TAKEN
             }
             Self::FirstFrame { time, period_nanos } => {
                 w.u64(time.0).u64(period_nanos);
-                FIRST_FRAME
+                KIND_FIRST_FRAME
             }
             Self::EventsBegin { time } => {
                 w.u64(time.0);
-                EVENTS_BEGIN
+                KIND_EVENTS_BEGIN
             }
             Self::ReportTimes { first } => {
                 w.u64(first.0);
-                REPORT_TIMES
+                KIND_REPORT_TIMES
             }
             Self::TriggerTimes(report) => {
                 w.u64(report.first.0);
                 report.times.iter().for_each(|time| _ = w.u64(time.0));
                 w.u32(report.uncertain.into());
-                TRIGGER_TIMES
+                KIND_TRIGGER_TIMES
             }
             Self::NumbersAgree { first } => {
                 w.u64(first.0);
-                NUMBERS_AGREE
+                KIND_NUMBERS_AGREE
             }
             Self::Assign(a) => {
                 w.u64(a.first.0).u64(a.count).u32(a.builder);
-                ASSIGN
+                KIND_ASSIGN
             }
             Self::Room(room) => {
                 w.room(room);
-                ROOM
+                KIND_ROOM
             }
             Self::Heard(heard) => {
                 w.room(heard.room).u32(heard.contact as u32).u64(heard.next.0).u64(heard.assigned.0);
-                HEARD
+                KIND_HEARD
             }
             Self::LeaveOut { builder } => {
                 w.u32(builder);
-                LEAVE_OUT
+                KIND_LEAVE_OUT
             }
             Self::Left(left) => {
                 w.u32(left.builder).u64(left.accepted).u64(left.dropped_newest).u64(left.dropped_oldest);
                 w.u64(left.lost_in_device).u64(left.lost);
-                LEFT
+                KIND_LEFT
             }
             Self::Passed { below, tickets } => {
                 w.u64(below.0).u64(tickets);
-                PASSED
+                KIND_PASSED
             }
-            Self::Bye => BYE,
+            Self::Bye => KIND_BYE,
             Self::Ignored { kind } => kind,
         };
         w.finish(kind)
@@ -710,7 +710,7 @@ impl Message {
     pub fn decode(bytes: &[u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
         let mut r = Reader::open(bytes)?;
         Ok(match bytes[5] {
-            HELLO => Self::Hello(Hello {
+            KIND_HELLO => Self::Hello(Hello {
                 session: r.u64(),
                 source: SourceId(r.u32()),
                 builder: r.u32(),
@@ -721,7 +721,7 @@ impl Message {
                 capabilities: Capabilities::from_bits_retain(r.u32()),
                 description: r.at_most("description", Self::MAX_DESCRIPTION)?,
             }),
-            WELCOME => Self::Welcome(Welcome {
+            KIND_WELCOME => Self::Welcome(Welcome {
                 run: RunNumber(r.u32()),
                 eager_credit: r.u32(),
                 eager_limit: r.u32(),
@@ -730,37 +730,39 @@ impl Message {
                 released_below: r.u64(),
                 capabilities: Capabilities::from_bits_retain(r.u32()),
             }),
-            REFUSE => {
+            KIND_REFUSE => {
                 Self::Refuse { reason: Refusal::numbered(r.u32())?, text: r.at_most("text", Self::MAX_REFUSAL_TEXT)? }
             }
-            START => Self::Start { first: EventId(r.u64()), at: TaiNanos(r.u64()), run: RunNumber(r.u32()) },
-            OFFER => Self::Offer(Announcement::read(&mut r)?),
-            kind @ (FETCH | DATA) => {
+            KIND_START => Self::Start { first: EventId(r.u64()), at: TaiNanos(r.u64()), run: RunNumber(r.u32()) },
+            KIND_OFFER => Self::Offer(Announcement::read(&mut r)?),
+            kind @ (KIND_FETCH | KIND_DATA) => {
                 let (ticket, offset, length) = (r.u64(), r.u32(), r.u32());
                 r.range(offset, length)?;
                 match kind {
-                    FETCH => Self::Fetch { ticket, offset, length },
+                    KIND_FETCH => Self::Fetch { ticket, offset, length },
                     _ => Self::Data { ticket, offset, length },
                 }
             }
-            RELEASE => Self::Release { below: r.u64() },
-            PAUSE => Self::Pause,
-            RESUME => Self::Resume,
-            PAUSED => Self::Paused { next: EventId(r.u64()), asked_by: r.u32() },
-            STOP_AT => Self::StopAt { end: EventId(r.u64()), end_here: r.at_most("end_here", 1)? == 1 },
-            RUNNING => Self::Running,
-            ENDS_AT => Self::EndsAt { end: EventId(r.u64()) },
-            NOT_TAKEN => Self::NotTaken(NotTaken { dead_nanos: r.u64(), fragments: r.u64(), of_no_event: r.u64() }),
-            FIRST_FRAME => Self::FirstFrame { time: TaiNanos(r.u64()), period_nanos: r.u64() },
-            EVENTS_BEGIN => Self::EventsBegin { time: TaiNanos(r.u64()) },
-            REPORT_TIMES => Self::ReportTimes { first: EventId(r.u64()) },
-            TRIGGER_TIMES => Self::TriggerTimes(TriggerTimes {
+            KIND_RELEASE => Self::Release { below: r.u64() },
+            KIND_PAUSE => Self::Pause,
+            KIND_RESUME => Self::Resume,
+            KIND_PAUSED => Self::Paused { next: EventId(r.u64()), asked_by: r.u32() },
+            KIND_STOP_AT => Self::StopAt { end: EventId(r.u64()), end_here: r.at_most("end_here", 1)? == 1 },
+            KIND_RUNNING => Self::Running,
+            KIND_ENDS_AT => Self::EndsAt { end: EventId(r.u64()) },
+            KIND_NOT_TAKEN => {
+                Self::NotTaken(NotTaken { dead_nanos: r.u64(), fragments: r.u64(), of_no_event: r.u64() })
+            }
+            KIND_FIRST_FRAME => Self::FirstFrame { time: TaiNanos(r.u64()), period_nanos: r.u64() },
+            KIND_EVENTS_BEGIN => Self::EventsBegin { time: TaiNanos(r.u64()) },
+            KIND_REPORT_TIMES => Self::ReportTimes { first: EventId(r.u64()) },
+            KIND_TRIGGER_TIMES => Self::TriggerTimes(TriggerTimes {
                 first: EventId(r.u64()),
-                times: [(); TriggerTimes::EVENTS as usize].map(|()| TaiNanos(r.u64())),
+                times: [(); TriggerTimes::EVENTS_PER_MESSAGE as usize].map(|()| TaiNanos(r.u64())),
                 uncertain: r.at_most("uncertain", 1)? == 1,
             }),
-            NUMBERS_AGREE => Self::NumbersAgree { first: EventId(r.u64()) },
-            END => Self::End(Accounts {
+            KIND_NUMBERS_AGREE => Self::NumbersAgree { first: EventId(r.u64()) },
+            KIND_END => Self::End(Accounts {
                 accepted: r.u64(),
                 dropped_newest: r.u64(),
                 dropped_oldest: r.u64(),
@@ -769,17 +771,17 @@ impl Message {
                 copied_bytes: r.u64(),
                 next_sequence: r.u32(),
             }),
-            LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64() }),
-            ASSIGN => Self::Assign(r.assign()?),
-            ROOM => Self::Room(r.room()),
-            HEARD => Self::Heard(Heard {
+            KIND_LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64() }),
+            KIND_ASSIGN => Self::Assign(r.assign()?),
+            KIND_ROOM => Self::Room(r.room()),
+            KIND_HEARD => Self::Heard(Heard {
                 room: r.room(),
                 contact: Contact::numbered(r.u32())?,
                 next: EventId(r.u64()),
                 assigned: EventId(r.u64()),
             }),
-            LEAVE_OUT => Self::LeaveOut { builder: r.u32() },
-            LEFT => Self::Left(Left {
+            KIND_LEAVE_OUT => Self::LeaveOut { builder: r.u32() },
+            KIND_LEFT => Self::Left(Left {
                 builder: r.u32(),
                 accepted: r.u64(),
                 dropped_newest: r.u64(),
@@ -787,8 +789,8 @@ impl Message {
                 lost_in_device: r.u64(),
                 lost: r.u64(),
             }),
-            PASSED => Self::Passed { below: EventId(r.u64()), tickets: r.u64() },
-            BYE => Self::Bye,
+            KIND_PASSED => Self::Passed { below: EventId(r.u64()), tickets: r.u64() },
+            KIND_BYE => Self::Bye,
             kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
         })

@@ -2,7 +2,7 @@
 //! pseudorandom number generators*, OOPSLA 2014; constants of Vigna's `splitmix64.c`).
 
 /// Increment of the generator's state, wrapping, before each number.
-pub const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+pub const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Returns the number for a state of the generator. As a hash function, it turns any number into one that looks random.
 #[inline]
@@ -21,7 +21,7 @@ mod tests {
     fn agrees_with_the_published_numbers() {
         let mut state = 1_234_567u64;
         let numbers = [(); 5].map(|()| {
-            state = state.wrapping_add(GAMMA);
+            state = state.wrapping_add(GOLDEN_GAMMA);
             mix(state)
         });
         let published = [

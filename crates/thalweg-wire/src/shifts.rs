@@ -16,10 +16,10 @@ const FEWEST_INTERVALS: usize = 64;
 const LONGEST_PATTERN: i32 = 40;
 /// Number of the last intervals that are compared one by one. `MOST_OF_LAST` of them have to agree, not all, since some
 /// times are wrong.
-const LAST: usize = 16;
+const LAST_INTERVAL_COUNT: usize = 16;
 const MOST_OF_LAST: usize = 12;
 /// Factor by which the right shift must agree better than any other.
-const BETTER: u64 = 6;
+const AGREEMENT_FACTOR: u64 = 6;
 /// Statuses with which a fragment's time is not that of its trigger. (The time of an uncertain fragment is: the error
 /// of its number is found by it.)
 const NOT_OF_THE_TRIGGER: Status =
@@ -35,16 +35,16 @@ pub fn trigger_time(header: &FragmentHeader) -> Option<TaiNanos> {
 pub struct EventTimes {
     first: u64,
     /// Time of each event in nanoseconds; 0 where there is none.
-    times: Box<[u64; LENGTH]>,
+    times: Box<[u64; WINDOW_EVENTS]>,
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "it is 128")]
-const LENGTH: usize = SHIFT_WINDOW as usize;
+const WINDOW_EVENTS: usize = SHIFT_WINDOW as usize;
 
 impl EventTimes {
     /// Returns a window that begins at event `first`, without times.
     pub fn new(first: u64) -> Self {
-        Self { first, times: Box::new([0; LENGTH]) }
+        Self { first, times: Box::new([0; WINDOW_EVENTS]) }
     }
 
     /// Returns the number of the first event.
@@ -63,9 +63,10 @@ impl EventTimes {
         let (reference, source) = (&reference.times[..], &self.times[..]);
         let Some(spread) = spread(reference) else { return false };
         let (found, count) = collected(differences(reference, source, shift));
-        let last = &found[count.saturating_sub(LAST)..count];
-        last.len() == LAST
-            && last.iter().filter(|difference| difference.unsigned_abs() <= spread / BETTER).count() >= MOST_OF_LAST
+        let last = &found[count.saturating_sub(LAST_INTERVAL_COUNT)..count];
+        last.len() == LAST_INTERVAL_COUNT
+            && last.iter().filter(|difference| difference.unsigned_abs() <= spread / AGREEMENT_FACTOR).count()
+                >= MOST_OF_LAST
     }
 
     /// Returns whether the intervals between these events may repeat, so that a shift by such a pattern cannot be
@@ -119,7 +120,7 @@ impl EventTimes {
         // Aligned, as nearly all are: another shift could not agree as well, since the intervals differ by more.
         let spread = spread(reference)?;
         let aligned = disagreement(reference, source, 0)?;
-        if spread >= aligned.max(resolution).saturating_mul(BETTER) {
+        if spread >= aligned.max(resolution).saturating_mul(AGREEMENT_FACTOR) {
             return Some(0);
         }
         let mut best = (aligned, 0);
@@ -133,7 +134,7 @@ impl EventTimes {
                 second = second.min(found);
             }
         }
-        let needed = best.0.max(resolution).saturating_mul(BETTER);
+        let needed = best.0.max(resolution).saturating_mul(AGREEMENT_FACTOR);
         (second != u64::MAX && second >= needed && spread >= needed).then_some(best.1)
     }
 }
@@ -189,8 +190,8 @@ fn magnitude(value: i64) -> i64 {
     value.saturating_abs()
 }
 
-fn collected(values: impl Iterator<Item = i64>) -> ([i64; LENGTH], usize) {
-    let mut found = [0; LENGTH];
+fn collected(values: impl Iterator<Item = i64>) -> ([i64; WINDOW_EVENTS], usize) {
+    let mut found = [0; WINDOW_EVENTS];
     let mut count = 0;
     for (place, value) in found.iter_mut().zip(values) {
         *place = value;

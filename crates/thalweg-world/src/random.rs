@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::time::Duration;
-use thalweg_wire::{GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// Random number generator with a seed (SplitMix64).
 #[derive(Debug, Clone)]
@@ -14,7 +14,7 @@ impl Random {
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GAMMA);
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         mix(self.0)
     }
 

@@ -20,7 +20,7 @@ use thalweg_node::{
     SourceReport, SourceSettings, Topology, Wait,
 };
 use thalweg_store::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
-use thalweg_wire::{GAMMA, SourceId, mix};
+use thalweg_wire::{GOLDEN_GAMMA, SourceId, mix};
 
 /// Time after which a run that was told to end is over: to answer, to continue, to be cut off (twice for a source that
 /// returns from a hang), to be given up, and the steps in which time advances meanwhile.
@@ -186,7 +186,7 @@ impl World {
         disks.iter().for_each(|disk| disk.advance_to(clock.now()));
         let truths: Vec<Truth> = plan.sources.iter().map(|_| Truth::default()).collect();
         let mut world = Self {
-            random: Random::new(plan.seed.wrapping_add(GAMMA)),
+            random: Random::new(plan.seed.wrapping_add(GOLDEN_GAMMA)),
             builders: Vec::new(),
             sources: Vec::new(),
             plan: plan.clone(),
@@ -364,7 +364,7 @@ impl World {
                 None => self.builders[index].turn(now),
                 Some(source) => self.sources[source].turn(now),
             };
-            self.trace = mix(self.trace ^ told.wrapping_add(index as u64).wrapping_mul(GAMMA));
+            self.trace = mix(self.trace ^ told.wrapping_add(index as u64).wrapping_mul(GOLDEN_GAMMA));
         }
     }
 

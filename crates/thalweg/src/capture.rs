@@ -107,8 +107,8 @@ fn open(options: &Options, snap: u32) -> Result<Box<dyn Packets>, Failure> {
         return steered(place);
     }
     let bytes = options.buffer.map_or(BUFFER, |buffer| usize::try_from(buffer.0).unwrap_or(usize::MAX));
-    if bytes > PacketRing::LARGEST {
-        let most = ByteSize(PacketRing::LARGEST as u64);
+    if bytes > PacketRing::MAX_BYTES {
+        let most = ByteSize(PacketRing::MAX_BYTES as u64);
         return Err(Failure::Usage(format!("--buffer: the kernel's rings have up to {most}")));
     }
     let ring = PacketRing::open(&options.interface, snap, bytes, !options.no_promiscuous);

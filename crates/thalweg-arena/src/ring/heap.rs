@@ -1,7 +1,7 @@
 //! The memory of a ring under loom: on the heap, made of loom's atomics. Cells are loom's checked cells, so that loom
 //! reports any write of a cell that is not ordered relative to each read of it.
 
-use super::CELL;
+use super::CELL_BYTES;
 #[cfg(test)]
 use super::Ring;
 use loom::cell::UnsafeCell;
@@ -34,7 +34,7 @@ impl Memory {
             head: AtomicU32::new(start),
             receiver_waits: AtomicU32::new(0),
             sender_waits: AtomicU32::new(0),
-            cells: (0..cells).map(|_| Cell(UnsafeCell::new([0; CELL]))).collect(),
+            cells: (0..cells).map(|_| Cell(UnsafeCell::new([0; CELL_BYTES]))).collect(),
         }
     }
 
@@ -63,18 +63,18 @@ impl Memory {
     }
 }
 
-pub(super) struct Cell(UnsafeCell<[u8; CELL]>);
+pub(super) struct Cell(UnsafeCell<[u8; CELL_BYTES]>);
 
 // SAFETY: loom checks that reads and writes of a cell never overlap; a protocol that lets them overlap fails the model.
 unsafe impl Sync for Cell {}
 
 impl Cell {
-    pub(super) fn write(&self, bytes: &[u8; CELL]) {
+    pub(super) fn write(&self, bytes: &[u8; CELL_BYTES]) {
         // SAFETY: loom panics if another access is not ordered relative to this one.
         self.0.with_mut(|cell| unsafe { *cell = *bytes });
     }
 
-    pub(super) fn read(&self) -> [u8; CELL] {
+    pub(super) fn read(&self) -> [u8; CELL_BYTES] {
         // SAFETY: as in `write`.
         self.0.with(|cell| unsafe { *cell })
     }

@@ -4,7 +4,7 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p thalweg-arena --release loom`
 
-use super::{CELL, PushError, Ring, RingReceiver, RingSender};
+use super::{CELL_BYTES, PushError, Ring, RingReceiver, RingSender};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -115,8 +115,8 @@ fn model(story: impl Fn() + Sync + Send + 'static) {
     builder.check(story);
 }
 
-fn cell(number: u8) -> [u8; CELL] {
-    [number + 1; CELL]
+fn cell(number: u8) -> [u8; CELL_BYTES] {
+    [number + 1; CELL_BYTES]
 }
 
 fn put(sender: &mut RingSender, number: u8, something: &Bell, room: &Bell) {
@@ -136,7 +136,7 @@ fn put(sender: &mut RingSender, number: u8, something: &Bell, room: &Bell) {
     }
 }
 
-fn take(receiver: &mut RingReceiver, something: &Bell, room: Option<&Bell>) -> [u8; CELL] {
+fn take(receiver: &mut RingReceiver, something: &Bell, room: Option<&Bell>) -> [u8; CELL_BYTES] {
     loop {
         if let Some(cell) = receiver.pop().unwrap() {
             if let Some(room) = room

@@ -13,8 +13,8 @@
 //! Reference Manual, "Spatial prefetcher"), and some arm64 cores have lines of that length. The flags are separate from
 //! the indices, so that reading a flag that rarely changes hits the cache.
 
-use super::{CELL, MAX_CELLS, RingSetupError};
-use crate::PAGE;
+use super::{CELL_BYTES, MAX_CELLS, RingSetupError};
+use crate::PAGE_BYTES;
 use crate::arena::errno;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// First word of a ring: `TWRING` and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"TWRING\x00\x01");
+const RING_MAGIC: u64 = u64::from_le_bytes(*b"TWRING\x00\x01");
 
 #[repr(C)]
 struct Header {
@@ -42,7 +42,7 @@ struct Identity {
 #[repr(C, align(128))]
 struct Line<T>(T);
 
-const _: () = assert!(size_of::<Header>() <= PAGE && size_of::<Cell>() == CELL);
+const _: () = assert!(size_of::<Header>() <= PAGE_BYTES && size_of::<Cell>() == CELL_BYTES);
 
 /// The mapped ring. All bytes of the mapping are only ever reached as atomics: the other process may write them at any
 /// time.
@@ -62,7 +62,7 @@ impl Memory {
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(os("sealing"))?;
         let memory = Self::map(fd, cells)?;
-        memory.header().identity.0.magic.store(MAGIC, Ordering::Relaxed);
+        memory.header().identity.0.magic.store(RING_MAGIC, Ordering::Relaxed);
         memory.header().identity.0.cells.store(cells, Ordering::Relaxed);
         Ok(memory)
     }
@@ -77,7 +77,7 @@ impl Memory {
         // The count follows from the size, which is sealed and therefore reliable; the header must agree with it. The
         // memory of a ring is never of huge pages, since no valid size is a multiple of theirs; a page that the peer
         // removes is therefore replaced, full of zeros, when it is next accessed.
-        let cells = bytes.saturating_sub(PAGE as u64) / CELL as u64;
+        let cells = bytes.saturating_sub(PAGE_BYTES as u64) / CELL_BYTES as u64;
         let not_a_ring = |cells| RingSetupError::NotARing { bytes, cells };
         let cells = u32::try_from(cells).map_err(|_| not_a_ring(0))?;
         if check_count(cells).is_err() || bytes_of(cells) as u64 != bytes {
@@ -86,7 +86,7 @@ impl Memory {
         let memory = Self::map(fd, cells)?;
         let identity = &memory.header().identity.0;
         let claimed = identity.cells.load(Ordering::Relaxed);
-        if identity.magic.load(Ordering::Relaxed) != MAGIC || claimed != cells {
+        if identity.magic.load(Ordering::Relaxed) != RING_MAGIC || claimed != cells {
             return Err(not_a_ring(claimed));
         }
         match memory.head().load(Ordering::Relaxed) {
@@ -131,7 +131,7 @@ impl Memory {
     /// Returns the cell for the free-running `index`.
     #[inline]
     pub(super) fn cell(&self, index: u32) -> &Cell {
-        let at = PAGE + (index & (self.cells - 1)) as usize * CELL;
+        let at = PAGE_BYTES + (index & (self.cells - 1)) as usize * CELL_BYTES;
         // SAFETY: masked with a power of two less one, the index is below `cells`, and the mapping holds that many
         // after its first page.
         let cell = unsafe { self.memory.as_ptr().add(at) };
@@ -150,19 +150,19 @@ impl Memory {
 
 /// A cell of 64 bytes that the other process may write while it is read. The indices provide the ordering.
 #[repr(C, align(64))]
-pub(super) struct Cell([AtomicU64; CELL / 8]);
+pub(super) struct Cell([AtomicU64; CELL_BYTES / 8]);
 
 impl Cell {
     #[inline]
-    pub(super) fn write(&self, bytes: &[u8; CELL]) {
+    pub(super) fn write(&self, bytes: &[u8; CELL_BYTES]) {
         for (word, bytes) in self.0.iter().zip(bytes.as_chunks().0) {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
         }
     }
 
     #[inline]
-    pub(super) fn read(&self) -> [u8; CELL] {
-        let mut cell = [0; CELL];
+    pub(super) fn read(&self) -> [u8; CELL_BYTES] {
+        let mut cell = [0; CELL_BYTES];
         for (word, bytes) in self.0.iter().zip(cell.as_chunks_mut().0) {
             *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
         }
@@ -175,7 +175,7 @@ fn check_count(cells: u32) -> Result<(), RingSetupError> {
 }
 
 fn bytes_of(cells: u32) -> usize {
-    PAGE + cells as usize * CELL
+    PAGE_BYTES + cells as usize * CELL_BYTES
 }
 
 fn os(doing: &'static str) -> impl Fn(rustix::io::Errno) -> RingSetupError {

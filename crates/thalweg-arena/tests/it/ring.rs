@@ -3,7 +3,7 @@
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::os::fd::OwnedFd;
-use thalweg_arena::{CELL, Doorbell, MAX_CELLS, PushError, Ring, RingReceiver, RingSender, RingSetupError};
+use thalweg_arena::{CELL_BYTES, Doorbell, MAX_CELLS, PushError, Ring, RingReceiver, RingSender, RingSetupError};
 
 #[test]
 fn cells_cross_from_one_mapping_to_the_other() {
@@ -14,9 +14,9 @@ fn cells_cross_from_one_mapping_to_the_other() {
 
     assert!(receiver.prepare_wait(), "nothing came yet");
     for number in 0..8 {
-        sender.push(&[number; CELL]).unwrap();
+        sender.push(&[number; CELL_BYTES]).unwrap();
     }
-    assert_eq!(sender.push(&[8; CELL]), Err(PushError::Full));
+    assert_eq!(sender.push(&[8; CELL_BYTES]), Err(PushError::Full));
     assert_eq!(receiver.pop(), Ok(None), "not published");
     assert!(sender.publish(), "the receiver sleeps");
     assert!(!sender.publish(), "nothing new");
@@ -24,14 +24,14 @@ fn cells_cross_from_one_mapping_to_the_other() {
     assert!(!receiver.prepare_wait());
     assert!(sender.prepare_wait(), "no room");
     for number in 0..8 {
-        assert_eq!(receiver.pop(), Ok(Some([number; CELL])));
+        assert_eq!(receiver.pop(), Ok(Some([number; CELL_BYTES])));
     }
     assert!(receiver.sender_waits());
     assert!(!receiver.sender_waits(), "once is enough");
     assert!(!sender.prepare_wait(), "room now");
-    sender.push(&[8; CELL]).unwrap();
+    sender.push(&[8; CELL_BYTES]).unwrap();
     assert!(!sender.publish(), "the receiver is awake");
-    assert_eq!(receiver.pop(), Ok(Some([8; CELL])));
+    assert_eq!(receiver.pop(), Ok(Some([8; CELL_BYTES])));
 }
 
 #[test]
@@ -39,11 +39,11 @@ fn a_wait_called_off_costs_no_wake_up() {
     let (mut sender, mut receiver) = Ring::create("called-off", 1).unwrap().split();
     assert!(receiver.prepare_wait());
     receiver.cancel_wait();
-    sender.push(&[1; CELL]).unwrap();
+    sender.push(&[1; CELL_BYTES]).unwrap();
     assert!(!sender.publish());
     assert!(sender.prepare_wait());
     sender.cancel_wait();
-    assert_eq!(receiver.pop(), Ok(Some([1; CELL])));
+    assert_eq!(receiver.pop(), Ok(Some([1; CELL_BYTES])));
     assert!(!receiver.sender_waits());
 }
 
@@ -109,8 +109,8 @@ fn wait(bell: &Doorbell) {
     bell.clear().unwrap();
 }
 
-fn cell(number: u64) -> [u8; CELL] {
-    let mut cell = [number as u8; CELL];
+fn cell(number: u64) -> [u8; CELL_BYTES] {
+    let mut cell = [number as u8; CELL_BYTES];
     cell[..8].copy_from_slice(&number.to_le_bytes());
     cell
 }

@@ -32,7 +32,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use thalweg_arena::PAGE;
+use thalweg_arena::PAGE_BYTES;
 
 /// Options of `thalweg bench access`. A point ends after a number of reads, not after a time.
 #[derive(Debug, Clone, clap::Args)]
@@ -142,7 +142,7 @@ impl Instrument for Access {
             Some(memory) => memory,
             None => PeerMemory::new()?,
         };
-        let page = Mapped::new(memory.fd(), PAGE as u64).map_err(BenchError::os("mapping a shared page"))?;
+        let page = Mapped::new(memory.fd(), PAGE_BYTES as u64).map_err(BenchError::os("mapping a shared page"))?;
         let figures = match mapped {
             true => self.time(timing, stop, page.reader(0)),
             false => {
@@ -310,7 +310,7 @@ mod tests {
     fn a_mapped_byte_is_what_somebody_else_wrote() {
         let mut span = thalweg_arena::Arena::create("test", 1).unwrap();
         let fd = span.arena().fd().try_clone_to_owned().unwrap();
-        let page = Mapped::new(&fd, PAGE as u64).unwrap();
+        let page = Mapped::new(&fd, PAGE_BYTES as u64).unwrap();
         span[4095] = 7;
         assert_eq!((page.read(4095), byte_at(&fd, 4095)), (7, Ok(7)));
         assert_eq!(byte_at(&fd, span.len() as u64), Err(rustix::io::Errno::NXIO));

@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use thalweg_text::ByteSize;
-use thalweg_wire::{GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// File whose content identifies the offset of every byte.
 #[derive(Debug)]
@@ -309,7 +309,7 @@ pub(crate) fn pattern(bytes: &mut [u8], offset: u64) {
     let mut at = offset;
     let mut rest = bytes;
     while !rest.is_empty() {
-        let word = mix((at / 8).wrapping_add(GAMMA)).to_le_bytes();
+        let word = mix((at / 8).wrapping_add(GOLDEN_GAMMA)).to_le_bytes();
         let skip = usize::try_from(at % 8).expect("below 8");
         let (now, later) = rest.split_at_mut((8 - skip).min(rest.len()));
         now.copy_from_slice(&word[skip..skip + now.len()]);

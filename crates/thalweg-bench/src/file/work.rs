@@ -14,7 +14,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
 use thalweg_text::ByteSize;
 use thalweg_uring::{File, Operation, Ring, Slot, slots};
-use thalweg_wire::{GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// Blocks of one point, and the memory they come from or go to.
 pub(super) struct Work<'a> {
@@ -90,8 +90,8 @@ fn shuffled(at: u64, count: u64, seed: u64) -> u64 {
     let mut number = at;
     loop {
         for round in 0..3 {
-            let key = mix(GAMMA.wrapping_add(seed * 3 + round));
-            number = number.wrapping_add(key).wrapping_mul(GAMMA) & mask;
+            let key = mix(GOLDEN_GAMMA.wrapping_add(seed * 3 + round));
+            number = number.wrapping_add(key).wrapping_mul(GOLDEN_GAMMA) & mask;
             number ^= number >> fold;
         }
         if number < count {

@@ -17,7 +17,7 @@ use crate::{BenchError, Clock, Host, Sizes};
 use hdrhistogram::Histogram;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use thalweg_wire::{GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// Options of `thalweg bench under-load`.
 #[derive(Debug, Clone, clap::Args)]
@@ -268,7 +268,7 @@ impl Schedule {
             None => 1.0,
             Some(state) => {
                 // Exponential gaps by inversion.
-                *state = state.wrapping_add(GAMMA);
+                *state = state.wrapping_add(GOLDEN_GAMMA);
                 let uniform = ((mix(*state) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
                 -uniform.ln()
             }

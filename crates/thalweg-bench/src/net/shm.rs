@@ -15,10 +15,10 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use thalweg_arena::{Arena, CELL, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds, wake_over};
+use thalweg_arena::{Arena, CELL_BYTES, Ring, RingReceiver, RingSender, Span, View, recv_fds, send_fds, wake_over};
 
 /// Bytes of a message that fit into a cell after its head.
-const CELL_PAYLOAD_BYTES: usize = CELL - CELL_HEADER_BYTES;
+const CELL_PAYLOAD_BYTES: usize = CELL_BYTES - CELL_HEADER_BYTES;
 const CELL_HEADER_BYTES: usize = 16;
 
 /// Number of cells in a ring, and upper limit of messages in flight.
@@ -33,7 +33,7 @@ pub(super) struct Shared {
     to: RingSender,
     from: RingReceiver,
     /// Cell that was received by `waiting` and not processed yet.
-    ahead: Option<[u8; CELL]>,
+    ahead: Option<[u8; CELL_BYTES]>,
     /// Socket over which each end wakes the other.
     peer: UnixStream,
     arena: Span,
@@ -158,7 +158,7 @@ impl Shared {
         Ok(self.next * self.stride)
     }
 
-    fn push(&mut self, cell: &[u8; CELL]) -> Result<(), BenchError> {
+    fn push(&mut self, cell: &[u8; CELL_BYTES]) -> Result<(), BenchError> {
         // Never full: no more cells are in flight than there are places, or one where messages are answered.
         self.to.push(cell).map_err(|error| gone(&error.to_string()))?;
         if self.to.publish() {
@@ -168,7 +168,7 @@ impl Shared {
         Ok(())
     }
 
-    fn pop(&mut self) -> Result<[u8; CELL], BenchError> {
+    fn pop(&mut self) -> Result<[u8; CELL_BYTES], BenchError> {
         if let Some(cell) = self.ahead.take() {
             return Ok(cell);
         }
@@ -211,7 +211,7 @@ impl Shared {
 impl Exchange for Shared {
     #[inline]
     fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
-        let mut cell = [0; CELL];
+        let mut cell = [0; CELL_BYTES];
         cell[0] = phase as u8;
         if self.inside() {
             if self.stream {
@@ -262,7 +262,7 @@ impl Exchange for Shared {
             }
         }
         if self.stream {
-            self.push(&[0; CELL])?;
+            self.push(&[0; CELL_BYTES])?;
         }
         self.tally.received += 1;
         self.tally.received_bytes += self.size as u64;

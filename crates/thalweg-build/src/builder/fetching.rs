@@ -3,16 +3,16 @@
 use super::Builder;
 use crate::BuilderConfig;
 use crate::credit::Credit;
-use crate::source::{self, NEVER, Ticket};
+use crate::source::{self, NO_EVENT, Ticket};
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{Announcement, Disposition};
 
 /// Number of events by which a slow source may be fetched from ahead of the others.
-const LEAD: u64 = 2;
+const MAX_LEAD_EVENTS: u64 = 2;
 /// Number of slots by which sources may be ahead of the source that is furthest behind. Where fragments differ in
 /// length, sources with the same number of requested bytes get ahead of each other, and have to wait at this limit.
-const SPREAD: u64 = 4;
+const MAX_SPREAD_SLOTS: u64 = 4;
 
 /// The source whose turn it is, and the number of bytes left in its turn.
 #[derive(Debug)]
@@ -84,19 +84,19 @@ impl Builder {
             *furthest.get_or_insert_with(|| {
                 let behind = (0..due.len()).filter(keeps_up).min_by_key(|source| due[*source].next)?;
                 let count = u64::from(sources[behind].front()?.offer.count);
-                Some(due[behind].next.saturating_add(if self.short { 0 } else { SPREAD * count * apart }))
+                Some(due[behind].next.saturating_add(if self.short { 0 } else { MAX_SPREAD_SLOTS * count * apart }))
             })
         };
         let mut may = |source: usize, lead: u64| {
             let next = due[source].next;
-            let can = next != NEVER && (begin || sources[source].begun.is_some()) && !credit.holds_back(source);
+            let can = next != NO_EVENT && (begin || sources[source].begun.is_some()) && !credit.holds_back(source);
             // A slot that was requested in part is continued.
             can && (sources[source].begun.is_some()
                 || furthest().is_none_or(|furthest| next <= furthest.saturating_add(lead)))
         };
         if credit.has_slow() {
             // If there is no place for what others are behind with, there is none for what is ahead of them.
-            let lead = if self.short { 0 } else { LEAD };
+            let lead = if self.short { 0 } else { MAX_LEAD_EVENTS };
             let slow = (0..due.len()).filter(|source| credit.is_slow(*source) && may(*source, lead));
             if let Some(source) = slow.min_by_key(|source| due[*source].next) {
                 return Some((source, false));

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 use thalweg_build::{Builder, BuilderConfig, Check, Hold, Path, Window};
 use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, GAMMA, Status, crc32c, mix, record_len,
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, GOLDEN_GAMMA, Status, crc32c, mix, record_len,
 };
 
 proptest! {
@@ -261,7 +261,7 @@ struct Dice(u64);
 
 impl Dice {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GAMMA);
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         mix(self.0)
     }
 

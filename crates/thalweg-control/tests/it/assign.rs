@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
-use thalweg_control::{AssignConfig, Assigner, HEARTBEAT, Share};
+use thalweg_control::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, Share};
 use thalweg_wire::{Assign, Contact, EventId, Heard, Room};
 
 const STEP: Duration = Duration::from_millis(20);
@@ -12,7 +12,7 @@ const STEP: Duration = Duration::from_millis(20);
 const SILENCE: Duration = Duration::from_secs(2);
 const STEPS: usize = 400;
 /// Number of steps after which a builder that has died gets nothing more.
-const GONE_AFTER: usize = (2 * HEARTBEAT.as_millis() / STEP.as_millis()) as usize + 6;
+const GONE_AFTER: usize = (2 * HEARTBEAT_INTERVAL.as_millis() / STEP.as_millis()) as usize + 6;
 const SILENT_AFTER: usize = (SILENCE.as_millis() / STEP.as_millis()) as usize + 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,7 +135,8 @@ impl World {
                 Some((said, _)) if stands => said,
                 _ => room,
             };
-            let late = builder.said.is_none_or(|(said, when)| said != room || (at - when) as u32 * STEP >= HEARTBEAT);
+            let late =
+                builder.said.is_none_or(|(said, when)| said != room || (at - when) as u32 * STEP >= HEARTBEAT_INTERVAL);
             let speaks = !stands && late;
             if speaks {
                 builder.said = Some((room, at));

@@ -10,7 +10,7 @@
 //! places for each. A number that comes back without having been given away is nonsense, and ignored.
 
 use super::ring::{Places, Reader, Writer};
-use super::umem::{CHUNK, Umem};
+use super::umem::{CHUNK_BYTES, Umem};
 use super::{Options, permission};
 use crate::FramesError;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -23,20 +23,20 @@ use std::time::{Duration, Instant};
 use thalweg_arena::Piece;
 
 /// Maximum number of descriptors that wait to be sent, and number of chunks for sending.
-pub(super) const SENDING: u32 = 2048;
-/// Size of a cache line, in bytes, and (`COLOURS`) number of places in a chunk at which frames begin.
-const LINE: usize = 64;
-const COLOURS: usize = 32;
+pub(super) const SEND_CHUNK_COUNT: u32 = 2048;
+/// Size of a cache line, in bytes, and (`COLOUR_COUNT`) number of places in a chunk at which frames begin.
+const CACHE_LINE_BYTES: usize = 64;
+const COLOUR_COUNT: usize = 32;
 /// Maximum number of frames taken in one turn.
-const BURST: u32 = 256;
+const MAX_BURST_FRAMES: u32 = 256;
 /// Maximum number of descriptors of one frame in the kernel's own buffers (`MAX_SKB_FRAGS`), the smallest limit that
 /// applies.
-const DESCRIPTORS: usize = 17;
+const MAX_FRAME_DESCRIPTORS: usize = 17;
 /// Bytes before a received frame that programs may use (`XDP_PACKET_HEADROOM`, linux/bpf.h).
 pub(super) const RECEIVE_HEADROOM: usize = 256;
 /// Maximum time that the kernel takes to give up a queue whose socket was closed: it does so in the background
 /// (`xp_release_deferred`).
-const RELEASE: Duration = Duration::from_secs(2);
+const QUEUE_RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Socket option for the number of frames that one system call may send: linux/if_xdp.h of Linux 6.17. Before, it is
 /// 32.
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
@@ -92,7 +92,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Returns the number of chunks that one socket has.
     pub(super) fn chunks(options: &Options) -> u32 {
-        SENDING + options.receiving()
+        SEND_CHUNK_COUNT + options.receiving()
     }
 
     /// Opens a socket for a queue, with its chunks from `first` on. The first socket registers the memory; the others
@@ -115,30 +115,30 @@ impl Queue {
             }
             // Each descriptor on its way has a place in the completion ring.
             set(&fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &(2 * receiving))?;
-            set(&fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &SENDING)?;
+            set(&fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &SEND_CHUNK_COUNT)?;
             set(&fd, libc::SOL_XDP, libc::XDP_RX_RING, &receiving)?;
-            set(&fd, libc::SOL_XDP, libc::XDP_TX_RING, &SENDING)?;
+            set(&fd, libc::SOL_XDP, libc::XDP_TX_RING, &SEND_CHUNK_COUNT)?;
             get(&fd, libc::XDP_MMAP_OFFSETS)
         };
         let places = set_up().map_err(permission(doing("registering memory")))?;
         let mapped = FramesError::io::<io::Error>;
         let ring = |at: libc::c_ulonglong| at;
         let mut opened = Self {
-            sending: Writer::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, &places.sending, SENDING)
+            sending: Writer::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, &places.sending, SEND_CHUNK_COUNT)
                 .map_err(mapped(doing("mapping a ring")))?,
             received: Reader::map(fd.as_fd(), libc::XDP_PGOFF_RX_RING as u64, &places.received, receiving)
                 .map_err(mapped(doing("mapping a ring")))?,
             fill: Writer::map(fd.as_fd(), ring(libc::XDP_UMEM_PGOFF_FILL_RING), &places.fill, 2 * receiving)
                 .map_err(mapped(doing("mapping a ring")))?,
-            sent: Reader::map(fd.as_fd(), ring(libc::XDP_UMEM_PGOFF_COMPLETION_RING), &places.sent, SENDING)
+            sent: Reader::map(fd.as_fd(), ring(libc::XDP_UMEM_PGOFF_COMPLETION_RING), &places.sent, SEND_CHUNK_COUNT)
                 .map_err(mapped(doing("mapping a ring")))?,
             fd,
             binding,
             busy: false,
             send_from: first,
-            receive: first + SENDING..first + SENDING + receiving,
-            free: (first..first + SENDING).rev().collect(),
-            out: vec![false; SENDING as usize],
+            receive: first + SEND_CHUNK_COUNT..first + SEND_CHUNK_COUNT + receiving,
+            free: (first..first + SEND_CHUNK_COUNT).rev().collect(),
+            out: vec![false; SEND_CHUNK_COUNT as usize],
             lent: vec![true; receiving as usize],
             waits_for_room: false,
             under_way: 0,
@@ -150,7 +150,7 @@ impl Queue {
         // The first received frames need chunks.
         for chunk in opened.receive.clone() {
             assert!(opened.fill.room(1) > 0, "a new ring has a place for each chunk");
-            opened.fill.write(u64::from(chunk) * CHUNK as u64);
+            opened.fill.write(u64::from(chunk) * CHUNK_BYTES as u64);
         }
         opened.fill.publish();
         bind(&opened.fd, (interface, queue), binding, shared).map_err(|error| FramesError {
@@ -171,7 +171,7 @@ impl Queue {
             set(&self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &SEND_BUFFER)?;
         }
         // One system call sends everything. An older kernel sends 32 at a time, and is called more often.
-        if let Err(error) = set(&self.fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &SENDING) {
+        if let Err(error) = set(&self.fd, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &SEND_CHUNK_COUNT) {
             tracing::debug!("AF_XDP: 32 frames at a time, since Linux is older than 6.17: {error}");
         }
         if let Some(time) = options.busy_poll {
@@ -191,22 +191,22 @@ impl Queue {
         let head: usize = heads.iter().map(|head| head.len()).sum();
         let placed = self.place(umem, head, piece);
         // Number of descriptors that point into an arena: one for each chunk that the piece touches.
-        let pages = placed.map_or(0, |at| (at % CHUNK + len).div_ceil(CHUNK));
+        let pages = placed.map_or(0, |at| (at % CHUNK_BYTES + len).div_ceil(CHUNK_BYTES));
         let copied = if placed.is_some() { 0 } else { len };
         let bytes = head + copied;
-        let chunks = bytes.div_ceil(CHUNK);
+        let chunks = bytes.div_ceil(CHUNK_BYTES);
         if !self.has_room(chunks, chunks + pages) {
             return None;
         }
-        for at in (0..bytes).step_by(CHUNK) {
-            let here = CHUNK.min(bytes - at);
+        for at in (0..bytes).step_by(CHUNK_BYTES) {
+            let here = CHUNK_BYTES.min(bytes - at);
             let last = at + here == bytes && placed.is_none();
             self.put(umem, here, last, |chunk| copy(heads, piece, at, chunk));
         }
         if let Some(start) = placed {
             let (mut at, end) = (start, start + len);
             while at < end {
-                let next = end.min((at / CHUNK + 1) * CHUNK);
+                let next = end.min((at / CHUNK_BYTES + 1) * CHUNK_BYTES);
                 self.describe(at, next - at, next == end);
                 at = next;
             }
@@ -222,12 +222,12 @@ impl Queue {
     /// of Linux 6.18 it was 2.0 instead of 1.5 µs for a frame of 1500 bytes.
     fn place(&self, umem: &mut Umem, head: usize, piece: Option<Piece<'_>>) -> Option<usize> {
         let piece = piece.filter(|piece| self.binding.several && !piece.is_empty())?;
-        if !self.binding.zero_copy && head + piece.len() <= CHUNK {
+        if !self.binding.zero_copy && head + piece.len() <= CHUNK_BYTES {
             return None;
         }
         let at = umem.find(piece)?;
-        let descriptors = head.div_ceil(CHUNK) + (at % CHUNK + piece.len()).div_ceil(CHUNK);
-        (descriptors <= DESCRIPTORS).then_some(at)
+        let descriptors = head.div_ceil(CHUNK_BYTES) + (at % CHUNK_BYTES + piece.len()).div_ceil(CHUNK_BYTES);
+        (descriptors <= MAX_FRAME_DESCRIPTORS).then_some(at)
     }
 
     /// Fills a chunk and describes it to the kernel. There must be [room](Self::has_room).
@@ -235,13 +235,14 @@ impl Queue {
         let chunk = self.free.pop().expect("room was looked for");
         // Beginnings of pages all fall into the same few lines of the first cache. If there is room, frames begin at
         // different places.
-        let start = (chunk as usize % COLOURS * LINE).min((CHUNK - len) / LINE * LINE);
+        let start = (chunk as usize % COLOUR_COUNT * CACHE_LINE_BYTES)
+            .min((CHUNK_BYTES - len) / CACHE_LINE_BYTES * CACHE_LINE_BYTES);
         // SAFETY: the chunk was free: the kernel has no descriptor of it, and it is described below, after the end of
         // the slice's lifetime.
         let bytes = unsafe { umem.chunk(chunk) };
         fill(&mut bytes[start..start + len]);
         self.out[(chunk - self.send_from) as usize] = true;
-        self.describe(chunk as usize * CHUNK + start, len, last);
+        self.describe(chunk as usize * CHUNK_BYTES + start, len, last);
     }
 
     fn describe(&mut self, at: usize, len: usize, last: bool) {
@@ -253,7 +254,7 @@ impl Queue {
     pub(super) fn has_room(&mut self, chunks: usize, descriptors: usize) -> bool {
         let enough = |queue: &mut Self| {
             queue.free.len() >= chunks
-                && (SENDING - queue.under_way) as usize >= descriptors
+                && (SEND_CHUNK_COUNT - queue.under_way) as usize >= descriptors
                 && queue.sending.room(descriptors as u32) as usize >= descriptors
         };
         enough(self) || {
@@ -270,8 +271,8 @@ impl Queue {
         while let Some(at) = self.sent.next() {
             self.under_way = self.under_way.saturating_sub(1);
             // Places in an arena are not chunks, and need not be taken back.
-            let chunk = u32::try_from(at / CHUNK as u64).unwrap_or(u32::MAX);
-            let Some(own) = chunk.checked_sub(self.send_from).filter(|own| *own < SENDING) else { continue };
+            let chunk = u32::try_from(at / CHUNK_BYTES as u64).unwrap_or(u32::MAX);
+            let Some(own) = chunk.checked_sub(self.send_from).filter(|own| *own < SEND_CHUNK_COUNT) else { continue };
             if std::mem::take(&mut self.out[own as usize]) {
                 self.free.push(chunk);
             } else {
@@ -347,7 +348,7 @@ impl Queue {
             }
         }
         let mut taken = 0;
-        while taken < BURST {
+        while taken < MAX_BURST_FRAMES {
             let Some(descriptor) = self.received.next() else { break };
             taken += 1;
             let Some((chunk, range)) = self.check(&descriptor) else {
@@ -376,21 +377,21 @@ impl Queue {
             }
             self.lent[(chunk - self.receive.start) as usize] = true;
             assert!(self.fill.room(1) > 0, "there is a place for each chunk");
-            self.fill.write(u64::from(chunk) * CHUNK as u64);
+            self.fill.write(u64::from(chunk) * CHUNK_BYTES as u64);
         }
         self.received.release();
         self.fill.publish();
         if self.fill.needs_wakeup() && self.binding.zero_copy {
             self.call_to_receive();
         }
-        taken == BURST
+        taken == MAX_BURST_FRAMES
     }
 
     /// Returns the chunk of a descriptor, and the range of the frame in it; `None` if the descriptor is impossible.
     fn check(&mut self, descriptor: &libc::xdp_desc) -> Option<(u32, Range<usize>)> {
-        let chunk = u32::try_from(descriptor.addr / CHUNK as u64).ok()?;
-        let start = (descriptor.addr % CHUNK as u64) as usize;
-        let end = start.checked_add(descriptor.len as usize).filter(|end| *end <= CHUNK)?;
+        let chunk = u32::try_from(descriptor.addr / CHUNK_BYTES as u64).ok()?;
+        let start = (descriptor.addr % CHUNK_BYTES as u64) as usize;
+        let end = start.checked_add(descriptor.len as usize).filter(|end| *end <= CHUNK_BYTES)?;
         let own = chunk.checked_sub(self.receive.start).filter(|_| chunk < self.receive.end)?;
         std::mem::take(&mut self.lent[own as usize]).then_some((chunk, start..end))
     }
@@ -459,7 +460,7 @@ fn bind(fd: &OwnedFd, (interface, queue): (u32, u32), binding: Binding, shared: 
             return Ok(());
         }
         let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EBUSY) || began.elapsed() > RELEASE {
+        if error.raw_os_error() != Some(libc::EBUSY) || began.elapsed() > QUEUE_RELEASE_TIMEOUT {
             return Err(error);
         }
         thread::sleep(Duration::from_millis(1));

@@ -18,8 +18,8 @@ struct Aligned<T: ?Sized>(T);
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/steer.o")));
 
 /// Flags `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE` of linux/if_link.h.
-const GENERIC: u32 = 1 << 1;
-const NATIVE: u32 = 1 << 2;
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 /// The program on its interface, until this is dropped or the process has ended.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Steer {
             if native && generic {
                 continue;
             }
-            match link(program.as_fd(), interface, if native { NATIVE } else { GENERIC }) {
+            match link(program.as_fd(), interface, if native { XDP_FLAGS_DRV_MODE } else { XDP_FLAGS_SKB_MODE }) {
                 Ok(link) => {
                     if let Some(error) = refused {
                         tracing::info!("{name}: the driver does not run programs itself ({error}): slower, behind it");

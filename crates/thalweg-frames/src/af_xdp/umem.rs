@@ -22,11 +22,11 @@ use thalweg_arena::{Arena, Piece, Registration};
 
 /// Size of a chunk, in bytes: a page, the most that every kernel takes (`xdp_umem_reg` in net/xdp/xdp_umem.c). A
 /// descriptor must not reach from one into the next.
-pub(super) const CHUNK: usize = 4096;
+pub(super) const CHUNK_BYTES: usize = 4096;
 /// Maximum number of arenas that are remembered.
-const KNOWN: usize = 256;
+const MAX_KNOWN_ARENAS: usize = 256;
 /// Size of a huge page, in bytes.
-const HUGE: usize = 2 << 20;
+const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A range of memory for frames.
 #[derive(Debug)]
@@ -58,13 +58,13 @@ impl Umem {
     pub(super) fn new(chunks: u32, arenas: &[Arc<Arena>]) -> Result<Self, FramesError> {
         let doing = "reserving memory for frames";
         // Arenas are whole huge pages; so each begins at the start of one.
-        let private = (chunks as usize * CHUNK).next_multiple_of(HUGE);
-        let bytes = private + arenas.iter().map(|arena| arena.size().next_multiple_of(HUGE)).sum::<usize>();
+        let private = (chunks as usize * CHUNK_BYTES).next_multiple_of(HUGE_PAGE_BYTES);
+        let bytes = private + arenas.iter().map(|arena| arena.size().next_multiple_of(HUGE_PAGE_BYTES)).sum::<usize>();
         // SAFETY: a new mapping somewhere, which touches no other.
         let reserved = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
-                bytes + HUGE,
+                bytes + HUGE_PAGE_BYTES,
                 ProtFlags::empty(),
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )
@@ -72,12 +72,18 @@ impl Umem {
         .map_err(FramesError::io(doing))?;
         let reserved =
             NonNull::new(reserved).ok_or_else(|| FramesError { doing: doing.into(), error: Errno::NOMEM.into() })?;
-        let padding = reserved.as_ptr().align_offset(HUGE);
+        let padding = reserved.as_ptr().align_offset(HUGE_PAGE_BYTES);
         // SAFETY: less than a huge page further, and that much was reserved beyond the used part.
         let start = unsafe { reserved.byte_add(padding) }.cast::<u8>();
         // From here on the range is unmapped again if something fails.
-        let mut umem =
-            Self { reserved: (reserved, bytes + HUGE), start, chunks, bytes, pieces: Vec::new(), known: Vec::new() };
+        let mut umem = Self {
+            reserved: (reserved, bytes + HUGE_PAGE_BYTES),
+            start,
+            chunks,
+            bytes,
+            pieces: Vec::new(),
+            known: Vec::new(),
+        };
         // SAFETY: the private part of the range, of which there are no slices yet.
         unsafe { mprotect(start.as_ptr().cast(), private, MprotectFlags::READ | MprotectFlags::WRITE) }
             .map_err(FramesError::io(doing))?;
@@ -90,7 +96,7 @@ impl Umem {
             let mapped = unsafe { arena.map_again(place.as_ptr()) };
             mapped.map_err(FramesError::io("mapping an arena among the memory for frames"))?;
             umem.pieces.push(Mapped { arena: Arc::clone(arena), at, _noted: arena.registered("AF_XDP") });
-            at += arena.size().next_multiple_of(HUGE);
+            at += arena.size().next_multiple_of(HUGE_PAGE_BYTES);
         }
         Ok(umem)
     }
@@ -100,7 +106,7 @@ impl Umem {
         libc::xdp_umem_reg {
             addr: self.start.as_ptr() as u64,
             len: self.bytes as u64,
-            chunk_size: CHUNK as u32,
+            chunk_size: CHUNK_BYTES as u32,
             headroom: 0,
             flags: 0,
             tx_metadata_len: 0,
@@ -114,10 +120,10 @@ impl Umem {
     pub(super) unsafe fn chunk(&mut self, number: u32) -> &mut [u8] {
         assert!(number < self.chunks, "chunk {number} of {}", self.chunks);
         // SAFETY: inside the private part, see above.
-        let start = unsafe { self.start.add(number as usize * CHUNK) };
+        let start = unsafe { self.start.add(number as usize * CHUNK_BYTES) };
         // SAFETY: private memory is initialised (zeros), and the caller guarantees that nothing else touches this
         // chunk.
-        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), CHUNK) }
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), CHUNK_BYTES) }
     }
 
     /// Returns the offset of a piece in the range, or `None` if its arena is not in it.
@@ -136,7 +142,7 @@ impl Umem {
     fn learn(&mut self, arena: &Arc<Arena>) -> Option<usize> {
         let at = self.pieces.iter().find(|mapped| mapped.arena.is_same_memory(arena)).map(|mapped| mapped.at);
         self.known.retain(|(known, _)| known.strong_count() > 0);
-        if self.known.len() < KNOWN {
+        if self.known.len() < MAX_KNOWN_ARENAS {
             self.known.push((Arc::downgrade(arena), at));
         }
         at

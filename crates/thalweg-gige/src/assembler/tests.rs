@@ -7,7 +7,7 @@ use proptest::test_runner::TestCaseError;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use thalweg_arena::SlotPool;
-use thalweg_wire::{GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 const SIZE: usize = 1000;
 const PIECE: usize = 100;
@@ -525,7 +525,7 @@ proptest! {
 fn trial(seed: u64) -> Result<(u64, u64), TestCaseError> {
     let mut drawn = seed;
     let mut of = |range: Range<u64>| {
-        drawn = drawn.wrapping_add(GAMMA);
+        drawn = drawn.wrapping_add(GOLDEN_GAMMA);
         range.start + mix(drawn) % (range.end - range.start)
     };
     let model = Model { wide: of(0..2) == 0, resends: false };

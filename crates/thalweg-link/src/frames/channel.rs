@@ -19,20 +19,20 @@ use thalweg_wire::{Content, Head, MESSAGE_LEN};
 pub(super) type Word = [u8; MESSAGE_LEN];
 
 /// Maximum number of words on their way at a time, and of words kept here that arrived ahead of a missing one.
-const AHEAD: u32 = 1024;
+const MAX_WORDS_AHEAD: u32 = 1024;
 /// Maximum number of probes whose answers wait to be sent: more are lost.
 const MAX_PROBES: usize = 16;
 /// Number of later frames that must be acknowledged before an earlier one counts as lost.
-const OVERTAKEN: u64 = 3;
+const FRAME_REORDER_THRESHOLD: u64 = 3;
 /// Round trip that is assumed until one is measured; `WAIT` is the least and the most time to wait for an answer.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const WAIT: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(640));
 /// Least time by which one frame is assumed to overtake another, however short the round trip.
-const OVERTAKES: Duration = Duration::from_millis(1);
+const MIN_REORDER_TIME: Duration = Duration::from_millis(1);
 /// Time without sending after which an end asks for an answer.
-const SILENCE: Duration = Duration::from_secs(1);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without receiving after which the peer is considered gone.
-const GONE: Duration = Duration::from_secs(10);
+const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -182,7 +182,7 @@ impl Channel {
                     self.heard = self.heard.wrapping_add(1);
                 }
             }
-            1..AHEAD => drop(self.early.insert(number, *word)),
+            1..MAX_WORDS_AHEAD => drop(self.early.insert(number, *word)),
             // Received before; or further ahead than any peer sends.
             _ => {}
         }
@@ -236,7 +236,7 @@ impl Channel {
         let (latest, patience) = (self.frames.1, self.patience());
         for out in self.out.iter_mut().take(self.sent).filter(|out| !out.heard) {
             if let Some((frame, at)) = out.sent
-                && (frame + OVERTAKEN <= latest || frame < latest && at + patience <= now)
+                && (frame + FRAME_REORDER_THRESHOLD <= latest || frame < latest && at + patience <= now)
             {
                 out.sent = None;
                 self.again = true;
@@ -246,13 +246,13 @@ impl Channel {
 
     /// Returns the time by which a frame may arrive later than another that was sent with it.
     pub(super) fn patience(&self) -> Duration {
-        self.round_trip.map_or(FIRST_WAIT, |known| known.smoothed + (known.smoothed / 8).max(OVERTAKES))
+        self.round_trip.map_or(FIRST_WAIT, |known| known.smoothed + (known.smoothed / 8).max(MIN_REORDER_TIME))
     }
 
     /// Returns the time to wait for an answer.
     pub(super) fn wait(&self) -> Duration {
         self.round_trip
-            .map_or(FIRST_WAIT, |known| known.smoothed + (known.variation * 4).max(OVERTAKES))
+            .map_or(FIRST_WAIT, |known| known.smoothed + (known.variation * 4).max(MIN_REORDER_TIME))
             .clamp(WAIT.0, WAIT.1)
     }
 
@@ -273,10 +273,10 @@ impl Channel {
     /// # Errors
     /// Nothing was received for too long.
     pub(super) fn time(&mut self, now: Duration) -> Result<(), LinkError> {
-        if now >= self.heard_at + GONE {
+        if now >= self.heard_at + PEER_TIMEOUT {
             return Err(LinkError::Closed);
         }
-        if now >= self.spoke_at + SILENCE {
+        if now >= self.spoke_at + KEEP_ALIVE_INTERVAL {
             self.asks = true;
         }
         if let Some(retry) = &mut self.retry
@@ -296,7 +296,7 @@ impl Channel {
 
     /// Returns the time at which [`time`](Self::time) has something to do.
     pub(super) fn deadline(&self) -> Duration {
-        let deadline = (self.heard_at + GONE).min(self.spoke_at + SILENCE);
+        let deadline = (self.heard_at + PEER_TIMEOUT).min(self.spoke_at + KEEP_ALIVE_INTERVAL);
         self.retry.map_or(deadline, |retry| retry.at.min(deadline))
     }
 
@@ -317,7 +317,7 @@ impl Channel {
 
     /// True if there is more to send than an acknowledgement, which any frame carries.
     pub(super) fn asks_or_has_words(&self) -> bool {
-        self.asks || self.again || self.sent < self.out.len().min(AHEAD as usize)
+        self.asks || self.again || self.sent < self.out.len().min(MAX_WORDS_AHEAD as usize)
     }
 
     /// Appends at most `most` words to `content`, and returns the number of the first.
@@ -330,7 +330,7 @@ impl Channel {
         let start = start.unwrap_or(self.sent);
         self.frames.0 += 1;
         let frame = self.frames.0;
-        let unsent = self.out.range_mut(start..).take(AHEAD as usize - start.min(AHEAD as usize));
+        let unsent = self.out.range_mut(start..).take(MAX_WORDS_AHEAD as usize - start.min(MAX_WORDS_AHEAD as usize));
         let mut count = 0;
         for out in unsent.take_while(|out| !out.heard && out.sent.is_none()).take(most) {
             content.extend_from_slice(&out.word);
@@ -389,7 +389,7 @@ fn micros(time: Duration) -> u32 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use thalweg_wire::{GAMMA, HEAD_LEN, mix};
+    use thalweg_wire::{GOLDEN_GAMMA, HEAD_LEN, mix};
 
     /// Frames on their way to one end, by the time they arrive.
     #[derive(Default)]
@@ -403,7 +403,7 @@ mod tests {
         /// Carries a frame. Of a hundred frames, `lost` are lost and some come twice; each takes its own time.
         fn carry(&mut self, head: Head, content: &[u8], now: Duration, lost: u64, jitter: u64) {
             let mut draw = || {
-                self.random = self.random.wrapping_add(GAMMA);
+                self.random = self.random.wrapping_add(GOLDEN_GAMMA);
                 mix(self.random)
             };
             let copies = if draw() % 100 < lost { 0 } else { 1 + draw() % 20 / 19 };
@@ -505,7 +505,7 @@ mod tests {
                     let content = Content::Words { first, token: 0 };
                     let head = Head { content, length: 0, connection: 7, answer: false, heard, also, served, stamp, echo };
                     channel.on_frame(&head, &vec![2; cells * MESSAGE_LEN], Duration::from_millis(1), &mut words);
-                    prop_assert!(channel.early.len() <= AHEAD as usize);
+                    prop_assert!(channel.early.len() <= MAX_WORDS_AHEAD as usize);
                     channel.time(Duration::from_millis(2)).unwrap();
                 }
             }

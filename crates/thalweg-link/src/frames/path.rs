@@ -22,7 +22,7 @@ const RAISE_INTERVAL: Duration = Duration::from_secs(10);
 /// Maximum time to wait for an answer to a pair.
 const LONGEST_WAIT: Duration = Duration::from_millis(640);
 /// Step of the lengths that are searched, in bytes: pieces have no others.
-const STEP: usize = HEAD_LEN;
+const LENGTH_STEP_BYTES: usize = HEAD_LEN;
 
 #[derive(Debug)]
 pub(super) struct Path {
@@ -170,7 +170,10 @@ impl Path {
 
     /// Probes the next length between the one in use and the one that has failed: bisection, after the limit itself.
     fn search(&mut self, now: Duration, wait: Duration) {
-        let (middle, above) = ((self.longest + self.failed) / 2 / STEP * STEP, (self.longest / STEP + 1) * STEP);
+        let (middle, above) = (
+            (self.longest + self.failed) / 2 / LENGTH_STEP_BYTES * LENGTH_STEP_BYTES,
+            (self.longest / LENGTH_STEP_BYTES + 1) * LENGTH_STEP_BYTES,
+        );
         let next = if self.failed > self.limit { self.limit } else { middle.max(above) };
         if next > self.longest && next < self.failed {
             self.begin(next, now, wait);
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-    use thalweg_wire::{GAMMA, mix};
+    use thalweg_wire::{GOLDEN_GAMMA, mix};
 
     const WAIT: Duration = Duration::from_millis(5);
     const PATIENCE: Duration = Duration::from_millis(1);
@@ -215,7 +218,7 @@ mod tests {
         }
 
         fn draw(&mut self) -> u64 {
-            self.random = self.random.wrapping_add(GAMMA);
+            self.random = self.random.wrapping_add(GOLDEN_GAMMA);
             mix(self.random)
         }
 
@@ -260,7 +263,7 @@ mod tests {
                 world.takes = Some(takes);
                 world.run(Duration::from_secs(12));
                 let (found, most) = (world.path.longest(), takes.min(limit));
-                prop_assert!(found <= most && found + STEP > most, "{found} of {most}");
+                prop_assert!(found <= most && found + LENGTH_STEP_BYTES > most, "{found} of {most}");
             }
         }
 

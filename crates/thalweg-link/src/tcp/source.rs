@@ -16,9 +16,9 @@ use thalweg_tcp::sent_again;
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Sender};
 
 /// Room for messages from a builder, in bytes: more than the longest, a refusal with its text.
-const INBOX: usize = 4096;
+const INBOX_BYTES: usize = 4096;
 /// Maximum number of times the inbox is emptied before other links have their turn.
-const INBOXES: usize = 16;
+const MAX_INBOX_READS: usize = 16;
 /// Bytes after which a source looks for losses. The source reports what it finds, so that the builder asks for less at
 /// a time.
 const LOOK_FOR_LOSSES: u64 = 64 << 10;
@@ -63,7 +63,7 @@ impl TcpSource {
             offered: Offered::new(greeting.hello.slots, greeting.hello.slot_bytes),
             out: VecDeque::new(),
             unheard: 0,
-            inbox: Vec::with_capacity(INBOX),
+            inbox: Vec::with_capacity(INBOX_BYTES),
             connected: false,
             gone: false,
             copying: None,
@@ -238,7 +238,7 @@ impl SocketLink for TcpSource {
         if !self.connected {
             return Ok(false);
         }
-        for _ in 0..INBOXES {
+        for _ in 0..MAX_INBOX_READS {
             match rustix::net::recv(&self.socket, rustix::buffer::spare_capacity(&mut self.inbox), RecvFlags::DONTWAIT)
             {
                 Ok((_, 0)) => return Err(LinkError::Closed),

@@ -3,7 +3,7 @@
 use thalweg_wire::MESSAGE_LEN;
 
 /// Room for messages after a payload, in bytes.
-const ROOM: usize = 512;
+const STASH_BYTES: usize = 512;
 
 /// Bytes that were received and not processed: `bytes[from..to]`.
 #[derive(Debug)]
@@ -15,7 +15,7 @@ pub(super) struct Stash {
 
 impl Default for Stash {
     fn default() -> Self {
-        Self { bytes: vec![0; ROOM], from: 0, to: 0 }
+        Self { bytes: vec![0; STASH_BYTES], from: 0, to: 0 }
     }
 }
 

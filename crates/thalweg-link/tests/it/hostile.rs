@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_arena::{
-    Arena, Block, BlockPool, Ring, RingReceiver, RingSender, Span, WAKE, recv_fds, send_fds, wake_over,
+    Arena, Block, BlockPool, Ring, RingReceiver, RingSender, Span, WAKE_BYTE, recv_fds, send_fds, wake_over,
 };
 use thalweg_link::{Address, Bytes, Eager, Interest, LinkError, LinkKind, Poller, Received, SourceGreeting};
 use thalweg_link_conformance::{BuilderEnd, Listening, SourceEnd};
@@ -651,13 +651,13 @@ fn what_a_source_says_over_a_ring_is_judged_as_over_a_socket() {
 fn a_peer_may_wake_as_often_as_it_likes() {
     let (source, mut builder) = greeted_shm_source(false);
     for _ in 0..10 {
-        (&source.socket).write_all(&[WAKE; 10_000]).unwrap();
+        (&source.socket).write_all(&[WAKE_BYTE; 10_000]).unwrap();
         builder_waits(&mut builder);
         listen(&mut builder, &mut Vec::new()).unwrap();
     }
     let (mut source, builder, _dir) = raw_shm_builder();
     let refusal = Message::Refuse { reason: Refusal::Ended, text: 3 }.encode();
-    (&builder.socket).write_all(&[&[WAKE; 3000][..], &refusal, b"bye"].concat()).unwrap();
+    (&builder.socket).write_all(&[&[WAKE_BYTE; 3000][..], &refusal, b"bye"].concat()).unwrap();
     assert!(matches!(fate_of_source(&mut source), LinkError::Refused { text, .. } if text == "bye"));
 }
 

@@ -5,7 +5,7 @@ use crate::LeftOutReport;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use thalweg_build::Ledger;
-use thalweg_control::{AssignConfig, Assigner, HEARTBEAT, Share};
+use thalweg_control::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, Share};
 use thalweg_link::LinkError;
 use thalweg_wire::{Assign, EventId, Heard, Hello, Left, MAX_RECORDS, Message, Room, record_len};
 
@@ -107,7 +107,7 @@ impl BuilderNode {
     /// Returns when the next announcement or assignment is due without an event.
     pub(super) fn next_word(&self) -> Option<Duration> {
         let assigning = self.assigning.as_ref().filter(|_| self.has_begun())?;
-        let beat = assigning.said.map(|(_, at)| at + HEARTBEAT);
+        let beat = assigning.said.map(|(_, at)| at + HEARTBEAT_INTERVAL);
         beat.into_iter().chain(assigning.assigner().map(Assigner::next_time)).min()
     }
 
@@ -177,7 +177,9 @@ impl BuilderNode {
         let Some((said, at)) = self.assigning.as_ref().and_then(|assigning| assigning.said) else { return true };
         let closed = room.closed_below.0.saturating_sub(said.closed_below.0);
         let (more, less) = (room.room.max(said.room), room.room.min(said.room));
-        closed > 0 && closed >= self.builder.open_events() / 8 || more > 0 && more / 2 >= less || now >= at + HEARTBEAT
+        closed > 0 && closed >= self.builder.open_events() / 8
+            || more > 0 && more / 2 >= less
+            || now >= at + HEARTBEAT_INTERVAL
     }
 
     /// Returns whether all other builders are done with all connected sources, or are left out.

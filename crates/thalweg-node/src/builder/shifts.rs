@@ -103,7 +103,7 @@ impl ShiftSearch {
     pub(super) fn came(&mut self, source: usize, report: &TriggerTimes, now: Duration) {
         let (Stage::Collecting(until), Some(reported)) = (&mut self.stage, self.window.get_mut(source)) else { return };
         let (first, end) = (reported.times.first(), reported.times.end());
-        let behind = report.first.0.saturating_add(TriggerTimes::EVENTS);
+        let behind = report.first.0.saturating_add(TriggerTimes::EVENTS_PER_MESSAGE);
         if report.first.0 < first || report.first.0 >= end {
             return;
         }

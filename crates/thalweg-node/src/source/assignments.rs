@@ -3,7 +3,7 @@
 use super::{Phase, SourceNode};
 use crate::{NodeError, Policy};
 use std::collections::VecDeque;
-use thalweg_control::HEARTBEAT;
+use thalweg_control::HEARTBEAT_INTERVAL;
 use thalweg_link::LinkError;
 use thalweg_wire::{Assign, Contact, Disposition, EventId, Heard, Left, Message, Room};
 
@@ -247,7 +247,7 @@ impl SourceNode {
         let (next, builder) = (self.next_event, &self.builders[index]);
         let Some(assignments) = self.assignments.as_ref().filter(|_| builder.welcome.is_some()) else { return };
         let now = self.clock.now();
-        if now < builder.passed_at + HEARTBEAT / 2 || self.phase == Phase::Ending {
+        if now < builder.passed_at + HEARTBEAT_INTERVAL / 2 || self.phase == Phase::Ending {
             return;
         }
         // Events that it has not offered yet do not count as passed.

@@ -38,7 +38,7 @@ impl TimesReport {
 
     /// Returns a message that is complete, given that events below `next` are accepted or will not come.
     fn filled(&mut self, next: u64) -> Option<TriggerTimes> {
-        let behind = self.message.first.0.saturating_add(TriggerTimes::EVENTS);
+        let behind = self.message.first.0.saturating_add(TriggerTimes::EVENTS_PER_MESSAGE);
         if self.is_complete() || next < behind.min(self.end) {
             return None;
         }
@@ -110,10 +110,12 @@ mod tests {
                 seen.extend(std::iter::from_fn(|| report.filled(event + 1)));
             }
             seen.extend(std::iter::from_fn(|| report.filled(u64::MAX)));
-            assert!(report.is_complete() && seen.len() as u64 == SHIFT_WINDOW.div_ceil(TriggerTimes::EVENTS));
+            assert!(
+                report.is_complete() && seen.len() as u64 == SHIFT_WINDOW.div_ceil(TriggerTimes::EVENTS_PER_MESSAGE)
+            );
             for (message, place) in seen.iter().zip(0..) {
-                assert_eq!(message.first.0, first + place * TriggerTimes::EVENTS);
-                let end = (message.first.0 + TriggerTimes::EVENTS).min(first + SHIFT_WINDOW);
+                assert_eq!(message.first.0, first + place * TriggerTimes::EVENTS_PER_MESSAGE);
+                let end = (message.first.0 + TriggerTimes::EVENTS_PER_MESSAGE).min(first + SHIFT_WINDOW);
                 let mut events = message.first.0..end;
                 for (event, time) in events.clone().zip(message.times) {
                     assert_eq!(time.0, if there(event) { event + 1_000_000 } else { 0 }, "seed {seed}, event {event}");

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use thalweg_uring::{Effect, File, Operation};
-use thalweg_wire::{GAMMA, mix};
+use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// Number of bytes that a disk writes atomically, whatever happens.
 const SECTOR_BYTES: usize = 512;
@@ -236,7 +236,7 @@ impl SimulatedDisk {
 
 impl Inner {
     fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(GAMMA);
+        self.random = self.random.wrapping_add(GOLDEN_GAMMA);
         mix(self.random)
     }
 
@@ -378,7 +378,7 @@ impl Kept {
     fn draw(changes: &[Change], seed: u64) -> Self {
         let mut random = seed;
         let mut keeps = move || {
-            random = random.wrapping_add(GAMMA);
+            random = random.wrapping_add(GOLDEN_GAMMA);
             mix(random).is_multiple_of(2)
         };
         let mut kept = Self::default();

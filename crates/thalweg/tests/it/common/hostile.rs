@@ -11,8 +11,8 @@ use thalweg_arena::{Slot, SlotPool};
 use thalweg_link::{Address, LinkError, SourceGreeting};
 use thalweg_link_conformance::SourceEnd;
 use thalweg_wire::{
-    Announcement, Capabilities, Disposition, EventId, FragmentHeader, GAMMA, HEADER_LEN, Hello, Losses, MESSAGE_LEN,
-    Message, PayloadType, Refusal, RunNumber, SourceId, Status, crc32c, mix, record_len,
+    Announcement, Capabilities, Disposition, EventId, FragmentHeader, GOLDEN_GAMMA, HEADER_LEN, Hello, Losses,
+    MESSAGE_LEN, Message, PayloadType, Refusal, RunNumber, SourceId, Status, crc32c, mix, record_len,
 };
 
 /// Bytes in one of its slots.
@@ -271,7 +271,7 @@ pub(crate) struct Lot(pub(crate) u64);
 
 impl Lot {
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GAMMA);
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
         mix(self.0)
     }
 
