@@ -1,9 +1,9 @@
 //! Captures packets of an interface into a pcapng file, as fast as the disk takes them.
 //!
-//! [`capture`] copies packets from the kernel's ring ([`PacketRing`]), or from a port that bypasses the kernel, into
-//! buffers, in the format of the file, and has full buffers written past the page cache while it continues. While all
-//! buffers are being written it waits, and the ring fills; packets that find no room there are counted. The file
-//! records that count, and is valid however it ends.
+//! [`capture`] copies packets from the kernel's ring (`PacketRing` of `thalweg-frames`), or from a port that bypasses
+//! the kernel, into buffers, in the format of the file, and has full buffers written past the page cache while it
+//! continues. While all buffers are being written it waits, and the ring fills; packets that find no room there are
+//! counted. The file records that count, and is valid however it ends.
 //!
 //! # Files, in the order in which the data passes them
 //!

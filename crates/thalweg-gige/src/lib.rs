@@ -1,6 +1,6 @@
 //! GigE Vision cameras, whose packets are received straight into slots.
 //!
-//! [`open`] makes an [`Acquisition`] of a `device = { kind = "gige", … }`. A thread of its own finds the camera, takes
+//! A [`Camera`] is the [`Acquisition`] of a `device = { kind = "gige", … }`. A thread of its own finds the camera, takes
 //! control of it, sets its features by name, and sets the destination of its stream; it sends the heartbeat, and
 //! reconnects after the camera was away. The hot thread receives: it gives the kernel the destinations of the next
 //! packets beforehand ([`DirectSocket`]), so that payload is written into the slot itself. Missing packets are

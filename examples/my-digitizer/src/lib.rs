@@ -1,7 +1,7 @@
 //! A kind of device in one file: a digitizer with a clock of its own, in a topology as `device = { kind =
 //! "my-digitizer", channels = 4, samples = 1000, rate = 100.0 }`.
 //!
-//! The hardware is *simulated* here by [`read_out`], which takes the place of the maker's library.
+//! The hardware is *simulated* here by `read_out`, which takes the place of the maker's library.
 
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;

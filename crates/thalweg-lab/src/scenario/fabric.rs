@@ -224,7 +224,7 @@ impl Scenario {
 
     /// Returns the rate and buffer that a builder's credit has to fit: those of its own port or, if that is narrower,
     /// its part of a shared uplink or of a trunk, where the data for all builders meets. If half of each event passes
-    /// it, and there are four builders, then each may use half of its rate, and half of [`SHARED_BUFFER_FACTOR`] times
+    /// it, and there are four builders, then each may use half of its rate, and half of `SHARED_BUFFER_FACTOR` times
     /// its buffer.
     pub fn port_for_credit(&self, receiver: u32) -> (BitRate, u64) {
         let links = self.links();
