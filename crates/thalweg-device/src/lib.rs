@@ -6,6 +6,8 @@
 //! for the next payload's length, passes it that many bytes of a slot, and receives the values for the fragment header.
 //! A model is marked `simulated` and a recording `replayed`, in its [`Description`] and in every fragment's status.
 //!
+//! Kinds that this crate has, and those that the program registers:
+//!
 //! | kind | device | one fragment is |
 //! | --- | --- | --- |
 //! | `model-adc` | a 12-bit digitizer computed from a seed ([`model_adc`]) | `size` bytes of samples |
@@ -20,6 +22,7 @@
 //! | `stream` | records out of a pipe or a serial port (an [`Acquisition`], in `thalweg-dev`) | one record |
 //! | `comedi` | a board that samples (an [`Acquisition`], in `thalweg-dev`) | as many samples of each channel |
 //! | `v4l2` | a camera that the kernel has a driver for (an [`Acquisition`], in `thalweg-dev`) | one image |
+//! | `dma` | a card whose driver reads by DMA (an [`Acquisition`], in `thalweg-dev`) | what one read brings |
 //! | `fit` | fits of another source's images (an [`Acquisition`], in `thalweg-features`) | a row of numbers |
 //! | `edu` | QEMU's edu device (an [`Acquisition`], in `thalweg-pci`) | what it writes into a slot |
 //! | `nvme` | an NVMe disk (an [`Acquisition`], in `thalweg-pci`) | a part of the disk, which it writes into a slot |
@@ -208,7 +211,7 @@ pub struct Filled {
 #[serde(default)]
 pub struct Description {
     /// Kind of the device: `model-adc`, `sigmf`, `vdif`, `pgm`, `tiff`, `npy`, `raw`, `gige`, `edu`, `nvme`, `stream`,
-    /// `v4l2`, `comedi`, `fit`, or `udp-` and a format.
+    /// `v4l2`, `comedi`, `dma`, `fit`, `udp-` and a format, or a kind that another crate registers.
     pub kind: String,
     /// Name of the payload type, as [`PayloadType::name`].
     pub payload_type: String,
