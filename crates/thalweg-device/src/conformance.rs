@@ -19,7 +19,7 @@ const SLOT_COUNT: u32 = 8;
 /// Defines a module with the tests that a kind of device passes: the type of its options, some tables of its options
 /// without the `kind`, and, if a device can be opened where the tests run, the table of that one.
 ///
-/// ```ignore
+/// ```text
 /// thalweg_device::device_conformance!(MyDigitizer, ["channels = 4\nsamples = 1000"], opens: "channels = 2\nsamples = 10");
 /// ```
 #[macro_export]
