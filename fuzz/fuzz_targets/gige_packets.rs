@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thalweg_fuzz::gige_packets::run(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thalweg_world::fuzz::gige_packets::run(bytes));

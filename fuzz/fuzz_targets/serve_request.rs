@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thalweg_fuzz::serve_request::run(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thalweg_world::fuzz::serve_request::run(bytes));

@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thalweg_fuzz::wire_records::run(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| thalweg_world::fuzz::wire_records::run(bytes));

@@ -607,7 +607,7 @@ impl fmt::Debug for View {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     fn read(arena: &Arc<Arena>, at: u64) -> [u8; 2] {
         let mut bytes = [0; 2];

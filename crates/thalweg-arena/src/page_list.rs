@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::{Arena, Backing, PAGE_BYTES};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn an_arena_is_where_the_kernel_says() {

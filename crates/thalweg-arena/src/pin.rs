@@ -124,7 +124,7 @@ fn may_pin_without_limit() -> bool {
 mod tests {
     use super::*;
     use rustix::thread::set_capabilities;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn pinned_memory_is_counted_by_the_kernel_until_it_is_dropped() {

@@ -192,7 +192,7 @@ mod tests {
                 matches!(&made, Err(ArenaError::DmaBuf { error: said, bytes: 8192 }) if *said == error),
                 "{made:?}"
             );
-            thalweg_skip::skipped(format!("/dev/udmabuf: {error}"));
+            thalweg_testing::skip::skipped(format!("/dev/udmabuf: {error}"));
             return;
         }
         let mut pool = made.unwrap();

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use crate::Plan;
     use std::time::Duration;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     fn options(words: &[&str]) -> Options {
         let words: Vec<String> = ["build"].iter().chain(words).map(ToString::to_string).collect();

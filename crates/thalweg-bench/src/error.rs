@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
-use thalweg_netns::NetnsError;
+use thalweg_sys::netns::NetnsError;
 use thiserror::Error;
 
 /// Reason why a measurement, or one point of it, failed.

@@ -62,6 +62,7 @@ mod host;
 mod memory;
 pub mod net;
 mod options;
+pub mod paper;
 pub mod peers;
 pub mod pin;
 mod plan;

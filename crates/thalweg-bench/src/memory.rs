@@ -213,7 +213,7 @@ impl DerefMut for Memory {
 }
 
 // SAFETY: the range stays mapped where it is until `self` is dropped, and no one else has a pointer to it.
-unsafe impl thalweg_uring::Memory for Memory {
+unsafe impl thalweg_sys::uring::Memory for Memory {
     fn bytes(&mut self) -> &mut [u8] {
         self
     }
@@ -261,7 +261,7 @@ pub(crate) fn must_fit(bytes: u64) -> Result<(), BenchError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn memory_is_zero_and_begins_at_a_huge_page_whatever_its_length() {

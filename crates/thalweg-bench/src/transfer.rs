@@ -264,7 +264,7 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 mod tests {
     use super::*;
     use crate::Plan;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     /// Parses options for a file on a disk: beside the tests themselves.
     fn options(words: &str) -> Options {

@@ -155,9 +155,9 @@ mod tests {
     /// The route to all groups leads into one network, and the sender is in the other.
     #[test]
     fn a_group_is_joined_on_every_network_of_a_host() {
-        let network = match thalweg_netns::Network::new(2, 1500) {
+        let network = match thalweg_sys::netns::Network::new(2, 1500) {
             Ok(network) => network,
-            Err(why) => return thalweg_skip::skipped(format!("no networks of its own: {why}")),
+            Err(why) => return thalweg_testing::skip::skipped(format!("no networks of its own: {why}")),
         };
         let group: SocketAddr = "239.77.1.1:7401".parse().unwrap();
         let mut socket = network
@@ -173,8 +173,8 @@ mod tests {
             .unwrap();
         network
             .on(0, || {
-                let sender = UdpSocket::bind((thalweg_netns::Network::address(0), 0)).unwrap();
-                socket2::SockRef::from(&sender).set_multicast_if_v4(&thalweg_netns::Network::address(0)).unwrap();
+                let sender = UdpSocket::bind((thalweg_sys::netns::Network::address(0), 0)).unwrap();
+                socket2::SockRef::from(&sender).set_multicast_if_v4(&thalweg_sys::netns::Network::address(0)).unwrap();
                 sender.send_to(b"here", group).unwrap();
             })
             .unwrap();

@@ -524,8 +524,8 @@ mod tests {
 
     #[test]
     fn segments_that_are_too_long_do_not_end_segmentation() {
-        if let Err(error) = thalweg_netns::separate() {
-            return thalweg_skip::skipped(error.to_string());
+        if let Err(error) = thalweg_sys::netns::separate() {
+            return thalweg_testing::skip::skipped(error.to_string());
         }
         let done = std::process::Command::new("ip").args(["link", "set", "lo", "mtu", "1500"]).status().unwrap();
         assert!(done.success());

@@ -34,6 +34,8 @@
 //! | `error` | Reasons why a laboratory has no result |
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "congestion-controls")]
+pub mod congestion;
 mod counters;
 mod error;
 mod host;
@@ -42,6 +44,7 @@ mod machine;
 mod model;
 mod network;
 pub mod ns3;
+pub mod pc;
 mod progress;
 mod queue;
 pub mod render;

@@ -1,7 +1,7 @@
 //! A scenario as a model: Thalweg's own event builder in a network of FIFOs. Credits and the order of fetches are the
 //! builder's; there are no sockets, no kernel, no processors.
 //!
-//! The [`thalweg_build::Builder`] is real: the same code that a node runs, with the same inputs. Everything around it
+//! The [`thalweg_core::build::Builder`] is real: the same code that a node runs, with the same inputs. Everything around it
 //! is a model: sources that always have more, links that carry frames at their rate, ports that drop what does not fit,
 //! and a transport that sends again what was dropped, a round trip later. A run takes a small part of the virtual
 //! machine's time, and may have hundreds of hosts.
@@ -17,7 +17,7 @@ use source::{Out, Source};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use thalweg_build::{Builder, BuilderConfig, Check, Hold, Path, Window};
+use thalweg_core::build::{Builder, BuilderConfig, Check, Hold, Path, Window};
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, RunNumber, SourceId, record_len};
 use wire::{Calendar, Port, Time};
 

@@ -7,8 +7,8 @@ use crate::scenario::Network;
 use plotters::prelude::*;
 use std::fmt::Write;
 use std::time::Duration;
-use thalweg_page::html::{escaped, figure, list, page, table};
-use thalweg_page::plot::{COLOURS, DrawError, GRID, INK, PICTURE_WIDTH, svg};
+use thalweg_text::html::{escaped, figure, list, page, table};
+use thalweg_text::plot::{COLOURS, DrawError, GRID, INK, PICTURE_WIDTH, svg};
 use thalweg_text::volume;
 
 /// Returns the whole report as HTML.

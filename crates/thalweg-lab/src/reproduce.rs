@@ -14,7 +14,7 @@ use crate::Laboratory;
 use crate::report::Report;
 use crate::sweep::{Results, Sweep, SweepError};
 use serde::Serialize;
-use thalweg_page::paper::{FORMAT, Finding, Table};
+use thalweg_bench::paper::{FORMAT, Finding, Table};
 
 /// Conclusions from results: tables, findings, and further parts of the page.
 type Worked = (Vec<Table>, Vec<Finding>, String);

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 use thalweg_arena::{BlockPool, Span};
-use thalweg_build::{Closed, Missing};
+use thalweg_core::build::{Closed, Missing};
 use thalweg_store::{BlockWriter, EventStatus, Finished, Recorder};
 use thalweg_wire::{EventId, FragmentHeader, RunNumber, SourceId, TaiNanos};
 

@@ -7,7 +7,7 @@ use crate::NodeError;
 use crate::topology::LinkConfig;
 use std::path::PathBuf;
 use std::time::Duration;
-use thalweg_build::Found;
+use thalweg_core::build::Found;
 use thalweg_link::{Address, LinkKind};
 use thalweg_text::{BitRate, ByteSize};
 

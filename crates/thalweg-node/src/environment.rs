@@ -3,7 +3,7 @@
 use crate::clock::{Clock, SystemClock};
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use thalweg_filter::{Programs, SystemPrograms};
+use thalweg_core::filter::{Programs, SystemPrograms};
 use thalweg_store::Disk;
 
 /// Environment of a node, beside its device and its network: a network is the kind of link of an

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use thalweg_arena::Doorbell;
-use thalweg_control::{Command, State};
+use thalweg_core::control::{Command, State};
 
 /// Queue of commands to a node, and its latest snapshot. Clones are handles on the same node.
 ///

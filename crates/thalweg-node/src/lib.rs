@@ -57,8 +57,8 @@ pub use report::{
 };
 pub use slots::PushedFragment;
 pub use source::{Feed, SourceNode, SourceSettings};
-pub use thalweg_control::{Command, State};
-pub use thalweg_filter::Undecided;
+pub use thalweg_core::control::{Command, State};
+pub use thalweg_core::filter::Undecided;
 pub use topology::{
     Accept, Assignment, BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, EventRateError, LevelConfig,
     LinkConfig, Otherwise, Policy, RunConfig, SourceNodeConfig, Topology, TopologyError, WINDOW, default_slot_bytes,

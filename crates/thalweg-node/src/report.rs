@@ -3,8 +3,8 @@
 use crate::{LinkConfig, Wait};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use thalweg_build::{Ledger, Triggered};
-use thalweg_filter::Undecided;
+use thalweg_core::build::{Ledger, Triggered};
+use thalweg_core::filter::Undecided;
 use thalweg_link::Arrivals;
 use thalweg_store::reasons_together;
 

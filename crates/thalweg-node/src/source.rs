@@ -19,7 +19,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{ArenaError, SlotPool};
-use thalweg_control::Command;
+use thalweg_core::control::Command;
 use thalweg_device::{Acquisition, Description, Device, OpenDevice};
 use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
 use thalweg_wire::{Accounts, Capabilities, Hello, Message, NotTaken, RunNumber, SourceId, TaiNanos, record_len};

@@ -68,7 +68,7 @@ impl fmt::Debug for Held {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn held_pages_are_where_the_kernel_says() {

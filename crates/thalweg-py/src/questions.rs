@@ -7,7 +7,7 @@ use crate::sources::{Known, Row, Sources};
 use pyo3::prelude::*;
 use serde_json::Value;
 use std::sync::Arc;
-use thalweg_filter::{Question, Questions};
+use thalweg_core::filter::{Question, Questions};
 use thalweg_store::EventStatus;
 use thalweg_wire::{EventId, FragmentHeader, SourceId, Status};
 

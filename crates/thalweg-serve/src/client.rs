@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use thalweg_tcp::{Progress, progress};
+use thalweg_sys::tcp::{Progress, progress};
 
 /// Connected clients, by number: the first that connected has the lowest.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use rustix::fs::{Dir, FileType, Mode, OFlags};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use thalweg_page::html::{escaped, page};
 use thalweg_store::{Listed, RunInfo, RunState, WriterLife, writer_life};
+use thalweg_text::html::{escaped, page};
 use thalweg_text::tone::Tone;
 use thalweg_text::{count, many, volume};
 
@@ -170,9 +170,9 @@ impl Listing {
             };
             let told =
                 format!("{}{events} from {}", thalweg_store::state_word(info.state, self.writer), sources.join(", "));
-            body.push_str(&thalweg_page::html::paragraph("quiet", &told));
+            body.push_str(&thalweg_text::html::paragraph("quiet", &told));
             for reason in &info.reasons {
-                body.push_str(&thalweg_page::html::paragraph("quiet", &format!("because: {reason}")));
+                body.push_str(&thalweg_text::html::paragraph("quiet", &format!("because: {reason}")));
             }
         }
         if !self.parts.is_empty() {

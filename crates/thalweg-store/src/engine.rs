@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use thalweg_arena::Block;
-use thalweg_uring::{Memory, Operation, Ring};
+use thalweg_sys::uring::{Memory, Operation, Ring};
 
 /// Purpose of an operation, and the memory that it writes from.
 #[derive(Debug)]
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
     use thalweg_arena::BlockPool;
-    use thalweg_uring::File;
+    use thalweg_sys::uring::File;
 
     fn write(file: &std::fs::File, block: Block, number: u64) -> Operation<Job> {
         let file = File::Open(Arc::new(file.try_clone().unwrap().into()));
@@ -259,7 +259,7 @@ mod tests {
         block.memory().fill(number as u8);
         Operation::write(file, Job::Block { number, block, registered: false }, 0..100, number * 100)
     }
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn both_engines_write_what_they_were_given() {

@@ -21,7 +21,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use thalweg_arena::Registration;
-use thalweg_uring::{File, Operation};
+use thalweg_sys::uring::{File, Operation};
 use thalweg_wire::{RunNumber, TaiNanos};
 
 /// A block that the recorder no longer needs. Blocks come back in the order in which they were submitted.

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use thalweg_arena::BlockPool;
-use thalweg_uring::{File, Operation};
+use thalweg_sys::uring::{File, Operation};
 use thalweg_wire::{RunNumber, TaiNanos};
 
 /// Returns the file name of segment `number`: `00000.seg`.

@@ -9,12 +9,17 @@
 //! | --- | --- |
 //! | `text` | Numbers, times, sentences and tables for a terminal |
 //! | `tone` | Verdicts in colour, for a terminal |
+//! | `html` | Self-contained pages and their parts |
+//! | `plot` | The canvas and the colours of pictures, which the pages' style sheet refers to |
 //! | `byte_size` | Sizes in bytes, as in options and topologies |
 //! | `bit_rate` | Rates of links in bits per second, as in options and topologies |
 #![forbid(unsafe_code)]
 
 mod bit_rate;
 mod byte_size;
+pub mod html;
+#[cfg(feature = "plot")]
+pub mod plot;
 mod text;
 pub mod tone;
 

@@ -86,7 +86,7 @@ const LARGEST_FOLIO: u32 = 11;
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn what_was_just_written_is_there_wherever_one_begins() {

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use thalweg_uring::{Operation, Ring};
+use thalweg_sys::uring::{Operation, Ring};
 
 /// Writes the bytes that come from one socket into files.
 #[derive(Debug, Default)]
@@ -272,7 +272,7 @@ impl WriteRing {
             let rest = write_all(buffered, rest, at + taken + whole_pages as u64, ReadWriteFlags::empty());
             if whole_pages > 0 && rest.is_ok() {
                 self.busy[slot] = (at + taken, whole_pages);
-                let file = thalweg_uring::File::Open(Arc::clone(direct));
+                let file = thalweg_sys::uring::File::Open(Arc::clone(direct));
                 self.ring.push(Operation::write(file, bytes, 0..whole_pages, at + taken));
                 self.ring.submit();
             } else {

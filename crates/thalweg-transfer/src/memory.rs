@@ -2,7 +2,7 @@
 
 use memmap2::MmapMut;
 use std::io;
-use thalweg_uring::{Memory, Ring, slots};
+use thalweg_sys::uring::{Memory, Ring, slots};
 
 /// Returns fresh memory that begins at a page.
 pub(crate) fn buffer(bytes: usize) -> io::Result<MmapMut> {
@@ -13,7 +13,7 @@ pub(crate) fn buffer(bytes: usize) -> io::Result<MmapMut> {
 }
 
 /// A slot of [`ring_with_slots`].
-pub(crate) type Slot = thalweg_uring::Slot<MmapMut>;
+pub(crate) type Slot = thalweg_sys::uring::Slot<MmapMut>;
 
 /// Returns a ring, and `COUNT` slots of `bytes` bytes each that are registered with it.
 pub(crate) fn ring_with_slots<const COUNT: usize>(bytes: usize) -> io::Result<(Ring<Slot>, [Option<Slot>; COUNT])> {

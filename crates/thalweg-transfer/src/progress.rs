@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
-use thalweg_tcp::progress;
+use thalweg_sys::tcp::progress;
 
 /// Repeats a send after the socket's `SO_SNDTIMEO`, as long as the peer has acknowledged something meanwhile. The
 /// kernel wakes a waiting sender only when a third of the send buffer is free (`sk_stream_write_space`), and that may

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_uring::{Done, File, Key, Operation, Ring};
+use thalweg_sys::uring::{Done, File, Key, Operation, Ring};
 
 /// Slots that the disk fills and the network empties, in turn. Slots that are in none of the lists are in the ring.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::{Arc, LazyLock};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Returns a file on the disk that this is built on: /tmp may be memory, which has no `O_DIRECT` everywhere.
 fn file() -> File {

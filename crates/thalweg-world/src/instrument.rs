@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use thalweg_arena::SlotPool;
 use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, FrameOrder, InTurn};
-use thalweg_instrument::{Assembler, Taken};
+use thalweg_drivers::instrument::{Assembler, Taken};
 use thalweg_wire::{Status, TaiNanos, mix};
 
 /// Number of buffers that the receiver has at a time.

@@ -7,7 +7,7 @@ use crate::plan::{Fault, NodeName, Plan};
 use crate::world::{Course, Death};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use thalweg_filter::{Decide, Simulated};
+use thalweg_core::filter::{Decide, Simulated};
 use thalweg_node::{BuilderReport, Policy};
 use thalweg_store::{EventStatus, Exposure, Run, StoreError, run_directory_name, salvage, verify};
 use thalweg_wire::{EventId, RunNumber, Status};

@@ -22,6 +22,7 @@
 
 mod clock;
 mod device;
+pub mod fuzz;
 mod hostile;
 mod instrument;
 mod judge;

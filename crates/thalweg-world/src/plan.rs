@@ -4,7 +4,7 @@ use crate::random::Random;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
-use thalweg_control::Command;
+use thalweg_core::control::Command;
 use thalweg_link::memory::Impairments;
 use thalweg_node::Policy;
 use thalweg_store::DiskFault;

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_control::Command;
+use thalweg_core::control::Command;
 use thalweg_device::{Acquisition, Beat, OnTime};
 use thalweg_link::memory::Network;
 use thalweg_link::{Address, LinkKind, Poller};

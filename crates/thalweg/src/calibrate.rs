@@ -1,6 +1,7 @@
 //! `thalweg calibrate`: measures what the builders' links carry, and keeps the result for the runs that follow.
 
-use crate::{Failure, demo, node};
+use crate::terminal::Failure;
+use crate::{demo, node};
 use std::path::PathBuf;
 use std::process::ExitCode;
 

@@ -1,12 +1,14 @@
 //! `thalweg capture`: writes the packets of an interface into a file.
 
-use crate::{Failure, live, outlet, print};
+pub(crate) mod pcap;
+
+use crate::capture::pcap::{CaptureError, Captured, Packets, Taken};
+use crate::terminal::{Failure, Output, outlet, progress, signals, start_thread};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use thalweg_capture::{CaptureError, Captured, Packets, Taken};
 use thalweg_dpdk::DpdkPort;
 use thalweg_frames::PacketRing;
 use thalweg_text::{ByteSize, count, many, rate, volume};
@@ -42,8 +44,8 @@ pub(crate) struct Options {
 
 pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    let mut signals = crate::signals::ends()?;
-    crate::start_thread({
+    let mut signals = signals::ending()?;
+    start_thread({
         let stop = Arc::clone(&stop);
         move || {
             // A second request means that the user does not want to wait for the disk.
@@ -55,7 +57,7 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
             }
         }
     })?;
-    let wanted = thalweg_capture::Options {
+    let wanted = crate::capture::pcap::Options {
         interface: options.interface.clone(),
         file: options.file.clone(),
         snap: options.snap.min(MOST),
@@ -64,15 +66,15 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
     };
     let mut from = open(&options, wanted.snap)?;
     let begun = || {
-        if !live::is_quiet() {
+        if !progress::is_quiet() {
             outlet::stderr().put(format!("capturing on {}\n", options.interface));
         }
     };
-    let captured = thalweg_capture::capture(&mut *from, &wanted, &stop, begun).map_err(|error| match error {
+    let captured = crate::capture::pcap::capture(&mut *from, &wanted, &stop, begun).map_err(|error| match error {
         CaptureError::Create { .. } => Failure::usage(error),
         CaptureError::Gone { .. } | CaptureError::Write { .. } => Failure::broken(error),
     })?;
-    let mut output = print::Output::new();
+    let mut output = Output::new();
     if json {
         let Captured { packets, bytes, dropped, file_bytes, seconds } = captured;
         output.json(&serde_json::json!({

@@ -1,13 +1,14 @@
 //! `thalweg check`: checks a topology, and what its nodes need here, before a run.
 
 use crate::node::{self, check_name};
-use crate::{Failure, print};
+use crate::preflight::OpenSource;
+use crate::print;
+use crate::terminal::{Failure, Output};
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use thalweg_device::{Contents, Description};
 use thalweg_node::{BuilderNodeConfig, Feed, SourceNodeConfig, Topology};
-use thalweg_preflight::OpenSource;
 use thalweg_text::{count, many, plain, seconds, size, tai, wrapped};
 use thalweg_wire::TaiNanos;
 
@@ -29,7 +30,7 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
     node.map_or(Ok(()), |name| check_name(&topology, name))?;
     let refused = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
     if !options.file_only {
-        thalweg_preflight::preflight(&topology, node).map_err(|error| refused(&error))?;
+        crate::preflight::preflight(&topology, node).map_err(|error| refused(&error))?;
     }
     let here = |name: &str| node.is_none_or(|node| node == name);
     let mut text = format!("{}: {}\n", file.display(), print::verdict("ok"));
@@ -48,7 +49,7 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
             false if source.fits().is_some() => continue,
             // A program that writes into the pipe would lose its reader when this command ends.
             false if is_pipe(source) => None,
-            false => thalweg_preflight::open_device(&topology, source)
+            false => crate::preflight::open_device(&topology, source)
                 .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
         };
         let fits = opened.as_mut().map(|opened| std::mem::take(&mut opened.fits)).unwrap_or_default();
@@ -57,7 +58,7 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
     }
     text.push_str(&sources_text(&sources));
     let sources: Vec<_> = sources.into_iter().map(|source| source.json).collect();
-    let mut output = print::Output::new();
+    let mut output = Output::new();
     if json {
         output.json(&serde_json::json!({ "file": file, "ok": true, "sources": sources, "topology": topology }))?;
     } else {

@@ -2,18 +2,19 @@
 
 use crate::live::{self, Goal};
 use crate::supervise::{Watched, supervise};
-use crate::{Failure, node, outlet, print};
+use crate::terminal::{Failure, Output, outlet, progress};
+use crate::{node, print};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_device::{DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::{Adapter, Address, LinkKind, OwnAddress};
-use thalweg_netns::Network;
 use thalweg_node::{
     BuilderNodeConfig, CheckConfig, DEFAULT_SLOT, EventRate, Feed, Policy, RunConfig, Snapshot, SourceNodeConfig,
     Topology, WINDOW, Wait,
 };
+use thalweg_sys::netns::Network;
 use thalweg_text::{ByteSize, many, size, volume, wrapped};
 use thalweg_wire::{SourceId, record_len};
 
@@ -74,12 +75,12 @@ pub(crate) fn demo(options: &Options, json: bool, verbose: u8) -> Result<ExitCod
         false => None,
     };
     if options.print_topology {
-        let mut output = print::Output::new();
+        let mut output = Output::new();
         output.text(&toml::to_string(&absolute(topology)?).map_err(Failure::broken)?)?;
         output.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
-    if !json && !live::is_quiet() {
+    if !json && !progress::is_quiet() {
         introduce(options, &topology);
     }
     run_here(topology, network.as_ref(), json, verbose)
@@ -106,7 +107,7 @@ pub(crate) fn run_here(
     node::allow_files();
     // Together the nodes may need more than each of them alone. Nodes on other hosts check their host themselves.
     if network.is_none() {
-        thalweg_preflight::preflight(&topology, None)?;
+        crate::preflight::preflight(&topology, None)?;
     }
     let shown = Arc::<Mutex<Snapshot>>::default();
     let line = live::Line::new("thalweg", Goal::from(&topology.run), {
@@ -118,7 +119,7 @@ pub(crate) fn run_here(
     line.clear();
     let Watched { report, failures } = watched?;
     for failure in &failures {
-        outlet::stderr().put(live::said(failure));
+        outlet::stderr().put(progress::error_text(failure));
     }
     Ok(print::run(&report, json))
 }

@@ -1,6 +1,6 @@
 //! `thalweg devices`: lists the devices that data can be taken from, here and in the network.
 
-use crate::{Failure, print};
+use crate::terminal::{Failure, Output};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,7 +53,7 @@ pub(crate) fn devices(options: &Options, json: bool) -> Result<ExitCode, Failure
             }
         }
     }
-    let mut output = print::Output::new();
+    let mut output = Output::new();
     if json {
         output.json(&serde_json::json!({ "devices": all }))?;
     } else {
@@ -64,7 +64,7 @@ pub(crate) fn devices(options: &Options, json: bool) -> Result<ExitCode, Failure
 }
 
 fn files() -> impl Iterator<Item = Device> {
-    thalweg_dev::found().into_iter().map(|found| Device {
+    thalweg_drivers::local::found().into_iter().map(|found| Device {
         address: format!("{}:{}", found.kind, found.file.display()),
         kind: Some(found.kind.to_owned()),
         name: found.name,

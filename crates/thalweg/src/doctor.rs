@@ -1,14 +1,14 @@
 //! `thalweg doctor`: capabilities of this machine, and conditions on it that would lose data.
 
-use crate::Failure;
 use crate::node::check_name;
-use crate::print::{self, Output};
+use crate::preflight::{Recordings, needs};
+use crate::print;
+use crate::terminal::{Failure, Output};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use thalweg_doctor::{Finding, Level, Needs, examine, worst};
-use thalweg_preflight::{Recordings, needs};
 use thalweg_text::{ByteSize, TEXT_COLUMNS, plain, wrapped};
 
 #[derive(Debug, clap::Args)]

@@ -4,36 +4,32 @@
 //! A laboratory's own program registers further kinds of devices, and calls [`main`]: see `examples/my-digitizer`.
 #![forbid(unsafe_code)]
 
-mod bench;
 mod calibrate;
 mod capture;
-#[cfg(feature = "congestion-controls")]
-mod cc;
 mod check;
 mod demo;
 mod devices;
 mod doctor;
-mod generate;
-mod lab;
+mod instruments;
 mod live;
 mod mount;
 mod node;
-mod outlet;
+pub mod preflight;
 mod print;
 mod pull;
 mod push;
 mod serve;
 mod show;
-mod signals;
 mod source;
 mod stay;
 mod supervise;
+pub mod terminal;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::{Arc, LazyLock};
-use tracing_subscriber::EnvFilter;
+use std::sync::LazyLock;
+use terminal::{Failure, GlobalOptions, generate, run_program, version_text};
 
 /// Carries detector data from the buffer a device writes into, N-to-1 into built events on disk, and proves what became
 /// of every fragment.
@@ -42,17 +38,8 @@ use tracing_subscriber::EnvFilter;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Print one JSON object as the last line of standard output, instead of text for people
-    #[arg(long, global = true)]
-    json: bool,
-    /// Say more about what is going on, on standard error; twice for everything
-    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
-    verbose: u8,
-    /// Say nothing on standard error but errors: neither how far it is nor what it warns of
-    #[arg(short, long, global = true, conflicts_with = "verbose")]
-    quiet: bool,
     #[command(flatten)]
-    color: colorchoice_clap::Color,
+    global: GlobalOptions,
 }
 
 /// Help of the whole program: all commands in groups, on one screen of 80 × 24. `thalweg help COMMAND` shows more.
@@ -81,16 +68,7 @@ Measure and rehearse
 Options: --json, -v, -q, --color WHEN, -h, -V: thalweg help run says more
 ";
 
-/// Version text: the release, the commit it was built from if known, and the features it was built without.
-static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let commit = git_version::git_version!(args = ["--always", "--dirty=-modified"], fallback = "unknown commit");
-    let without = match cfg!(feature = "congestion-controls") {
-        true => "",
-        false => "\nbuilt without congestion controls",
-    };
-    let optimised = if cfg!(debug_assertions) { ", not optimised" } else { "" };
-    format!("{} ({commit}{optimised}){without}", env!("CARGO_PKG_VERSION"))
-});
+static VERSION: LazyLock<String> = LazyLock::new(version_text);
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -122,24 +100,15 @@ enum Command {
     /// Send a run or a file to a data server
     Push(push::Options),
     /// Measure any leg of the path: latency, bandwidth, memory, disks, pinning
-    Bench(Box<bench::Options>),
+    Bench(instruments::Words),
     /// Write the packets of an interface into a pcapng file, as fast as the disk takes them
     Capture(capture::Options),
     /// Congestion controls for the running kernel: what it has, load more, unload them
-    #[cfg(feature = "congestion-controls")]
-    #[command(subcommand)]
-    Cc(cc::Command),
-    /// Not in this build
-    #[cfg(not(feature = "congestion-controls"))]
-    #[command(hide = true)]
-    Cc {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        words: Vec<std::ffi::OsString>,
-    },
+    Cc(instruments::Words),
     /// Take a paper's measurements again on this machine, and say which of its findings hold
-    Reproduce(bench::reproduce::Options),
+    Reproduce(instruments::Words),
     /// Rehearse a system before its hardware is bought: real TCP under virtual time, this host's namespaces, ns-3
-    Lab(lab::Options),
+    Lab(instruments::Words),
     /// Write man pages and shell completions
     #[command(hide = true)]
     Generate(generate::Options),
@@ -155,65 +124,22 @@ struct File {
 /// request is impossible).
 pub fn main() -> ExitCode {
     register_kinds();
-    // A write beyond a limit (`ulimit -f`, a file system's) returns an error, and does not end the process.
-    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
-    let arguments = Arguments::parse();
-    live::set_up(arguments.color, arguments.quiet);
-    begin_log(&arguments);
-    let json = arguments.json;
-    let result = execute(arguments.command, json, arguments.verbose);
-    let mut code = result.unwrap_or_else(|failure| {
-        // If both go to one terminal, the message comes after earlier output.
-        let _ = outlet::stdout().flush(outlet::LOG_TIME);
-        outlet::stderr().put(live::said(&failure.to_string()));
-        if json {
-            let error = print::json_line(&serde_json::json!({ "error": failure.to_string() }));
-            outlet::stdout().put(error.unwrap_or_default());
-        }
-        ExitCode::from(failure.code())
-    });
-    match outlet::stdout().flush(outlet::RESULT_TIME) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            outlet::stderr().put(format!("thalweg: writing to standard output: {error}\n"));
-            // The earlier exit code tells more, unless it is success.
-            if code == ExitCode::SUCCESS {
-                code = ExitCode::FAILURE;
-            }
-        }
-        _ => {}
+    if instruments::help_is_asked_for() {
+        return run_program(GlobalOptions::default(), instruments::run_sibling);
     }
-    let _ = outlet::stderr().flush(outlet::LOG_TIME);
-    code
+    let Arguments { command, global } = Arguments::parse();
+    let (json, verbose) = (global.json, global.verbose);
+    run_program(global, || execute(command, json, verbose))
 }
 
 /// Registers the kinds of links and devices, before anything reads an address or a topology.
-fn register_kinds() {
+pub fn register_kinds() {
     thalweg_dpdk::register();
-    thalweg_instrument::register();
+    thalweg_drivers::instrument::register();
     thalweg_gige::register();
     thalweg_pci::register();
-    thalweg_dev::register();
-    thalweg_features::register();
-}
-
-/// Starts writing the log to standard error.
-fn begin_log(arguments: &Arguments) {
-    let level = match arguments.verbose {
-        0 if arguments.quiet => "error",
-        0 => "warn",
-        1 => "info",
-        _ => "debug",
-    };
-    // fuser warns of every request of the kernel that a file system may leave unanswered.
-    // A problem with a server's certificate is reported once, with the remedy.
-    let level = format!("{level},fuser=error,rustls_platform_verifier=off");
-    let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(outlet::Log)
-        .with_ansi(live::stderr_is_coloured())
-        .with_target(false)
-        .init();
+    thalweg_drivers::local::register();
+    thalweg_drivers::features::register();
 }
 
 fn execute(command: Command, json: bool, verbose: u8) -> Result<ExitCode, Failure> {
@@ -228,66 +154,12 @@ fn execute(command: Command, json: bool, verbose: u8) -> Result<ExitCode, Failur
         Command::Doctor(options) => doctor::doctor(&options, json),
         Command::Show(command) => show::show(command, json),
         Command::Capture(options) => capture::capture(options, json),
-        #[cfg(feature = "congestion-controls")]
-        Command::Cc(command) => cc::cc(command, json),
-        #[cfg(not(feature = "congestion-controls"))]
-        Command::Cc { words: _ } => Err(Failure::Usage(
-            "this thalweg was built without congestion controls: build it where clang, libelf and zlib are".into(),
-        )),
         Command::Serve(options) => serve::serve(&options, json),
         Command::Pull(options) => pull::pull(&options, json),
         Command::Mount(options) => mount::mount(&options, json),
         Command::Push(options) => push::push(&options, json),
-        Command::Bench(options) => bench::bench(&options, json),
-        Command::Reproduce(options) => bench::reproduce::reproduce(&options, json),
-        Command::Lab(options) => lab::lab(&options, json),
-        Command::Generate(options) => generate::generate(&options),
-    }
-}
-
-/// Reason why a command could not do what it was asked to do.
-#[derive(Debug)]
-enum Failure {
-    /// The request is impossible: exit code 2.
-    Usage(String),
-    /// The command failed while it ran: exit code 1.
-    Broken(String),
-    /// The command failed because another node ended, which knows the reason: exit code 1.
-    Consequence(String),
-}
-
-/// Starts a thread.
-///
-/// # Errors
-/// Fails if the system has no room for another thread.
-fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
-    let started = std::thread::Builder::new().spawn(work);
-    started
-        .map(drop)
-        .map_err(|error| Failure::broken(format!("starting a thread: {error} (see pids.max and ulimit -u)")))
-}
-
-impl Failure {
-    fn code(&self) -> u8 {
-        match self {
-            Self::Usage(_) => 2,
-            Self::Broken(_) | Self::Consequence(_) => 1,
-        }
-    }
-
-    fn usage(error: impl std::fmt::Display) -> Self {
-        Self::Usage(error.to_string())
-    }
-
-    fn broken(error: impl std::fmt::Display) -> Self {
-        Self::Broken(error.to_string())
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Self::Usage(text) | Self::Broken(text) | Self::Consequence(text)) = self;
-        f.write_str(text)
+        Command::Bench(_) | Command::Cc(_) | Command::Reproduce(_) | Command::Lab(_) => instruments::run_sibling(),
+        Command::Generate(options) => generate::generate(Arguments::command(), &options),
     }
 }
 
@@ -301,8 +173,8 @@ impl From<thalweg_node::NodeError> for Failure {
     }
 }
 
-impl From<thalweg_preflight::PreflightError> for Failure {
-    fn from(error: thalweg_preflight::PreflightError) -> Self {
+impl From<crate::preflight::PreflightError> for Failure {
+    fn from(error: crate::preflight::PreflightError) -> Self {
         match error.to_string() {
             text if error.is_usage() => Self::Usage(text),
             text => Self::Broken(text),
@@ -319,7 +191,6 @@ impl From<thalweg_node::TopologyError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_help_has_all_commands_and_fits_a_screen() {

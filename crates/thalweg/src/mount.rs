@@ -1,8 +1,7 @@
 //! `thalweg mount`: recorded runs on a server, shown as files of this machine.
 
-use crate::Failure;
-use crate::print::Output;
 use crate::pull::Remote;
+use crate::terminal::{Failure, Output, signals};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -67,7 +66,7 @@ pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> 
 }
 
 fn stop_on_signals(stop: Stop) -> Result<(), Failure> {
-    let mut signals = crate::signals::ends()?;
+    let mut signals = signals::ending()?;
     let wait = move || signals.forever().for_each(|_| stop.stop());
     std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(Failure::broken)?;
     Ok(())

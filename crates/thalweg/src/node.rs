@@ -1,7 +1,9 @@
 //! `thalweg node`: one node, in this process.
 
 use crate::live::{self, Goal};
-use crate::{Failure, outlet, print, stay};
+use crate::preflight::OpenSource;
+use crate::terminal::{Failure, outlet, progress, signals, start_thread};
+use crate::{print, stay};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::io::BufRead;
@@ -15,7 +17,6 @@ use thalweg_node::{
     BuilderNode, BuilderReport, Feed, Handle, NodeError, Snapshot, SourceNode, SourceNodeConfig, SourceReport,
     SourceSettings, Topology,
 };
-use thalweg_preflight::OpenSource;
 
 /// Time from one progress message of a node to the next.
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -114,7 +115,7 @@ pub(crate) enum Kind<'a> {
 }
 
 pub(crate) fn say_listening(name: &str, addresses: &[Address]) {
-    if live::is_quiet() {
+    if progress::is_quiet() {
         return;
     }
     let text: Vec<String> = addresses.iter().map(ToString::to_string).collect();
@@ -136,7 +137,7 @@ pub(crate) fn run(
 ) -> Result<Done, Failure> {
     check_name(topology, name)?;
     allow_files();
-    thalweg_preflight::preflight(topology, Some(name))?;
+    crate::preflight::preflight(topology, Some(name))?;
     if topology.builders.iter().any(|builder| builder.name == name) {
         let mut node = match kind {
             Kind::Single | Kind::Traced { .. } => BuilderNode::new(topology, name)?,
@@ -149,7 +150,7 @@ pub(crate) fn run(
         return Ok(Done::Builder(Box::new(node.run(handle)?)));
     }
     let config = topology.sources.iter().find(|source| source.name == name);
-    let opened = config.map(|config| thalweg_preflight::open_device(topology, config)).transpose()?.flatten();
+    let opened = config.map(|config| crate::preflight::open_device(topology, config)).transpose()?.flatten();
     let (Some(config), Some(device)) = (config, opened) else {
         return Err(Failure::Usage(format!(
             "source '{name}' has no `device` in the topology: another program pushes its data (thalweg.Source in Python), so there is no node to run here"
@@ -241,8 +242,8 @@ pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure>
 
 /// Handles signals: the first interrupt ends the run cleanly, the second one at once.
 pub(crate) fn heed_signals(handle: Handle) -> Result<(), Failure> {
-    let mut signals = crate::signals::ends()?;
-    crate::start_thread(move || {
+    let mut signals = signals::ending()?;
+    start_thread(move || {
         for _ in signals.forever() {
             // A third request means that the user does not want to wait for the disk either.
             if handle.press() > 2 {
@@ -282,7 +283,7 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
     std::io::stdin().lock().read_line(&mut line).map_err(Failure::broken)?;
     let topology: Topology = serde_json::from_str(&line).map_err(Failure::usage)?;
     let handle = Handle::new().map_err(Failure::broken)?;
-    crate::start_thread({
+    start_thread({
         let handle = handle.clone();
         let is_builder = topology.builders.iter().any(|builder| builder.name == *name);
         let timeout = topology.run.timeout;
@@ -297,7 +298,7 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
     let (_watch, done) = channel::<()>();
     if !options.unwatched {
         let handle = handle.clone();
-        crate::start_thread(move || {
+        start_thread(move || {
             while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
                 // The supervisor adds the nodes up.
                 let snapshot = Snapshot { sources: Vec::new(), ..(*handle.snapshot()).clone() };

@@ -1,12 +1,11 @@
 //! Output for a person at the end of a run: the report, and the final counters.
 
-use crate::{Failure, outlet};
+use crate::terminal::outlet;
 use serde::Serialize;
 use std::fmt::Write as _;
-use std::io::{self, BufWriter, StdoutLock, Write};
 use std::process::ExitCode;
 use std::time::Duration;
-use thalweg_build::{Ledger, LedgerEntry};
+use thalweg_core::build::{Ledger, LedgerEntry};
 use thalweg_link::Arrivals;
 use thalweg_node::{Calibration, RunReport, Snapshot, SourceReport, State, TriggerReport, Undecided};
 pub(crate) use thalweg_text::tone::verdict;
@@ -26,66 +25,6 @@ pub(crate) fn total(snapshots: &[Snapshot]) -> Snapshot {
         connected: sum.connected.max(one.connected),
         ..Snapshot::default()
     })
-}
-
-/// Returns a value as one JSON object, on a line of its own.
-pub(crate) fn json_line(value: &impl Serialize) -> serde_json::Result<String> {
-    let mut line = serde_json::to_string(value)?;
-    // JSON leaves these as they are (RFC 8259, section 7), and a terminal takes them for commands.
-    if line.contains(is_c1) {
-        line = line.chars().map(|c| if is_c1(c) { format!("\\u{:04x}", u32::from(c)) } else { c.into() }).collect();
-    }
-    line.push('\n');
-    Ok(line)
-}
-
-/// Standard output. A reader that has gone (`| head`) is no error: the following output is dropped.
-#[derive(Debug)]
-pub(crate) struct Output(Option<BufWriter<StdoutLock<'static>>>);
-
-impl Output {
-    pub(crate) fn new() -> Self {
-        Self(Some(BufWriter::with_capacity(64 << 10, io::stdout().lock())))
-    }
-
-    /// Returns true while there is still a reader.
-    pub(crate) fn is_read(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(crate) fn text(&mut self, text: &str) -> Result<(), Failure> {
-        self.bytes(text.as_bytes())
-    }
-
-    /// Prints a value as one JSON object, on a line of its own.
-    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
-        self.text(&json_line(value).map_err(Failure::broken)?)
-    }
-
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.with(|to| to.write_all(bytes))
-    }
-
-    /// Flushes the output, before something that takes long, and at the end.
-    pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        self.with(Write::flush)
-    }
-
-    fn with(&mut self, act: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>) -> Result<(), Failure> {
-        match self.0.as_mut().map(act) {
-            Some(Err(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
-                self.0 = None;
-                Ok(())
-            }
-            Some(Err(error)) => Err(Failure::Broken(format!("writing to standard output: {error}"))),
-            Some(Ok(())) | None => Ok(()),
-        }
-    }
-}
-
-/// Returns true for DEL and the control characters after it, such as CSI.
-fn is_c1(c: char) -> bool {
-    ('\u{7f}'..='\u{9f}').contains(&c)
 }
 
 /// Prints a run's report. The exit code shows whether the run is complete.
@@ -404,7 +343,7 @@ fn source_text(report: &SourceReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_build::Triggered;
+    use thalweg_core::build::Triggered;
     use thalweg_node::{BuilderReport, Levels};
 
     fn entry(source: &str, name: &str, accepted: u64, recorded: u64) -> LedgerEntry {

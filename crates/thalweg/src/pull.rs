@@ -1,8 +1,7 @@
 //! `thalweg pull`: runs, files and directories, fetched from a data server.
 
-use crate::live;
-use crate::print::Output;
-use crate::{Failure, show};
+use crate::show;
+use crate::terminal::{Failure, Output, progress, signals};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -169,7 +168,7 @@ pub(crate) fn watched(
     end_on_signals(json)?;
     let begun = Instant::now();
     let progress = Progress::default();
-    let bar = live::bar(live::BYTES).with_message(doing);
+    let bar = progress::bar(progress::BYTES).with_message(doing);
     let moved = std::thread::scope(|scope| {
         let (done, is_done) = channel::<()>();
         let progress = &progress;
@@ -192,7 +191,7 @@ pub(crate) fn watched(
 
 /// Makes an interrupt end the program at once: the progress so far was recorded, and is there for the next time.
 fn end_on_signals(json: bool) -> Result<(), Failure> {
-    let mut signals = crate::signals::ends()?;
+    let mut signals = signals::ending()?;
     let wait = move || {
         if signals.forever().next().is_some() {
             eprintln!("thalweg: interrupted; the same command goes on from here");

@@ -1,7 +1,7 @@
 //! `thalweg push`: runs and files, sent to a data server.
 
-use crate::Failure;
 use crate::pull::{Remote, say, watched};
+use crate::terminal::Failure;
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,7 +1,6 @@
 //! `thalweg serve`: runs on the network.
 
-use crate::Failure;
-use crate::print::Output;
+use crate::terminal::{Failure, Output, signals};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -311,7 +310,7 @@ fn allow_files(connections: usize) {
 /// Returns a descriptor that becomes readable when the program is asked to stop.
 fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(Failure::broken)?);
-    let mut signals = crate::signals::ends()?;
+    let mut signals = signals::ending()?;
     let pressed = Arc::clone(&stop);
     std::thread::Builder::new()
         .name("signals".into())

@@ -8,8 +8,7 @@ mod salvage;
 mod times;
 mod verify;
 
-use crate::Failure;
-use crate::print::Output;
+use crate::terminal::{Failure, Output};
 use std::process::ExitCode;
 
 pub(crate) use verify::watched as verified;

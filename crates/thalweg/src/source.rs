@@ -2,13 +2,14 @@
 
 use crate::live::{self, Goal};
 use crate::node::heed_signals;
-use crate::{Failure, print};
+use crate::print;
+use crate::terminal::Failure;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use thalweg_dev::Stream;
-use thalweg_dev::{LengthPrefix, Mark, StreamConfig};
 use thalweg_device::StoredType;
+use thalweg_drivers::local::Stream;
+use thalweg_drivers::local::{LengthPrefix, Mark, StreamConfig};
 use thalweg_link::Address;
 use thalweg_node::{Feed, Handle, Policy, SourceNode, SourceSettings, Wait};
 use thalweg_text::ByteSize;

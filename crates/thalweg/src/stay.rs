@@ -1,7 +1,8 @@
 //! `thalweg node --stay`: a node that takes part in one run after another, by commands on standard input.
 
 use crate::node::{self, Done, Kind};
-use crate::{Failure, outlet, print};
+use crate::print;
+use crate::terminal::{Failure, json_line, outlet, signals, start_thread};
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -67,7 +68,7 @@ impl Present {
 pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
     let (present, leaving) = Present::new()?;
     heed_signals(present.clone())?;
-    crate::start_thread({
+    start_thread({
         let present = present.clone();
         move || commands(std::io::stdin().lock(), |line| obey(&present, line))
     })?;
@@ -153,7 +154,7 @@ fn obey(present: &Present, line: &str) {
         "quit" => _ = present.leave(),
         "status" => {
             let snapshot = present.with(|inner| inner.handle.snapshot());
-            outlet::stdout().put(print::json_line(&*snapshot).unwrap_or_default());
+            outlet::stdout().put(json_line(&*snapshot).unwrap_or_default());
         }
         other => outlet::stderr().put(format!(
             "there is no command '{}'; there are start, pause, resume, stop, abort, status and quit\n",
@@ -163,8 +164,8 @@ fn obey(present: &Present, line: &str) {
 }
 
 fn heed_signals(present: Present) -> Result<(), Failure> {
-    let mut signals = crate::signals::ends()?;
-    crate::start_thread(move || {
+    let mut signals = signals::ending()?;
+    start_thread(move || {
         for _ in signals.forever() {
             if present.leave() > 2 {
                 std::process::exit(1);
@@ -177,7 +178,7 @@ fn heed_signals(present: Present) -> Result<(), Failure> {
 /// Prints the state of the run whenever it has changed since the last look. The beginning of another run is a change,
 /// too: a run may be over between two looks.
 fn tell_states(present: Present, name: String, json: bool) -> Result<(), Failure> {
-    crate::start_thread(move || {
+    start_thread(move || {
         let (mut printed, mut printed_run) = (State::Idle, 0);
         loop {
             let (snapshot, run) = present.with(|inner| (inner.handle.snapshot(), inner.runs));
@@ -185,7 +186,7 @@ fn tell_states(present: Present, name: String, json: bool) -> Result<(), Failure
             if state != printed || run != printed_run && state != State::Idle {
                 (printed, printed_run) = (state, run);
                 if json {
-                    let line = print::json_line(&serde_json::json!({ "node": name, "state": state }));
+                    let line = json_line(&serde_json::json!({ "node": name, "state": state }));
                     outlet::stdout().put(line.unwrap_or_default());
                 } else {
                     outlet::stderr().put(format!("{name}: {state}\n"));

@@ -1,7 +1,8 @@
 //! Runs every node of a topology on this machine, each in a process of its own, and watches them.
 
 use crate::node::Word;
-use crate::{Failure, print};
+use crate::print;
+use crate::terminal::{Failure, signals, start_thread};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -9,8 +10,8 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_netns::Network;
 use thalweg_node::{Assignment, BuilderReport, RunReport, Snapshot, Topology};
+use thalweg_sys::netns::Network;
 
 /// Time to wait for nodes that were told to stop at once, before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -279,7 +280,7 @@ fn start(
     }
     if let Some(stdout) = child.stdout.take() {
         let news = news.clone();
-        crate::start_thread(move || {
+        start_thread(move || {
             let _ = each_line(BufReader::new(stdout), |line| {
                 if let Ok(word) = serde_json::from_slice(line) {
                     let _ = news.send(News::Said(index, word));
@@ -307,8 +308,8 @@ fn each_line(mut from: impl BufRead, mut take: impl FnMut(&[u8])) -> io::Result<
 }
 
 fn watch_signals(news: Sender<News>) -> Result<(), Failure> {
-    let mut signals = crate::signals::ends()?;
-    crate::start_thread(move || {
+    let mut signals = signals::ending()?;
+    start_thread(move || {
         for _ in signals.forever() {
             let _ = news.send(News::Signal);
         }

@@ -2,7 +2,7 @@ use super::*;
 use crate::point::Point;
 use clap::Parser;
 use std::fs;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 #[derive(clap::Parser)]
 #[command(no_binary_name = true)]

@@ -12,8 +12,8 @@ use hdrhistogram::Histogram;
 use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::time::Duration;
+use thalweg_sys::uring::{File, Operation, Ring, Slot, slots};
 use thalweg_text::ByteSize;
-use thalweg_uring::{File, Operation, Ring, Slot, slots};
 use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// Blocks of one point, and the memory they come from or go to.

@@ -12,7 +12,7 @@ use crate::point::{Figures, Key, Latency, Loss};
 use crate::{BenchError, Clock, Host, Sizes, Usage};
 use hdrhistogram::Histogram;
 use std::time::Duration;
-use thalweg_netns::Network;
+use thalweg_sys::netns::Network;
 
 /// Options of `thalweg bench latency`.
 #[derive(Debug, Clone, clap::Args)]

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use thalweg_dpdk::{DpdkPort, Options};
 use thalweg_frames::{EthernetPort, FrameIo, Subnet, UdpPort};
-use thalweg_netns::Network;
+use thalweg_sys::netns::Network;
 
 /// Other end, as seen by the asking end.
 #[derive(Debug)]

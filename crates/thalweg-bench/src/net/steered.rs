@@ -12,7 +12,7 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::thread;
-use thalweg_netns::{REMEDY, separate};
+use thalweg_sys::netns::{REMEDY, separate};
 
 /// Network namespace with steering.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ fn mask(cpu: u32) -> String {
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener, TcpStream};
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn sets_of_processors_are_written_as_the_kernel_reads_them() {

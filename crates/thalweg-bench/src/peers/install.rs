@@ -154,7 +154,7 @@ fn runs(file: &Path) -> bool {
 mod tests {
     use super::*;
     use crate::peers::table::PEERS;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     fn shelf() -> (tempfile::TempDir, Shelf) {
         let directory = tempfile::tempdir().unwrap();

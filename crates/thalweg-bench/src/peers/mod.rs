@@ -194,7 +194,7 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
     // A thread, because it stays in a network of its own for the rest of its life.
     std::thread::scope(|scope| {
         let work = || {
-            let separate = thalweg_netns::separate();
+            let separate = thalweg_sys::netns::separate();
             let congestion = loopback::congestion_control();
             report.network = match &separate {
                 Ok(()) => format!("a loopback of its own, TCP congestion control {congestion} unless chosen"),
@@ -326,7 +326,7 @@ impl Turns<'_> {
                 what: row.peer.name.to_owned(),
                 why: format!(
                     "it listens on every address, and there is no network of its own for it: {}",
-                    thalweg_netns::REMEDY
+                    thalweg_sys::netns::REMEDY
                 ),
             });
         }

@@ -4,8 +4,8 @@ use super::plot::{PlotError, plots};
 use super::sections::{Together, facts, sections, together};
 use crate::{Host, Report};
 use std::fmt::Write;
-use thalweg_page::html::{escaped, figure, list, page, paragraph, table};
 use thalweg_text::NOTHING;
+use thalweg_text::html::{escaped, figure, list, page, paragraph, table};
 
 /// Formats a whole report: the machine, the warnings, pictures, and a table for each group of points.
 ///

@@ -8,8 +8,8 @@ use crate::peers::{Compared, Pairing, PeersReport};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 use std::fmt::Write;
-use thalweg_page::html;
-use thalweg_page::plot::{self, Area, COLOURS, INK, Refused};
+use thalweg_text::html;
+use thalweg_text::plot::{self, Area, COLOURS, INK, Refused};
 use thalweg_text::{number, wrapped};
 
 /// Formats a pairing's rows for a terminal, with a heading above the first.

@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use thalweg_page::plot::{Area, COLOURS, DrawError, GRID, INK, PICTURE_WIDTH, Refused};
+use thalweg_text::plot::{Area, COLOURS, DrawError, GRID, INK, PICTURE_WIDTH, Refused};
 use thalweg_text::{number, plain, size};
 use thiserror::Error;
 
@@ -109,7 +109,7 @@ impl Plot {
             Some(only) if bars => format!("{}, {}", self.title, size(*only)),
             _ => self.title.clone(),
         };
-        let svg = thalweg_page::plot::svg(height, |area| {
+        let svg = thalweg_text::plot::svg(height, |area| {
             area.draw(&Text::new(title, (16, 12), style(20, HPos::Left, VPos::Top)))?;
             if bars { self.bars(area) } else { self.chart(area, &sizes) }
         });

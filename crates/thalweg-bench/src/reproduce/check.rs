@@ -329,9 +329,9 @@ impl Figure {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
+    use crate::paper::{Finding, Verdict};
     use crate::point::{Latency, Report};
     use crate::{Host, Interface};
-    use thalweg_page::paper::{Finding, Verdict};
 
     impl Quantity {
         /// Checks that every figure that it needs is set.

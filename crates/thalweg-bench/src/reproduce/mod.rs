@@ -4,11 +4,11 @@
 mod check;
 mod page;
 
+use crate::paper::{FORMAT, Finding, Row, Table};
 use crate::point::Report;
 use crate::{BenchError, Plan};
 use check::{Check, Quantity, Selector};
 use serde::{Deserialize, Serialize};
-use thalweg_page::paper::{FORMAT, Finding, Row, Table};
 use thalweg_text::NOTHING;
 
 /// Measurements of a paper, and how they are repeated here.

@@ -1,11 +1,11 @@
 //! Reproduction for people: in a terminal, as Markdown, as a page.
 
 use super::Reproduction;
+use crate::paper::{self, Table};
 use crate::render::plot::{PlotError, plots};
 use crate::render::{html, markdown};
 use std::fmt::Write;
-use thalweg_page::html::{escaped, list, page, paragraph};
-use thalweg_page::paper::{self, Table};
+use thalweg_text::html::{escaped, list, page, paragraph};
 use thalweg_text::{TEXT_COLUMNS, broken, wrapped};
 
 const QUICK: &str = "A first look (--quick): points are shorter, and some measurements leave sizes out. The commands are shown as they \

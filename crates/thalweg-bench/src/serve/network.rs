@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 #[derive(Debug)]
 pub(super) enum Network {
     Loopback,
-    Veth(thalweg_netns::Network),
+    Veth(thalweg_sys::netns::Network),
 }
 
 /// End of the network.
@@ -23,7 +23,7 @@ impl Network {
     pub(super) fn new(on: On) -> Result<Self, BenchError> {
         match on {
             On::Loopback => Ok(Self::Loopback),
-            On::Veth => Ok(Self::Veth(thalweg_netns::Network::new(2, 1500).map_err(BenchError::network)?)),
+            On::Veth => Ok(Self::Veth(thalweg_sys::netns::Network::new(2, 1500).map_err(BenchError::network)?)),
         }
     }
 
@@ -40,7 +40,7 @@ impl Network {
         match self {
             Self::Loopback => Ok(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), free_ports()?[0])),
             Self::Veth(_) => {
-                let server = thalweg_netns::Network::address(End::Server as u16);
+                let server = thalweg_sys::netns::Network::address(End::Server as u16);
                 Ok(SocketAddr::new(server.into(), 8042))
             }
         }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Plan;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Makes a directory on a disk: beside the tests themselves, since the one for temporary files may be in memory.
 fn disk() -> tempfile::TempDir {

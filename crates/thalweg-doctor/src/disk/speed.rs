@@ -114,7 +114,7 @@ fn judge(wanted: Option<f64>, (bytes, seconds): Measured, how: &str) -> Finding 
 mod tests {
     use super::*;
     use crate::Level;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn a_disk_that_is_slower_than_the_sources_is_missing() {

@@ -81,7 +81,7 @@ fn megabits(text: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn a_speed_that_is_not_known_is_none() {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::Level;
     use proptest::prelude::*;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     const ROUTES: &str = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
         eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\

@@ -143,7 +143,7 @@ impl NetlinkDeserializable for Generic {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use thalweg_skip::skipped;
+    use thalweg_testing::skip::skipped;
 
     #[test]
     fn what_is_asked_can_be_read_back() {

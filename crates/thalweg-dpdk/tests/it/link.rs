@@ -19,7 +19,7 @@ use thalweg_link::{
     Abilities, Adapter, Address, BuilderEndpoint, Eager, LinkError, LinkKind, SourceEndpoint, Transport, Watch,
 };
 use thalweg_link_conformance::{Foul, Medium, link_conformance};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Ports in pairs, by the pair's number: those that are not in use.
 static IDLE: Mutex<BTreeMap<u8, [Option<DpdkPort>; 2]>> = Mutex::new(BTreeMap::new());

@@ -10,7 +10,7 @@ use tempfile::tempdir;
 use thalweg_arena::{Arena, Piece, Span};
 use thalweg_dpdk::{DpdkPort, Options, available};
 use thalweg_frames::RawIo;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Variable with the name of the test that a process runs.
 const ROLE: &str = "THALWEG_DPDK_ROLE";

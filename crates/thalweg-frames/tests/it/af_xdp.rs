@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thalweg_arena::{Arena, Piece, Span};
 use thalweg_frames::{AfXdpPort, Arrival, FrameIo, FramesError, Options};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Addresses from the network reserved for measurements (RFC 2544, section C.2.2).
 const NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);

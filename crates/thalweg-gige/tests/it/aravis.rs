@@ -22,7 +22,7 @@ impl Fake {
         match command.spawn() {
             Ok(child) => Some(Self(child)),
             Err(error) => {
-                thalweg_skip::skipped(format!("{PROGRAM}: {error} (aravis-tools)"));
+                thalweg_testing::skip::skipped(format!("{PROGRAM}: {error} (aravis-tools)"));
                 None
             }
         }
@@ -38,9 +38,9 @@ impl Drop for Fake {
 
 /// Runs a test in a network of its own, in which port 3956 is free; skips it if there can be none.
 fn alone(test: impl FnOnce() + Send + 'static) {
-    let run = || match thalweg_netns::separate() {
+    let run = || match thalweg_sys::netns::separate() {
         Ok(()) => test(),
-        Err(why) => thalweg_skip::skipped(format!("no network of its own: {why}")),
+        Err(why) => thalweg_testing::skip::skipped(format!("no network of its own: {why}")),
     };
     if let Err(panic) = std::thread::spawn(run).join() {
         std::panic::resume_unwind(panic);

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use thalweg_device::TaiClock;
-use thalweg_emulated_camera::{CHUNK_IDS, EmulatedCamera, Settings, pixels};
+use thalweg_testing::emulated_camera::{CHUNK_IDS, EmulatedCamera, Settings, pixels};
 use thalweg_wire::{Status, image_and_chunks};
 
 const IMAGE_BYTES: usize = 64 * 48;
@@ -207,7 +207,7 @@ fn strangers_keep_no_frame_from_being_given_up() {
 /// process.
 #[test]
 fn descriptions_from_hell_are_refused() {
-    let usual = String::from_utf8(thalweg_emulated_camera::description()).unwrap();
+    let usual = String::from_utf8(thalweg_testing::emulated_camera::description()).unwrap();
     let cycle = usual.replace(
         "<Integer Name=\"Width\"><pValue>WidthRegister</pValue></Integer>",
         "<Integer Name=\"Width\"><pValue>Width2</pValue></Integer>\n\

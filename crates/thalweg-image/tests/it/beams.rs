@@ -42,7 +42,9 @@ fn pieces_of_two_beams_have_their_diameters() {
 #[test]
 fn twelve_beams_have_their_diameters() {
     let Some(folder) = std::env::var_os("THALWEG_BEAMS").map(PathBuf::from) else {
-        return thalweg_skip::skipped("THALWEG_BEAMS names no folder of the images of laserbeamsize's documentation");
+        return thalweg_testing::skip::skipped(
+            "THALWEG_BEAMS names no folder of the images of laserbeamsize's documentation",
+        );
     };
     let beams = [
         ("210", [592.1185, 333.3291, 213.1448, 201.5951, -0.5441]),

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 use thalweg_text::ByteSize;
 
 static NEVER: AtomicBool = AtomicBool::new(false);

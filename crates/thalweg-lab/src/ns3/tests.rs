@@ -1,6 +1,6 @@
 use super::*;
 use crate::report::{Completion, Report};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 fn scenario(text: &str) -> Scenario {
     Scenario::parse(text).unwrap()

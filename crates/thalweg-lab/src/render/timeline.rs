@@ -3,7 +3,7 @@
 
 use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain, Timeline};
 use std::fmt::Write;
-use thalweg_page::html::{escaped, figure, paragraph, table};
+use thalweg_text::html::{escaped, figure, paragraph, table};
 use thalweg_text::volume;
 
 /// Style sheet of timelines, in addition to that of all pages.

@@ -7,7 +7,7 @@ use crate::sweep::check::{Check, Figure};
 use crate::sweep::{Cell, Results, Sweep};
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
-use thalweg_page::paper::{Finding, Row, Table};
+use thalweg_bench::paper::{Finding, Row, Table};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -4,8 +4,8 @@ use super::Reproduction;
 use crate::sweep::heat::STYLE;
 use crate::sweep::text::grid;
 use std::fmt::Write;
-use thalweg_page::html::{escaped, list, page, paragraph};
-use thalweg_page::paper::{self, Table};
+use thalweg_bench::paper::{self, Table};
+use thalweg_text::html::{escaped, list, page, paragraph};
 use thalweg_text::wrapped;
 
 const QUICK: &str = "A first look: a sample of the cells, with short measurements.";

@@ -2,7 +2,7 @@ use super::*;
 use crate::scenario::Scenario;
 use crate::sweep::check::Check;
 use crate::sweep::tests::{report, results};
-use thalweg_page::paper::Verdict;
+use thalweg_bench::paper::Verdict;
 
 fn fabric() -> Experiment {
     Experiment::named("fabric").unwrap()

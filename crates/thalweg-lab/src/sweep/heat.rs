@@ -1,7 +1,7 @@
 //! Heat maps: a rectangle for each cell, with its figure in it, as SVG.
 
 use std::fmt::Write;
-use thalweg_page::html::{self, escaped};
+use thalweg_text::html::{self, escaped};
 
 /// Mapping of figures to colours.
 #[derive(Debug, Clone, Copy)]

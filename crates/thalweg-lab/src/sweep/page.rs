@@ -5,7 +5,7 @@ use super::text::{Layout, Panel, SHOWN, Shown};
 use super::{Contest, Results};
 use crate::Report;
 use std::fmt::Write;
-use thalweg_page::html::{escaped, list, page, paragraph, table};
+use thalweg_text::html::{escaped, list, page, paragraph, table};
 
 impl Results {
     /// Returns the whole page.

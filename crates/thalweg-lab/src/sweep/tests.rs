@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 const SWEEP: &str = r#"
 title = "Made up"

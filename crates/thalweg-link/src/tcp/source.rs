@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::Arena;
-use thalweg_tcp::sent_again;
+use thalweg_sys::tcp::sent_again;
 use thalweg_wire::{Announcement, Disposition, Losses, MESSAGE_LEN, Message, Sender};
 
 /// Room for messages from a builder, in bytes: more than the longest, a refusal with its text.

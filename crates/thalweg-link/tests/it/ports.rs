@@ -39,8 +39,8 @@ mod past_the_kernel {
     use std::sync::{Arc, LazyLock, Mutex, PoisonError};
     use thalweg_frames::{AfXdpPort, FrameIo};
     use thalweg_link_conformance::arena;
-    use thalweg_netns::Network;
-    use thalweg_skip::skipped;
+    use thalweg_sys::netns::Network;
+    use thalweg_testing::skip::skipped;
 
     /// Number of sources of a builder, one after the other or at the same time: each has a host.
     const SOURCES: u16 = 3;

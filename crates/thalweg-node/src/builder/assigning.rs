@@ -4,8 +4,8 @@ use super::BuilderNode;
 use crate::LeftOutReport;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use thalweg_build::Ledger;
-use thalweg_control::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, Share};
+use thalweg_core::build::Ledger;
+use thalweg_core::control::{AssignConfig, Assigner, HEARTBEAT_INTERVAL, Share};
 use thalweg_link::LinkError;
 use thalweg_wire::{Assign, EventId, Heard, Hello, Left, MAX_RECORDS, Message, Room, record_len};
 

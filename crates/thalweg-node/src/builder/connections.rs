@@ -6,7 +6,7 @@ use serde_json::json;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::Duration;
-use thalweg_build::Violation;
+use thalweg_core::build::Violation;
 use thalweg_link::{Bytes, LinkError, Peer, Received};
 use thalweg_wire::{Accounts, Capabilities, Hello, Losses, MAX_RECORDS, Message, Refusal, Welcome};
 

@@ -13,9 +13,9 @@ use crate::{
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
-use thalweg_build::{Found, Window};
-use thalweg_control::Cause;
-use thalweg_filter::Undecided;
+use thalweg_core::build::{Found, Window};
+use thalweg_core::control::Cause;
+use thalweg_core::filter::Undecided;
 use thalweg_link::{Interest, Poller};
 use thalweg_store::{EventCounts, RunEnd, RunState};
 

@@ -12,8 +12,8 @@ use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, 
 use rustix::process::{Resource, getrlimit};
 use std::sync::Arc;
 use thalweg_arena::{BlockPool, HugePagesLock};
-use thalweg_build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
-use thalweg_control::{AssignConfig, Config as ControlConfig, RunControl};
+use thalweg_core::build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
+use thalweg_core::control::{AssignConfig, Config as ControlConfig, RunControl};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest};
 use thalweg_wire::{EventId, RunNumber, SourceId, TaiNanos};
 

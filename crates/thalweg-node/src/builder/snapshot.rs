@@ -3,7 +3,7 @@
 use super::BuilderNode;
 use crate::{Snapshot, SourceRow};
 use std::time::Duration;
-use thalweg_build::SourceProgress;
+use thalweg_core::build::SourceProgress;
 
 /// Values in snapshots that are counted nowhere else.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use thalweg_build::Builder;
+use thalweg_core::build::Builder;
 
 /// One line of the trace, as [`BuilderNode::trace`](super::BuilderNode::trace) describes it.
 #[derive(Debug, Serialize)]

@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use thalweg_arena::{Arena, PlacePool, Span};
-use thalweg_build::{Builder, Closed, Missing, Violation};
-use thalweg_filter::{Condition, Decide, Fragment, Program, Undecided};
+use thalweg_core::build::{Builder, Closed, Missing, Violation};
+use thalweg_core::filter::{Condition, Decide, Fragment, Program, Undecided};
 use thalweg_link::Bytes;
 use thalweg_wire::{Announcement, EventId, FragmentHeader, HEADER_LEN, RecordBytes, SourceId, Status};
 

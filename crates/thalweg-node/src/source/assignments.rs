@@ -3,7 +3,7 @@
 use super::{Phase, SourceNode};
 use crate::{NodeError, Policy};
 use std::collections::VecDeque;
-use thalweg_control::HEARTBEAT_INTERVAL;
+use thalweg_core::control::HEARTBEAT_INTERVAL;
 use thalweg_link::LinkError;
 use thalweg_wire::{Assign, Contact, Disposition, EventId, Heard, Left, Message, Room};
 

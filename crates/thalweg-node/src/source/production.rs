@@ -482,7 +482,7 @@ mod tests {
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::time::Duration;
-    use thalweg_control::Command;
+    use thalweg_core::control::Command;
     use thalweg_link::{Address, Eager, LinkKind, Poller};
     use thalweg_link_conformance::Listening;
     use thalweg_wire::{Accounts, Capabilities, PayloadType, Refusal, RunNumber, SourceId, Status, TaiNanos, Welcome};

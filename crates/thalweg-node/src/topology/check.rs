@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
-use thalweg_filter::Condition;
+use thalweg_core::filter::Condition;
 use thalweg_link::{Adapter, Address, OwnAddress};
 use thalweg_wire::{HEADER_LEN, SourceId};
 

@@ -196,7 +196,7 @@ fn what_a_device_delivers_is_on_disk_and_what_it_lost_is_in_a_bucket_of_its_own(
             let habits = Habits { loses: 7, says_so, missed: false, group, late, sums };
             let (reports, source) = record(folder.path(), builders, Box::new(Toy::new(habits)));
             let lost = (0..EVENTS).filter(|number| number % 7 == 0).count() as u64;
-            let sum = |bucket: fn(&thalweg_build::LedgerEntry) -> u64| -> u64 {
+            let sum = |bucket: fn(&thalweg_core::build::LedgerEntry) -> u64| -> u64 {
                 reports.iter().map(|report| bucket(&report.ledger.sources[0])).sum()
             };
             assert_eq!(source.lost_in_device, lost, "{habits:?} {source:#?}");
@@ -225,7 +225,7 @@ fn what_a_device_was_not_triggered_for_is_not_lost() {
         let habits = Habits { loses: 7, says_so: true, missed: true, group: 4, late: 2, sums: false };
         let (reports, source) = record(folder.path(), builders, Box::new(Toy::new(habits)));
         let taken = (0..EVENTS).filter(|number| number % 7 != 0).count() as u64;
-        let sums = |bucket: fn(&thalweg_build::LedgerEntry) -> u64| -> u64 {
+        let sums = |bucket: fn(&thalweg_core::build::LedgerEntry) -> u64| -> u64 {
             reports.iter().map(|report| bucket(&report.ledger.sources[0])).sum()
         };
         assert_eq!((source.lost_in_device, sums(|entry| entry.lost_in_device)), (0, 0), "{source:#?}");

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 use thalweg_arena::{Arena, Span};
-use thalweg_control::Command;
+use thalweg_core::control::Command;
 use thalweg_link::{Address, Interest, LinkKind, Poller, SourceGreeting};
 use thalweg_link_conformance::SourceEnd;
 use thalweg_node::{BuilderNode, BuilderReport, Clock, Environment, Handle, Idle, Node, NodeError, Topology};

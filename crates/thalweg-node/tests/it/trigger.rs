@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::thread;
 use std::time::Duration;
+use thalweg_core::filter::{Decide, Simulated};
 use thalweg_device::{DeviceConfig, model_adc};
-use thalweg_filter::{Decide, Simulated};
 use thalweg_link::{Address, LinkKind};
 use thalweg_node::{BuilderNode, BuilderReport, Feed, Handle, SourceNode, SourceSettings, Topology, Wait};
 use thalweg_store::{Run, verify};

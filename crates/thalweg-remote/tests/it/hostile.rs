@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_remote::{Head, MountError, Mounted, Options, Progress, RemoteError, Server, mount, open_run, pull, push};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// A server that answers each request by a function of method, path and `Range`, or `Content-Range`.
 struct Liar {

@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use thalweg_uring::{Effect, File, Operation};
+use thalweg_sys::uring::{Effect, File, Operation};
 use thalweg_wire::{GOLDEN_GAMMA, mix};
 
 /// Number of bytes that a disk writes atomically, whatever happens.

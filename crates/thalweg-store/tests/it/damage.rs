@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 use thalweg_arena::BlockPool;
-use thalweg_skip::skipped;
 use thalweg_store::format::{BlockHeader, Trailer};
 use thalweg_store::{
     EventStatus, Follow, ProblemKind, Recorder, RecorderConfig, Run, RunInfo, RunState, Verdict, VerifyReport, list,
     verify,
 };
+use thalweg_testing::skip::skipped;
 use thalweg_wire::{EventId, SourceId};
 
 const FIRST: &str = "00000.seg";

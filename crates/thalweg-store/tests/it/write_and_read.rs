@@ -4,11 +4,11 @@ use crate::common::{Builder, SOURCES, config, directory, payload};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use thalweg_arena::BlockPool;
-use thalweg_skip::skipped;
 use thalweg_store::{
     BlockWriter, EngineChoice, EngineKind, Event, EventCounts, EventStatus, Recorder, RecorderConfig, Run, RunBegin,
     RunEnd, RunState, StoreError, Verdict, WriterLife, list, verify,
 };
+use thalweg_testing::skip::skipped;
 use thalweg_wire::{EventId, RunNumber, SourceId, Status, TaiNanos};
 
 /// Checks an event that the model builder built, down to the last byte.

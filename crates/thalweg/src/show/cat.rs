@@ -1,8 +1,8 @@
 //! `thalweg cat`: prints events and fragments, one by one.
 
 use super::place::{explain, open};
-use crate::Failure;
-use crate::print::{self, Output};
+use crate::print;
+use crate::terminal::{Failure, Output, outlet};
 use serde::Serialize;
 use std::fmt::{Display, Formatter, Write};
 use std::io::IsTerminal;
@@ -298,7 +298,7 @@ impl Cat<'_> {
 
 /// Prints a message on standard error. Text that it quotes from a file cannot control a terminal.
 fn say(text: &str) {
-    crate::outlet::stderr().put(format!("thalweg: {}\n", plain(text)));
+    outlet::stderr().put(format!("thalweg: {}\n", plain(text)));
 }
 
 fn event_text(id: EventId, complete: bool, missing: usize, sources: usize) -> String {

@@ -1,15 +1,14 @@
 //! `thalweg info`: describes a run.
 
 use super::place::{Named, Together, directories, explain, ledger};
-use crate::Failure;
-use crate::live::Busy;
-use crate::print::{self, Output};
+use crate::print;
+use crate::terminal::{Failure, Output, progress::Busy};
 use serde::Serialize;
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use thalweg_build::Ledger;
+use thalweg_core::build::Ledger;
 use thalweg_store::{
     EventCounts, EventStatus, Part, Problem, RecorderInfo, Recovery, Run, RunInfo, RunState, SourceInfo, WriterLife,
     state_word,
@@ -352,7 +351,7 @@ mod tests {
         });
         text.as_object_mut().unwrap().extend(json.as_object().unwrap().clone());
         for entry in text["ledger"].as_array_mut().into_iter().flatten() {
-            let mut whole = json!(thalweg_build::LedgerEntry::default());
+            let mut whole = json!(thalweg_core::build::LedgerEntry::default());
             whole.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
             *entry = whole;
         }

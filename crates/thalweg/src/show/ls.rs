@@ -1,8 +1,8 @@
 //! `thalweg ls`: lists runs.
 
 use super::place::{explain, is_url};
-use crate::Failure;
-use crate::print::{self, Output};
+use crate::print;
+use crate::terminal::{Failure, Output};
 use serde::Serialize;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};

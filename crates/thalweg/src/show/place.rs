@@ -1,9 +1,9 @@
 //! Places of runs: the directories that a RUN on the command line stands for, and those that belong together.
 
-use crate::Failure;
+use crate::terminal::Failure;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
-use thalweg_build::Ledger;
+use thalweg_core::build::Ledger;
 use thalweg_store::{Run, RunInfo, StoreError, parts_of};
 
 /// Directory of a run that was named on the command line.

@@ -1,9 +1,7 @@
 //! `thalweg salvage`: copies the undamaged part of a damaged run into a new one.
 
 use super::place::{explain, inside};
-use crate::Failure;
-use crate::live::Busy;
-use crate::print::Output;
+use crate::terminal::{Failure, Output, progress::Busy};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use thalweg_store::{RunInfo, SalvageError, Salvaged, StoreError, parts_of};

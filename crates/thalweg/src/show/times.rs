@@ -1,14 +1,14 @@
 //! `thalweg info --times`: each source's times against another's, as a page. It shows clocks that differ, drift or
 //! step, and numbers that do.
 
-use crate::Failure;
+use crate::terminal::Failure;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::path::Path;
-use thalweg_page::html;
-use thalweg_page::plot::{Area, COLOURS, GRID, INK, PICTURE_WIDTH, Refused, svg};
 use thalweg_store::{Run, StoreError};
 use thalweg_text::count;
+use thalweg_text::html;
+use thalweg_text::plot::{Area, COLOURS, GRID, INK, PICTURE_WIDTH, Refused, svg};
 use thalweg_wire::Status;
 
 /// Number of points of a picture: it determines how many events are read, evenly spread over the run.
@@ -146,7 +146,7 @@ fn duration(seconds: f64) -> String {
     format!("{:.3} {unit}", seconds * factor)
 }
 
-fn draw(all: &[Series]) -> Result<String, thalweg_page::plot::DrawError> {
+fn draw(all: &[Series]) -> Result<String, thalweg_text::plot::DrawError> {
     let centred: Vec<(usize, &Series, f64)> =
         all.iter().enumerate().filter_map(|(at, series)| Some((at, series, series.offset()?))).collect();
     let values =

@@ -2,14 +2,13 @@
 
 use super::info::stored;
 use super::place::{Named, Together, directories, explain, ledger};
-use crate::Failure;
-use crate::live::{self, Busy};
-use crate::print::{self, Output};
+use crate::print;
+use crate::terminal::{Failure, Output, progress, progress::Busy};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use thalweg_build::Ledger;
+use thalweg_core::build::Ledger;
 use thalweg_store::{
     EventCounts, Run, RunInfo, RunState, RunTimes, StoreError, Verdict, VerifyReport, WriterLife, state_word,
 };
@@ -134,7 +133,7 @@ impl Verified {
 
 /// Verifies a run, and shows the progress.
 pub(crate) fn watched(run: &Run) -> VerifyReport {
-    let bar = live::bar(live::BYTES).with_message(format!("verifying {}:", run.path().display()));
+    let bar = progress::bar(progress::BYTES).with_message(format!("verifying {}:", run.path().display()));
     bar.set_length(run.bytes());
     let report = thalweg_store::verify_watched(run, |bytes| bar.inc(bytes));
     bar.finish_and_clear();

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// A measurement that is over soon: two points of one repeat each.
 const SOON: [&str; 10] =

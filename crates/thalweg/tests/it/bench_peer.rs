@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 fn thalweg(arguments: &str) -> Command {
     let mut command = common::thalweg();

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 use thalweg_lab::kernel::{Kernel, Machine, boot};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 use thalweg_text::ByteSize;
 
 /// More than the socket buffers of both ends hold, so that acknowledgements come while there is more to send.

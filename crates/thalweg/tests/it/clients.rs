@@ -5,7 +5,7 @@ use crate::common::served::{Machines, Served, assert_same, big, record};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Has a client fetch something into a directory, and returns what it says. Nothing where there is no such program,
 /// which is said.

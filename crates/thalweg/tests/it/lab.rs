@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 use thalweg_lab::kernel::Kernel;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 fn thalweg(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_thalweg")).args(words).output().unwrap()

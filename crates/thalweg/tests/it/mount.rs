@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// A directory that shows what a server has, as long as this lives.
 struct Mounted {

@@ -13,8 +13,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Instant;
 use thalweg_remote::{Options, Resource, Server, is_url, open_run};
-use thalweg_skip::skipped;
 use thalweg_store::{End, Followed, Run};
+use thalweg_testing::skip::skipped;
 
 /// A stretch of network that stands still when so many bytes have passed in one direction.
 struct Gate {

@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 #[test]
 fn a_file_is_sent_whole_and_in_parts() {

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tempfile::TempDir;
 use thalweg_lab::kernel::{self, Kernel, Machine};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 use thalweg_text::ByteSize;
 
 #[test]

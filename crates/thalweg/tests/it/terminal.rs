@@ -4,7 +4,7 @@ use crate::common::record_events;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_thalweg");
 

@@ -5,7 +5,7 @@ use super::paper::{DELAYS, INTERVALS, SENDERS, SIGN, VEGAS_MINUS_BIC};
 use crate::report::Report;
 use crate::sweep::Results;
 use crate::sweep::summary::equal;
-use thalweg_page::paper::{Finding, Row, Table};
+use thalweg_bench::paper::{Finding, Row, Table};
 
 const CONTROL: &str = "traffic.control";
 const SIZE: &str = "traffic.size";

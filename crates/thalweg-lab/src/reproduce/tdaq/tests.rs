@@ -5,7 +5,7 @@ use crate::scenario::Scenario;
 use crate::sweep::tests::{report, results};
 use crate::sweep::{Results, Sweep};
 use std::time::Duration;
-use thalweg_page::paper::{Row, Verdict};
+use thalweg_bench::paper::{Row, Verdict};
 
 /// Returns the goodput that a control would need for the paper's table, in Mbit/s.
 fn as_the_paper(scenario: &Scenario) -> f64 {

@@ -4,7 +4,7 @@ use super::{Node, TIMEOUT};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Instant;
-use thalweg_netns::{NetnsError, Network};
+use thalweg_sys::netns::{NetnsError, Network};
 
 /// They vanish with this, and with all that was started on them.
 pub(crate) struct Hosts(Network);
@@ -34,7 +34,7 @@ impl Hosts {
         match network {
             Ok(network) => Some(Self(network)),
             Err(why) => {
-                thalweg_skip::skipped(format!("no hosts can be made: {why}"));
+                thalweg_testing::skip::skipped(format!("no hosts can be made: {why}"));
                 None
             }
         }

@@ -5,8 +5,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
-use thalweg_skip::skipped;
 use thalweg_store::Run;
+use thalweg_testing::skip::skipped;
 
 /// The program of card.c.
 fn card(out: &Path) -> Option<PathBuf> {

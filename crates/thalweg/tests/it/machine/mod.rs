@@ -15,8 +15,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-use thalweg_machine::Prepared;
-use thalweg_skip::skipped;
+use thalweg_lab::pc::Prepared;
+use thalweg_testing::skip::skipped;
 
 /// With more time than a test takes on a busy machine, if nothing else is said.
 fn thalweg(words: &[&str]) -> Command {

@@ -6,7 +6,7 @@ use insta::assert_snapshot;
 use std::net::TcpListener;
 use std::path::Path;
 use tempfile::TempDir;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// A topology in which everything is right.
 const GOOD: &str = r#"[run]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use thalweg_device::TaiClock;
-use thalweg_emulated_camera::{EmulatedCamera, Settings, pixels};
+use thalweg_testing::emulated_camera::{EmulatedCamera, Settings, pixels};
 use thalweg_wire::Status;
 
 const VGA: Model = Model {
@@ -487,7 +487,7 @@ fn aravis_s_camera_is_on_disk_with_every_frame_accounted_for() {
     command.args(["-i", "eth0", "-s", "GV01", "-r", "5"]).stdout(Stdio::null()).stderr(Stdio::null());
     let _process = match hosts.on(1, || command.spawn()) {
         Ok(child) => Process(child),
-        Err(error) => return thalweg_skip::skipped(format!("arv-fake-gv-camera-0.8: {error} (aravis-tools)")),
+        Err(error) => return thalweg_testing::skip::skipped(format!("arv-fake-gv-camera-0.8: {error} (aravis-tools)")),
     };
     // Until it answers.
     let begun = std::time::Instant::now();

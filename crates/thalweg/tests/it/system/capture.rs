@@ -36,7 +36,7 @@ struct Seen {
 fn read(file: &Path) -> Option<Vec<Seen>> {
     let find = "import ctypes.util, sys; sys.exit(ctypes.util.find_library('pcap') is None)";
     if !Command::new("python3").args(["-c", find]).status().is_ok_and(|status| status.success()) {
-        thalweg_skip::skipped("there is no libpcap to read captures with");
+        thalweg_testing::skip::skipped("there is no libpcap to read captures with");
         return None;
     }
     let output = Command::new("python3").args(["-c", READER]).arg(file).output().unwrap();
@@ -134,7 +134,7 @@ fn a_disk_that_is_full_is_an_error_and_what_is_there_can_be_read() {
     std::fs::create_dir(&disk).unwrap();
     let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=6m", "tmpfs"]).arg(&disk).status();
     if !mounted.is_ok_and(|status| status.success()) {
-        return thalweg_skip::skipped("no small disk can be mounted");
+        return thalweg_testing::skip::skipped("no small disk can be mounted");
     }
     let file = disk.join("full.pcapng");
     let node = capture(&hosts, &[], &file);
@@ -173,7 +173,7 @@ fn what_goes_past_the_kernel_is_in_the_file_too() {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for interface in ["af-xdp:198.18.0.1:9", "dpdk:net_af_packet0,iface=eth0"] {
         if let (true, Err(reason)) = (interface.starts_with("dpdk"), thalweg_dpdk::available()) {
-            thalweg_skip::skipped(reason);
+            thalweg_testing::skip::skipped(reason);
             continue;
         }
         let file = directory.path().join(format!("{}.pcapng", &interface[..4]));

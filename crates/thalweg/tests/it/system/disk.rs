@@ -4,7 +4,7 @@ use crate::common::disk::Disk;
 use crate::common::*;
 use serde_json::Value;
 use std::process::Command;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Writes until the disk is full.
 fn fill(system: &System) {

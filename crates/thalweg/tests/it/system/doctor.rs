@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output};
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Runs longer than any disk lasts, at a rate that is stated.
 const ENDLESS: Plan<'static> = Plan { run: "duration = \"100000h\"", source: "rate = 1000.0", ..PLAN };

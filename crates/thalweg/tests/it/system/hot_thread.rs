@@ -4,7 +4,7 @@
 use crate::common::*;
 use std::process::Command;
 use std::time::Instant;
-use thalweg_skip::skipped;
+use thalweg_testing::skip::skipped;
 
 /// Bytes of the trace that is looked at: some thousand calls. Several segments are begun and closed meanwhile, and
 /// flushed.

@@ -104,7 +104,7 @@ fn what_comes_by_dpdk_is_on_disk_too() {
                 "adapter = { device = \"net_af_packet0,iface=eth0\", address = \"198.18.0.1/16\" }\n",
             );
         }
-        Err(reason) => thalweg_skip::skipped(reason),
+        Err(reason) => thalweg_testing::skip::skipped(reason),
     }
 }
 

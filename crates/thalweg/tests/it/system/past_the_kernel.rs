@@ -54,7 +54,7 @@ fn a_demo_over_af_xdp_makes_hosts_for_itself() {
 fn a_demo_over_dpdk_makes_hosts_for_itself() {
     match thalweg_dpdk::available() {
         Ok(_) => demo_on_hosts_of_its_own("dpdk"),
-        Err(reason) => thalweg_skip::skipped(reason),
+        Err(reason) => thalweg_testing::skip::skipped(reason),
     }
 }
 
@@ -67,7 +67,7 @@ fn demo_on_hosts_of_its_own(link: &str) {
     let demo = thalweg(&["-v", "--json", "demo", "--link", link, "--sources", "2", "--duration", "300ms"]);
     let said = String::from_utf8_lossy(&demo.stderr).into_owned();
     if said.contains("no network for the demo") {
-        return thalweg_skip::skipped(said.trim());
+        return thalweg_testing::skip::skipped(said.trim());
     }
     assert!(demo.status.success(), "{said}");
     let report: serde_json::Value = serde_json::from_slice(&demo.stdout).unwrap();
@@ -80,7 +80,7 @@ fn demo_on_hosts_of_its_own(link: &str) {
 #[test]
 fn three_sources_reach_a_builder_over_dpdk() {
     if let Err(reason) = thalweg_dpdk::available() {
-        return thalweg_skip::skipped(reason);
+        return thalweg_testing::skip::skipped(reason);
     }
     let Some(hosts) = Hosts::without_addresses(4) else { return };
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();

@@ -4,8 +4,8 @@
 use crate::common::disk::Disk;
 use crate::common::*;
 use rustix::process::Signal;
-use thalweg_skip::skipped;
 use thalweg_store::Verdict;
+use thalweg_testing::skip::skipped;
 
 /// As fast as it can.
 const FREE: &str = "";

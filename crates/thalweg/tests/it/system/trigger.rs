@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use std::collections::BTreeSet;
-use thalweg_filter::{Decide, Simulated};
+use thalweg_core::filter::{Decide, Simulated};
 use thalweg_store::Run;
 use thalweg_wire::EventId;
 

@@ -1,0 +1,183 @@
+//! Measurements of a paper beside ours: its tables with our rows, and which of its findings hold here.
+
+use serde::Serialize;
+use thalweg_text::html;
+use thalweg_text::tone::verdict;
+use thalweg_text::wrapped;
+
+/// Value of `format` in the file of a reproduction.
+pub const FORMAT: &str = "thalweg-reproduction/1";
+
+/// A finding of a paper, and the result here.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finding {
+    /// The paper's finding, in a sentence.
+    pub paper: String,
+    /// The statement that is tested here in its place.
+    pub here: String,
+    /// Result of the test.
+    pub verdict: Verdict,
+    /// Figures on which the verdict rests, or the reason why there are none.
+    pub measured: String,
+}
+
+/// Result of testing a finding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Verdict {
+    /// The finding holds here.
+    #[serde(rename = "holds here")]
+    Holds,
+    /// The finding does not hold here.
+    #[serde(rename = "does not hold here")]
+    DoesNotHold,
+    /// The hardware or software that the finding is about is not available here.
+    #[serde(rename = "cannot be tested here")]
+    CannotBeTested,
+}
+
+/// A table of the paper's with our rows, or one in addition to the paper's, without rows of the paper.
+#[derive(Debug, Clone, Serialize)]
+pub struct Table {
+    /// Title of the table.
+    pub title: String,
+    /// Headings of the column of names and of each column of cells.
+    pub headings: Vec<String>,
+    /// Rows of the paper.
+    pub paper: Vec<Row>,
+    /// Rows of the measurements here.
+    pub here: Vec<Row>,
+    /// Remarks on the rows, and reasons why cells are empty.
+    pub remarks: Vec<String>,
+}
+
+/// A row of a table.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Name of the row.
+    pub name: String,
+    /// Cells as they are shown, one for each column.
+    pub cells: Vec<String>,
+}
+
+/// Returns the HTML of a report: the methods there and here (paragraphs with an empty line between them), findings and
+/// tables.
+pub fn html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) -> String {
+    let paragraphs = |text: &str| text.trim().split("\n\n").map(|text| html::paragraph("", text)).collect::<String>();
+    let (headings, rows) = findings_table(findings);
+    format!(
+        "<h2>How the paper measured</h2>\n{}<h2>How it is measured here</h2>\n{}<h2>Findings</h2>\n{}{}",
+        paragraphs(method),
+        paragraphs(here),
+        html::table("words", &headings, rows),
+        tables.iter().map(Table::html).collect::<String>()
+    )
+}
+
+/// Returns the findings as text for a terminal, under a heading.
+pub fn findings_text(findings: &[Finding]) -> String {
+    let mut out = String::from("Findings\n");
+    for finding in findings {
+        out.push_str(&wrapped("  - ", &finding.paper));
+        out.push_str(&wrapped("    ", &finding.here));
+        out.push_str(&wrapped(&format!("    {}: ", verdict(&finding.verdict.to_string())), &finding.measured));
+    }
+    out
+}
+
+/// Returns the findings as a table: its headings, and a row for each.
+pub fn findings_table(findings: &[Finding]) -> ([&'static str; 4], impl Iterator<Item = Vec<String>>) {
+    let row = |Finding { paper, here, verdict, measured }: &Finding| {
+        vec![paper.clone(), here.clone(), verdict.to_string(), measured.clone()]
+    };
+    (["The paper finds", "Tested here", "", "Measured"], findings.iter().map(row))
+}
+
+impl Finding {
+    /// Creates a finding. `outcome` is whether it holds, with the figures for it, or the reason why that is not known.
+    pub fn new(paper: &str, here: &str, outcome: Result<(bool, String), impl Into<String>>) -> Self {
+        let (verdict, measured) = match outcome {
+            Ok((true, figures)) => (Verdict::Holds, figures),
+            Ok((false, figures)) => (Verdict::DoesNotHold, figures),
+            Err(why) => (Verdict::CannotBeTested, why.into()),
+        };
+        Self { paper: paper.to_owned(), here: here.to_owned(), verdict, measured }
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Holds => "holds here",
+            Self::DoesNotHold => "does not hold here",
+            Self::CannotBeTested => "cannot be tested here",
+        })
+    }
+}
+
+impl Table {
+    /// Returns headings and rows, the paper's rows first; if the paper has rows, a first column names each row's side.
+    pub fn beside(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        let side = |whose: &str| (!self.paper.is_empty()).then(|| whose.to_owned()).into_iter();
+        let row = |whose, row: &Row| side(whose).chain([row.name.clone()]).chain(row.cells.iter().cloned()).collect();
+        let paper = self.paper.iter().map(|one| row("paper", one));
+        let rows = paper.chain(self.here.iter().map(|one| row("here", one))).collect();
+        (side("").chain(self.headings.iter().cloned()).collect(), rows)
+    }
+
+    fn html(&self) -> String {
+        let (headings, rows) = self.beside();
+        let class = if self.paper.is_empty() { "figures" } else { "beside" };
+        let (title, table) = (html::escaped(&self.title), html::table(class, &headings, rows));
+        format!("<h2>{title}</h2>\n{table}{}", html::list("", &self.remarks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(paper: &[&str]) -> Table {
+        let row = |cell: &&str| Row { name: "1 KiB".into(), cells: vec![(*cell).to_owned()] };
+        Table {
+            title: "Table 1".into(),
+            headings: ["memory", "µs"].map(str::to_owned).into(),
+            paper: paper.iter().map(row).collect(),
+            here: vec![row(&"1.00")],
+            remarks: vec!["<made up>".into()],
+        }
+    }
+
+    #[test]
+    fn rows_say_whose_they_are_where_the_paper_has_some() {
+        let (headings, rows) = table(&["2.00"]).beside();
+        assert_eq!(headings, ["", "memory", "µs"]);
+        assert_eq!(rows, [["paper", "1 KiB", "2.00"], ["here", "1 KiB", "1.00"]]);
+        let (headings, rows) = table(&[]).beside();
+        assert_eq!((headings.len(), rows), (2, vec![vec!["1 KiB".to_owned(), "1.00".to_owned()]]));
+    }
+
+    #[test]
+    fn findings_say_what_was_found_and_why_not() {
+        let findings = [
+            Finding::new("It takes a while.", "At least 1 µs.", Ok::<_, String>((true, "2 µs".into()))),
+            Finding::new("It is small.", "The same.", Ok::<_, String>((false, "1 GiB".into()))),
+            Finding::new("It is <blue>.", "The same.", Err("there is no colour")),
+        ];
+        insta::assert_snapshot!(findings_text(&findings), @r"
+        Findings
+          - It takes a while.
+            At least 1 µs.
+            holds here: 2 µs
+          - It is small.
+            The same.
+            does not hold here: 1 GiB
+          - It is <blue>.
+            The same.
+            cannot be tested here: there is no colour
+        ");
+        let page = html("One.\n\nTwo.", "Here.", &findings, &[table(&["2.00"]), table(&[])]);
+        assert_eq!(page.matches("<p class=\"\">").count(), 3);
+        assert!(page.contains("<td>It is &lt;blue&gt;.</td>") && page.contains("<li>&lt;made up&gt;</li>"));
+        assert!(page.contains("class=\"beside\"") && page.contains("class=\"figures\""));
+    }
+}

@@ -1,0 +1,862 @@
+//! The builder of one share of the events.
+
+mod ending;
+mod fetching;
+mod progress;
+mod trigger;
+
+pub use fetching::Fetch;
+use fetching::Turn;
+pub use progress::SourceProgress;
+pub use trigger::Triggered;
+
+use crate::build::config::{BuilderConfig, Check, Hold};
+use crate::build::credit::Credit;
+use crate::build::events::{Answer, OpenEvents, Why};
+use crate::build::source::{self, Due, KnownMissing, NO_EVENT, Piece, Presence, Source, Ticket};
+use crate::build::{Closed, CreditState, Found, Ledger, Violation};
+use hdrhistogram::Histogram;
+use std::time::Duration;
+use thalweg_wire::{
+    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, NotTaken, RecordBytes,
+    Records, SourceId, Status,
+};
+
+/// Builds events; see the crate's documentation.
+///
+/// Times are those of any clock that does not go back, counted from anywhere. Sources are named by their index in
+/// [`BuilderConfig::sources`].
+#[derive(Debug)]
+pub struct Builder {
+    config: BuilderConfig,
+    events: OpenEvents,
+    sources: Vec<Source>,
+    /// Cached wake-up conditions of each source; recomputed whenever the source changes.
+    due: Vec<Due>,
+    /// No offer can be admitted before the oldest open event reaches `next_base` or the youngest exceeds `next_end`.
+    next_base: u64,
+    next_end: u64,
+    credit: Credit,
+    turn: Turn,
+    /// True after a fetch was given back because there was no place for its data; cleared when data arrive.
+    short: bool,
+    clock: Clock,
+    /// Index of the first event that is not past its deadline.
+    expired: u64,
+    /// Number of events that the event filter has rejected.
+    filtered: u64,
+    /// Index of the first event whose data are still needed, within this builder's share; set by [`hold`](Self::hold).
+    held: u64,
+    /// Time since when sources that are far ahead wait, with no event open, for silent sources.
+    ahead: Option<Duration>,
+    /// First event beyond the end of the run, as far as the end is known.
+    end: EventId,
+    /// True once the run was abandoned: no further event is built.
+    abandoned: bool,
+}
+
+impl Builder {
+    /// Returns a builder at the beginning of a run.
+    pub fn new(config: BuilderConfig) -> Self {
+        let first = share_index(config.first, &config).min(NO_EVENT - 1);
+        let sources: Vec<Source> =
+            config.sources.iter().map(|(id, name)| Source::new(id.to_string(), name.clone(), first)).collect();
+        let events = OpenEvents::new(first, config.open_events, sources.len(), &config.level2);
+        let credit = Credit::new(&config, sources.len());
+        Self {
+            due: sources.iter().map(|entry| entry.due(u64::from(events.most()))).collect(),
+            events,
+            sources,
+            next_base: NO_EVENT,
+            next_end: NO_EVENT,
+            credit,
+            turn: Turn::first(&config),
+            short: false,
+            clock: Clock::default(),
+            expired: first,
+            filtered: 0,
+            held: u64::MAX,
+            ahead: None,
+            end: EventId(u64::MAX),
+            abandoned: false,
+            config,
+        }
+    }
+
+    /// Returns the configuration the builder was created with.
+    pub fn config(&self) -> &BuilderConfig {
+        &self.config
+    }
+
+    /// Returns the index of the source with this id; `None` if the source is not expected.
+    pub fn source_index(&self, id: SourceId) -> Option<usize> {
+        self.config.sources.iter().position(|(source, _)| *source == id)
+    }
+
+    /// Notes that a source has connected, for the first time or again, with this number of slots. A source is `near` if
+    /// its bytes cross no network; it takes no part of the window. Returns the ticket below which the source may
+    /// release every slot.
+    pub fn connected(&mut self, source: usize, slots: u32, near: bool) -> u64 {
+        self.credit.connected(source, near);
+        let entry = &mut self.sources[source];
+        if !self.abandoned {
+            entry.presence = Presence::Here;
+        }
+        // Twice the slots: as many again may be under way that the source has dropped, or believes released. No source
+        // has a million slots; a larger number must not make this builder keep as many offers.
+        entry.most = 2 * u64::from(slots.min(MOST_SLOTS)) + 2;
+        entry.told = entry.released();
+        let released = entry.told;
+        self.renew(source);
+        released
+    }
+
+    /// Notes that the connection to a source is down. Its unanswered fetches are repeated when it reconnects; if it
+    /// does not reconnect within the deadline, it is given up.
+    pub fn gone(&mut self, source: usize, now: Duration) {
+        self.advance(now);
+        let entry = &mut self.sources[source];
+        if entry.presence != Presence::Here {
+            return;
+        }
+        entry.presence = Presence::Gone(self.clock.active());
+        entry.begun = None;
+        let (arrived, fetching): (Vec<Ticket>, Vec<Ticket>) = entry.taken.drain(..).partition(|ticket| ticket.arrived);
+        entry.taken.extend(arrived);
+        for ticket in fetching.into_iter().filter(|ticket| ticket.count > 0) {
+            source::insert(&mut entry.ready, Ticket { asked: 0, ..ticket });
+        }
+        self.credit.gone(source);
+        self.renew(source);
+    }
+
+    /// Gives a source up for the rest of the run, unless it connects again: no event waits for it any longer, and its
+    /// undelivered offers are lost.
+    pub fn give_up(&mut self, source: usize, now: Duration) {
+        self.lose(source, now);
+        self.admit_offers(source);
+        self.admit_all_offers();
+    }
+
+    /// Marks what a source has offered and not delivered as lost.
+    fn lose(&mut self, source: usize, now: Duration) {
+        self.gone(source, now);
+        let Self { events, sources, .. } = self;
+        let entry = &mut sources[source];
+        entry.presence = Presence::Dead;
+        entry.taken.clear();
+        let ready = std::mem::take(&mut entry.ready);
+        let undecided = std::mem::take(&mut entry.undecided);
+        let parked = std::mem::take(&mut entry.parked);
+        for ticket in ready.into_iter().chain(undecided).chain(parked) {
+            entry.mark_missing(events, ticket.events(), KnownMissing::Lost, source);
+        }
+        for (index, pieces) in std::mem::take(&mut entry.pieces) {
+            if !pieces.decided() {
+                entry.mark_missing(events, index..index + 1, KnownMissing::Lost, source);
+            }
+        }
+    }
+
+    /// Returns whether a source has been given up.
+    pub fn is_given_up(&self, source: usize) -> bool {
+        self.sources[source].presence == Presence::Dead
+    }
+
+    /// Takes an offer that arrived. Returns true if a fetch of this ticket is under way and must be cancelled because
+    /// the source has dropped the ticket.
+    ///
+    /// # Errors
+    /// An offer that breaks the rules of the protocol. It is not taken, and its source cannot be relied on any longer.
+    pub fn offered(&mut self, source: usize, offer: Announcement, now: Duration) -> Result<bool, Violation> {
+        self.advance(now);
+        let entry = &mut self.sources[source];
+        if entry.presence == Presence::Dead {
+            return Ok(false);
+        }
+        if offer.ticket < entry.released() {
+            // Its release was lost with a connection, or on a lossy link: repeat it.
+            entry.told = u64::MAX;
+            return Ok(false);
+        }
+        if offer.ticket < entry.next {
+            return self.offered_again(source, offer);
+        }
+        if let Some(Accounts { tickets: books, .. }) = entry.accounts {
+            return Err(Violation::FinalCounters { counted: books, offered: offer.ticket.saturating_add(1) });
+        }
+        if offer.ticket > entry.next {
+            return Err(Violation::Gap { ticket: offer.ticket, next: entry.next });
+        }
+        if !offer.disposition.is_dropped() && entry.open() >= entry.most {
+            return Err(Violation::TooMany(entry.most));
+        }
+        self.take_offer(source, offer)?;
+        self.admit_offers(source);
+        self.admit_all_offers();
+        Ok(false)
+    }
+
+    /// Notes that a source has no fragments of events below `below` except those offered with tickets below `tickets`.
+    /// The builder then need not wait for the source's next offer, which may be far away where events are assigned.
+    pub fn passed(&mut self, source: usize, below: EventId, tickets: u64, now: Duration) {
+        self.advance(now);
+        let until = share_index(below, &self.config).min(NO_EVENT - 1);
+        let entry = &mut self.sources[source];
+        if entry.presence == Presence::Dead || until <= entry.passed.0 {
+            return;
+        }
+        entry.passed = (until, tickets);
+        entry.spoke = self.clock.active();
+        entry.pass();
+        self.admit_offers(source);
+        self.admit_all_offers();
+    }
+
+    fn take_offer(&mut self, source: usize, offer: Announcement) -> Result<(), Violation> {
+        let (first, behind) = self.events_of(&offer)?;
+        let Self { events, sources, .. } = self;
+        let entry = &mut sources[source];
+        // A fragment longer than one slot comes in several offers of the same event.
+        let passed = entry.next >= entry.passed.1 && first < entry.passed.0;
+        let continues = first + 1 == entry.offered_until && entry.offered > 0;
+        if passed || first < entry.offered_until && !continues {
+            return Err(Violation::Order(offer.first.0));
+        }
+        if continues && entry.has_built(first) {
+            return Err(Violation::Twice(offer.first.0));
+        }
+        if continues && (offer.count > 1 || entry.last_count > 1) {
+            return Err(Violation::Piece(offer.first.0));
+        }
+        entry.last_count = offer.count;
+        let stop = events.stop();
+        if continues && first < stop {
+            entry.continues(first);
+        }
+        let mentioned = first.max(entry.offered_until);
+        entry.offered += behind - mentioned;
+        entry.ledger.beyond_end += behind - mentioned.max(stop).min(behind);
+        entry.offered_until = behind;
+        entry.spoke = self.clock.active();
+        entry.next += 1;
+        entry.pass();
+        #[expect(clippy::cast_possible_truncation, reason = "no more than were offered")]
+        let count = (behind.min(stop) - first.min(stop)) as u32;
+        let ticket = Ticket { offer, first, count, asked: 0, undecided: 0, arrived: false };
+        if offer.disposition.is_dropped() {
+            Self::dropped(events, entry, &ticket, source);
+        } else if count > 0 {
+            entry.parked.push_back(ticket);
+        }
+        Ok(())
+    }
+
+    /// Returns the index of the first event of an offer, and the index after its last event.
+    fn events_of(&self, offer: &Announcement) -> Result<(u64, u64), Violation> {
+        let BuilderConfig { builder, builders, .. } = self.config;
+        let Announcement { first: EventId(event), count, bytes, .. } = *offer;
+        let (most, stride) = (self.events.most().min(MAX_RECORDS), u64::from(builders));
+        if event % stride != u64::from(builder) {
+            return Err(Violation::Share { event, builder, builders });
+        }
+        let dropped = offer.disposition.is_dropped();
+        if count == 0 || !dropped && (count > most || u64::from(count) * HEADER_LEN as u64 > u64::from(bytes)) {
+            return Err(Violation::Size { count, bytes, most });
+        }
+        // The event after the last one must have a number too, and that number is not `NO_EVENT`.
+        let behind = stride.checked_mul(u64::from(count)).and_then(|span| span.checked_add(event));
+        if behind.is_none_or(|behind| behind == NO_EVENT) {
+            return Err(Violation::Range { first: event, count });
+        }
+        let first = event / stride;
+        Ok((first, first + u64::from(count)))
+    }
+
+    /// Takes a repeated offer of an open ticket: after a reconnection, or because the source had to drop the ticket.
+    fn offered_again(&mut self, source: usize, offer: Announcement) -> Result<bool, Violation> {
+        let Self { events, sources, .. } = self;
+        let entry = &mut sources[source];
+        let Some(ticket) = entry.ticket_mut(offer.ticket) else { return Ok(false) };
+        let dropped = offer.disposition.is_dropped();
+        let same_events = (ticket.offer.first, ticket.offer.count) == (offer.first, offer.count);
+        if !same_events || ticket.offer.bytes != offer.bytes && !dropped {
+            return Err(Violation::Changed(offer.ticket));
+        }
+        if !dropped {
+            // The offset in the arena may have changed if the source had to move the slot.
+            ticket.offer.arena_offset = offer.arena_offset;
+            return Ok(false);
+        }
+        if ticket.arrived {
+            return Ok(false);
+        }
+        let Some((mut ticket, fetching)) = entry.withdraw(offer.ticket) else { return Ok(false) };
+        if fetching {
+            self.credit.called_off(source, ticket.counted());
+        }
+        ticket.offer = offer;
+        Self::dropped(events, entry, &ticket, source);
+        entry.settle_pieces(events, ticket.events(), self.expired, source);
+        self.admit_offers(source);
+        self.admit_all_offers();
+        Ok(fetching)
+    }
+
+    fn dropped(events: &mut OpenEvents, entry: &mut Source, ticket: &Ticket, source: usize) {
+        let how = match ticket.offer.disposition {
+            Disposition::DroppedNewest => KnownMissing::DroppedNewest,
+            Disposition::LostInDevice => KnownMissing::LostInDevice,
+            _ => KnownMissing::DroppedOldest,
+        };
+        entry.mark_missing(events, ticket.events(), how, source);
+    }
+
+    fn advance(&mut self, now: Duration) {
+        self.clock.advance(now);
+        self.events.advance(self.clock.now);
+    }
+
+    /// Admits the offers of a source whose events may now be open.
+    fn admit_offers(&mut self, source: usize) {
+        let now = self.clock.active();
+        loop {
+            self.skip_silence();
+            let Self { events, sources, .. } = self;
+            let entry = &mut sources[source];
+            let known = entry.known();
+            let fits = entry.parked.front().filter(|ticket| ticket.end() <= events.limit()).copied();
+            if let Some(ticket) = fits {
+                events.open_until(ticket.end(), now);
+            } else if let Some(lost) = entry.first_lost().filter(|lost| lost.start < known.min(events.limit())) {
+                events.open_until(lost.end.min(known).min(events.limit()), now);
+            }
+            entry.answer_silence(events, known.min(events.end()), source);
+            let Some(mut ticket) = fits else { break };
+            entry.parked.pop_front();
+            entry.admitted = entry.admitted.max(ticket.end());
+            let mut wanted = false;
+            for index in ticket.events() {
+                if entry.is_decided(index) {
+                    events.missing(index, source, Why::Dropped(Status::DROPPED));
+                }
+                let pending = events.is_pending(index, source);
+                ticket.undecided += u32::from(pending);
+                wanted = !pending && events.answer(index, source) == Answer::None;
+                if wanted {
+                    break;
+                }
+            }
+            if wanted {
+                source::insert(&mut entry.ready, ticket);
+            } else if ticket.undecided > 0 {
+                ticket.events().for_each(|index| entry.reject_ahead(events, index, source));
+                source::insert(&mut entry.undecided, ticket);
+            } else {
+                entry.let_go(events, &ticket, source);
+                entry.settle_pieces(events, ticket.events(), self.expired, source);
+            }
+        }
+        let Self { events, sources, expired, .. } = self;
+        sources[source].settle_last_piece(events, *expired, source);
+        self.renew(source);
+    }
+
+    /// If no event is open, skips the events of which no source will deliver anything, however many they are.
+    fn skip_silence(&mut self) {
+        if self.events.is_empty() {
+            let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NO_EVENT);
+            if next != NO_EVENT {
+                self.events.skip_to(next.max(self.events.base()));
+            }
+        }
+    }
+
+    /// Admits the offers of all sources for which a change of the open events makes a difference.
+    fn admit_all_offers(&mut self) {
+        while !self.events.is_backed_up() {
+            if self.events.base() >= self.next_base || self.events.end() > self.next_end {
+                self.next_base = NO_EVENT;
+                self.next_end = NO_EVENT;
+                for source in 0..self.sources.len() {
+                    let due = self.due[source];
+                    if self.events.base() >= due.base || self.events.end() > due.end {
+                        self.admit_offers(source);
+                    } else {
+                        self.next_base = self.next_base.min(due.base);
+                        self.next_end = self.next_end.min(due.end);
+                    }
+                }
+            } else if !self.pass_over() {
+                break;
+            }
+        }
+    }
+
+    /// If no event is open, and the next event that any source mentions lies beyond those that may be opened, skips the
+    /// events between. Returns true if events were skipped.
+    fn pass_over(&mut self) -> bool {
+        let is_ahead = self.events.is_empty() && self.next_base != NO_EVENT && self.first_mention().is_some();
+        if !is_ahead {
+            self.ahead = None;
+            return false;
+        }
+        let next = self.sources.iter().map(Source::next_mention).min().unwrap_or(NO_EVENT);
+        if next <= self.events.base() {
+            self.ahead.get_or_insert(self.clock.active());
+            return false;
+        }
+        self.ahead = None;
+        self.events.skip_to(next);
+        true
+    }
+
+    /// Returns the index of the first event that a source has mentioned and that has not been admitted.
+    fn first_mention(&self) -> Option<u64> {
+        self.sources.iter().filter_map(Source::first_mention).min()
+    }
+
+    /// Recomputes the conditions that a source's offers wait for.
+    fn renew(&mut self, source: usize) {
+        let due = self.sources[source].due(u64::from(self.events.most()));
+        self.next_base = self.next_base.min(due.base);
+        self.next_end = self.next_end.min(due.end);
+        self.due[source] = due;
+    }
+
+    /// Takes the bytes of a ticket, which are in place. Calls `record` with the offset in `bytes` and the header of
+    /// each good record before the end of the run. Any other content is counted, and the events do not wait for it.
+    /// Bytes of a ticket that was not fetched, or whose fetch was cancelled since, are ignored.
+    ///
+    /// # Errors
+    ///
+    /// A record that no source may send. The records before it stay built; the rest of the ticket is lost when the
+    /// caller [gives the source up](Self::give_up).
+    pub fn arrived<B: RecordBytes + ?Sized>(
+        &mut self,
+        source: usize,
+        number: u64,
+        bytes: &B,
+        mut record: impl FnMut(u32, &FragmentHeader),
+    ) -> Result<(), Violation> {
+        let Some(mut ticket) = self.fetched(source, number) else { return Ok(()) };
+        self.short = false;
+        self.credit.completed(source, ticket.counted());
+        let BuilderConfig { builders, check, max_payload, run, hold, .. } = self.config;
+        let id = self.config.sources[source].0;
+        let Self { events, sources, .. } = self;
+        let entry = &mut sources[source];
+
+        let mut index = ticket.first;
+        let mut event = ticket.offer.first;
+        let mut offence = None;
+        for item in Records::new(bytes).take(ticket.count as usize) {
+            let Ok((at, header, payload)) = item else { break };
+            let good = header.run == run
+                && header.source == id
+                && header.event == event
+                && header.total_length <= max_payload
+                && (check == Check::Headers || header.crc_matches(|| bytes.crc32c(payload)));
+            #[expect(clippy::cast_possible_truncation, reason = "a slot is shorter than 2^32 bytes")]
+            let at = at as u32;
+            // The bytes after a bad record can still be found, since its header gives its length.
+            if !good {
+                entry.damaged(events, index, source);
+            } else if header.status.intersects(Status::SET_BY_BUILDERS) {
+                offence = Some(Violation::Status { event: event.0, status: header.status.bits() });
+                break;
+            } else {
+                match enter(events, entry, source, index, &header) {
+                    Entered::New => record(at, &header),
+                    Entered::Counted => {}
+                    Entered::Twice => {
+                        offence = Some(Violation::Twice(event.0));
+                        break;
+                    }
+                }
+            }
+            index += 1;
+            event.0 += u64::from(builders);
+        }
+        if let Some(violation) = offence {
+            self.keep_rest(source, ticket, index);
+            return Err(violation);
+        }
+        for index in index..ticket.end() {
+            entry.damaged(events, index, source);
+        }
+        if hold == Hold::UntilClosed && ticket.count > 0 {
+            ticket.arrived = true;
+            source::insert(&mut entry.taken, ticket);
+        }
+        entry.settle_pieces(events, ticket.events(), self.expired, source);
+        self.renew(source);
+        Ok(())
+    }
+
+    /// Keeps the rest of a ticket, from event `index` on; it is lost when its source is given up.
+    fn keep_rest(&mut self, source: usize, ticket: Ticket, index: u64) {
+        #[expect(clippy::cast_possible_truncation, reason = "a part of it")]
+        let count = (ticket.end() - index) as u32;
+        source::insert(&mut self.sources[source].taken, Ticket { first: index, count, ..ticket });
+        self.renew(source);
+    }
+
+    /// Takes the final counters with which a source ends the run. Final counters of a source that was given up are
+    /// ignored as too late: its offers count instead.
+    ///
+    /// # Errors
+    /// Final counters that report another number of tickets than the source offered. The source has not ended then, and
+    /// cannot be relied on any longer.
+    pub fn ended(&mut self, source: usize, accounts: Accounts) -> Result<(), Violation> {
+        let entry = &mut self.sources[source];
+        if entry.presence == Presence::Dead {
+            return Ok(());
+        }
+        if accounts.tickets != entry.next {
+            return Err(Violation::FinalCounters { counted: accounts.tickets, offered: entry.next });
+        }
+        entry.accounts = Some(accounts);
+        entry.ledger.final_counters = true;
+        entry.settle_pieces(&mut self.events, 0..NO_EVENT, self.expired, source);
+        self.admit_offers(source);
+        self.admit_all_offers();
+        Ok(())
+    }
+
+    /// Takes a source's counters of what it has not taken from its device so far.
+    pub fn not_taken(&mut self, source: usize, what: NotTaken) {
+        let ledger = &mut self.sources[source].ledger;
+        ledger.not_taken = ledger.not_taken.max(what.fragments);
+        ledger.dead_time_ms = ledger.dead_time_ms.max(what.dead_nanos / 1_000_000);
+        ledger.of_no_event = ledger.of_no_event.max(what.of_no_event);
+    }
+
+    /// Returns whether a source has sent its final counters.
+    pub fn has_ended(&self, source: usize) -> bool {
+        self.sources[source].accounts.is_some()
+    }
+
+    /// Returns whether a source has nothing more to announce or to deliver, so that the connection can be closed.
+    pub fn is_settled(&self, source: usize) -> bool {
+        self.sources[source].is_settled()
+    }
+
+    /// Advances the time. Events past their deadline no longer wait for sources that have not mentioned them and have
+    /// been silent for a deadline. A source that is merely slower than others still counts: its offers come in order,
+    /// so as long as they continue it has not missed the event. Sources that have been disconnected for a deadline are
+    /// given up. Returns the sources given up by this call.
+    pub fn time(&mut self, now: Duration) -> Vec<usize> {
+        self.advance(now);
+        let (active, deadline) = (self.clock.active(), self.config.deadline);
+        let is_over = |since: Duration| since.saturating_add(deadline) <= active;
+        let given_up: Vec<usize> =
+            (0..self.sources.len()).filter(|source| self.due[*source].given_up.is_some_and(is_over)).collect();
+        for source in &given_up {
+            self.give_up(*source, now);
+        }
+        if self.ahead.is_some_and(is_over) && self.events.is_empty() {
+            self.ahead = None;
+            let next = self.first_mention().unwrap_or(0);
+            self.events.skip_to(next.max(self.events.base()));
+        }
+        self.expire(is_over);
+        self.admit_all_offers();
+        given_up
+    }
+
+    /// Ends the wait of events for sources that have not mentioned them in time.
+    fn expire(&mut self, is_over: impl Fn(Duration) -> bool) {
+        let before = self.expired;
+        let mut index = self.expired.max(self.events.base());
+        while self.events.opened(index).is_some_and(&is_over) {
+            let mut waits = false;
+            for (source, entry) in self.sources.iter().enumerate() {
+                if index < entry.offered_until {
+                    continue;
+                }
+                if is_over(entry.spoke) {
+                    self.events.missing(index, source, Why::Silent(Status::TIMED_OUT));
+                } else {
+                    waits |= self.events.waits_for(index, source);
+                }
+            }
+            if waits {
+                break;
+            }
+            index = self.events.base().max(index + 1);
+        }
+        self.expired = index;
+        if index == before {
+            return;
+        }
+        for source in 0..self.sources.len() {
+            if !self.sources[source].pieces.is_empty() {
+                self.admit_offers(source);
+            }
+        }
+    }
+
+    /// Returns since when event `index` waits for a silent source; the time at which it was opened if it waits for
+    /// none.
+    fn overdue(&self, index: u64) -> Option<Duration> {
+        let opened = self.events.opened(index)?;
+        let silent = self
+            .sources
+            .iter()
+            .enumerate()
+            .filter(|(source, entry)| index >= entry.offered_until && self.events.waits_for(index, *source));
+        Some(silent.map(|(_, entry)| entry.spoke.max(opened)).min().unwrap_or(opened))
+    }
+
+    /// Returns the latest time at which [`time`](Self::time) should next be called; `None` if nothing waits for a time.
+    pub fn next_deadline(&self, now: Duration) -> Option<Duration> {
+        let stalled = self.clock.stalled()?;
+        let deadline = self.config.deadline;
+        let oldest = self.overdue(self.expired.max(self.events.base()));
+        let begun = self.due.iter().filter_map(|due| due.given_up).chain(oldest).chain(self.ahead).min()?;
+        Some(begun.saturating_add(deadline).saturating_add(stalled).max(now))
+    }
+
+    /// Returns the measured capacity of the path; `None` if it is not searched for or not known yet.
+    pub fn found(&self) -> Option<Found> {
+        self.credit.found()
+    }
+
+    /// Returns when [`next_fetch`](Self::next_fetch), having returned `None`, should be called again even if nothing
+    /// happens: the time at which pacing allows more.
+    pub fn next_ask(&self) -> Option<Duration> {
+        self.credit.next()
+    }
+
+    /// Sets whether something downstream of the builder (no free block) keeps it from fetching. No deadline passes
+    /// meanwhile.
+    pub fn stalled(&mut self, stalled: bool, now: Duration) {
+        self.advance(now);
+        self.clock.stall(stalled, now);
+    }
+
+    /// Returns the next closed events, in the order of closing. To be called until it returns `None`: while too many
+    /// closed events wait to be taken, no event is opened.
+    pub fn next_closed(&mut self) -> Option<Closed> {
+        let mut next = self.events.next_closed();
+        if next.is_none() {
+            self.admit_all_offers();
+            next = self.events.next_closed();
+        }
+        let (first, count, missing) = next?;
+        Some(Closed { first: self.event(first), count, missing })
+    }
+
+    /// Holds back the [release](Self::release) of data of event `from` and later ones, though these events were
+    /// [taken](Self::next_closed), and of data of closed events that were not taken, and later ones. Valid until the
+    /// next call.
+    pub fn hold(&mut self, from: Option<EventId>) {
+        let taken = from.map_or(u64::MAX, |event| event.0 / u64::from(self.config.builders));
+        self.held = taken.min(self.events.oldest_closed());
+    }
+
+    /// Returns the ticket of a source below which all tickets are to be released; `None` if that was returned before.
+    /// Where slots are held until their events are closed, to be called after these events were taken with
+    /// [`next_closed`](Self::next_closed).
+    pub fn release(&mut self, source: usize) -> Option<u64> {
+        let base = self.events.base().min(self.held);
+        let entry = &mut self.sources[source];
+        let held = entry.taken.len();
+        while entry.taken.front().is_some_and(|ticket| ticket.arrived && ticket.end() <= base) {
+            entry.taken.pop_front();
+        }
+        let (held_on, release) = (entry.taken.len(), entry.take_release());
+        if held_on < held {
+            self.renew(source);
+        }
+        release
+    }
+
+    /// Returns whether the [`release`](Self::release) of a source can be sent together with a later fetch: some of its
+    /// offers are still to be fetched, and no more than a quarter of its slots would wait.
+    pub fn may_release_later(&self, source: usize) -> bool {
+        let entry = &self.sources[source];
+        let waiting = || entry.released().checked_sub(entry.told);
+        let slots = entry.most / 2 - 1;
+        !entry.ready.is_empty() && waiting().is_some_and(|waiting| 4 * waiting <= slots)
+    }
+
+    /// Returns whether every source has ended or was given up, and every event is closed and was taken.
+    pub fn is_finished(&self) -> bool {
+        self.events.is_empty()
+            && !self.events.has_closed()
+            && self.due.iter().all(|due| due.base == NO_EVENT)
+            && self.sources.iter().all(Source::is_settled)
+    }
+
+    /// Returns the number of events closed so far and not rejected, and the number of incomplete ones among them.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.events.built(), self.events.incomplete())
+    }
+
+    /// Returns the distribution of the times for which closed events had been open, in nanoseconds.
+    pub fn completion(&self) -> &Histogram<u64> {
+        self.events.completion()
+    }
+
+    /// Clears the distribution of completion times.
+    pub fn forget_completions(&mut self) {
+        self.events.forget_completions();
+    }
+
+    /// Returns the oldest open event, or the next to be opened. A fetch for it must not wait for later events.
+    pub fn oldest_event(&self) -> EventId {
+        self.event(self.events.base())
+    }
+
+    /// Returns the number of open events; never more than [`BuilderConfig::open_events`].
+    pub fn open_events(&self) -> u64 {
+        self.events.end() - self.events.base()
+    }
+
+    /// Returns the number of bytes requested and not yet received, over all sources that are not near.
+    pub fn in_flight(&self) -> u64 {
+        self.credit.outstanding()
+    }
+
+    /// Returns the number of bytes requested from one source and not yet received.
+    pub fn in_flight_of(&self, source: usize) -> u64 {
+        self.credit.outstanding_of(source)
+    }
+
+    /// Returns the state of the credit window; `None` if the window is constant.
+    pub fn credit(&self) -> Option<CreditState> {
+        self.credit.state()
+    }
+
+    /// Returns the number of bytes received of slots that have not arrived as a whole, over all sources that are not
+    /// near. Where sources are fetched from in turn, many slots complete at the same time, and only parts arrive in
+    /// between.
+    pub fn in_parts(&self) -> u64 {
+        self.credit.in_parts()
+    }
+
+    /// Returns the payload bytes and fragments built so far, over all sources, including those of events that were
+    /// rejected later.
+    pub fn progress_counts(&self) -> (u64, u64) {
+        self.sources.iter().fold((0, 0), |(bytes, built), entry| (bytes + entry.ledger.bytes, built + entry.built))
+    }
+
+    /// Returns the sources' processor time in nanoseconds and bytes copied, as reported in their final counters.
+    pub fn source_costs(&self) -> (u64, u64) {
+        let books = self.sources.iter().filter_map(|entry| entry.accounts);
+        books.fold((0, 0), |(cpu, copied), books| {
+            (cpu.saturating_add(books.cpu_nanos), copied.saturating_add(books.copied_bytes))
+        })
+    }
+
+    /// Returns the final counters as they stand. `recorded`: whether the built events are on disk. `unwritten`: per
+    /// source, the number of fragments of closed events that could not be written to disk.
+    pub fn ledger(&self, recorded: bool, unwritten: &[u64], unknown_sources: u64) -> Ledger {
+        let sources = self.sources.iter().enumerate().map(|(index, entry)| {
+            let mut books = entry.ledger.clone();
+            let kept = entry.built - entry.unbuilt;
+            // Fragments that were built and no longer count, because the run ended before them, may be among the
+            // unwritten.
+            let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
+            books.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
+            books.skipped = self.events.skipped(index);
+            if recorded {
+                books.recorded = kept - unwritten;
+                books.lost = books.lost.saturating_add(unwritten);
+            } else {
+                books.discarded = kept;
+            }
+            books
+        });
+        Ledger { unaccounted: 0, sources: sources.collect(), unknown_sources }.balanced()
+    }
+
+    fn event(&self, index: u64) -> EventId {
+        EventId(index.saturating_mul(u64::from(self.config.builders)).saturating_add(u64::from(self.config.builder)))
+    }
+}
+
+/// Result of entering a good record.
+enum Entered {
+    /// The record is to be recorded.
+    New,
+    /// The record is of no use, and was counted.
+    Counted,
+    /// The record is a whole fragment that had arrived already.
+    Twice,
+}
+
+/// Enters a good record of a source.
+#[inline]
+fn enter(events: &mut OpenEvents, entry: &mut Source, source: usize, index: u64, header: &FragmentHeader) -> Entered {
+    match events.answer(index, source) {
+        Answer::None => {
+            let whole = header.is_whole() && !entry.is_in_pieces(index);
+            match if whole { Piece::Last } else { entry.piece(index, header) } {
+                Piece::New => return Entered::New,
+                Piece::Last => {
+                    entry.build(index, header);
+                    events.present(index, source);
+                    return Entered::New;
+                }
+                Piece::Repeated => entry.ledger.duplicates += 1,
+                Piece::Contradicts => entry.damaged(events, index, source),
+            }
+        }
+        Answer::Present if header.is_whole() => return Entered::Twice,
+        Answer::Present => entry.ledger.duplicates += 1,
+        _ if header.is_whole() && entry.has_built(index) => return Entered::Twice,
+        Answer::Rejected | Answer::Missing | Answer::Forgotten => entry.unwanted(events, index, source),
+    }
+    Entered::Counted
+}
+
+/// Time as events see it: the clock stands still while the builder itself is stalled by what is downstream.
+#[derive(Debug, Default)]
+struct Clock {
+    /// Latest time it was advanced to.
+    now: Duration,
+    stalled: Duration,
+    since: Option<Duration>,
+}
+
+impl Clock {
+    fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
+    /// Returns the current time as events see it.
+    fn active(&self) -> Duration {
+        self.at(self.now)
+    }
+
+    fn at(&self, now: Duration) -> Duration {
+        self.since.map_or(now, |since| now.min(since)).saturating_sub(self.stalled)
+    }
+
+    fn stall(&mut self, stalled: bool, now: Duration) {
+        match (stalled, self.since) {
+            (true, None) => self.since = Some(now),
+            (false, Some(since)) => {
+                self.since = None;
+                self.stalled += now.saturating_sub(since);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns the total time for which the clock has stood still; `None` while it stands still.
+    fn stalled(&self) -> Option<Duration> {
+        self.since.is_none().then_some(self.stalled)
+    }
+}
+
+/// Returns the index, within a builder's share, of the first event of the share that is not below `event`.
+fn share_index(event: EventId, config: &BuilderConfig) -> u64 {
+    event.0.saturating_sub(u64::from(config.builder)).div_ceil(u64::from(config.builders))
+}
+
+/// Upper limit of the number of slots of a source: more than any source has.
+const MOST_SLOTS: u32 = 1 << 20;

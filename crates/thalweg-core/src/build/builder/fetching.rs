@@ -1,0 +1,200 @@
+//! The choice of the next fetch, and of its source.
+
+use super::Builder;
+use crate::build::BuilderConfig;
+use crate::build::credit::Credit;
+use crate::build::source::{self, NO_EVENT, Ticket};
+use std::ops::Range;
+use std::time::Duration;
+use thalweg_wire::{Announcement, Disposition};
+
+/// Number of events by which a slow source may be fetched from ahead of the others.
+const MAX_LEAD_EVENTS: u64 = 2;
+/// Number of slots by which sources may be ahead of the source that is furthest behind. Where fragments differ in
+/// length, sources with the same number of requested bytes get ahead of each other, and have to wait at this limit.
+const MAX_SPREAD_SLOTS: u64 = 4;
+
+/// The source whose turn it is, and the number of bytes left in its turn.
+#[derive(Debug)]
+pub(super) struct Turn {
+    source: usize,
+    left: u64,
+}
+
+impl Turn {
+    /// Returns the first turn; each of the builders begins at another source.
+    pub(super) fn first(config: &BuilderConfig) -> Self {
+        let ((number, builders), sources) = (config.rank, config.sources.len() as u64);
+        let begins = u64::from(number) * sources / u64::from(builders.max(1));
+        // The source before it counts as having had its turn.
+        #[expect(clippy::cast_possible_truncation, reason = "below the number of sources")]
+        let source = ((begins + sources).saturating_sub(1) % sources.max(1)) as usize;
+        Self { source, left: 0 }
+    }
+}
+
+/// The next request of a builder: a range of an offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetch {
+    /// Index of the source.
+    pub source: usize,
+    /// The offer, as the source made it.
+    pub offer: Announcement,
+    /// Requested range of the offer's bytes. Each fetch of an offer continues where the previous one ended.
+    pub range: Range<u32>,
+}
+
+impl Builder {
+    /// Returns the next fetch; `None` if there is nothing to fetch, or while the window is full.
+    ///
+    /// Deficit round robin over sources, by bytes, always in the same order; a source's fetches continue across event
+    /// boundaries. All builders go around in this order, each starting from another source, so that no two are at the
+    /// same source: a barrel shifter (`docs/n-to-m.md`), kept in step by nothing but the arrival of bytes. Sources that
+    /// are idle, at their limit, or far ahead of the others are skipped. A source that does not keep up is served
+    /// before the others, and a few events ahead of them: it cannot make up for lost time, and they can.
+    ///
+    /// Where the range begins at 0, the caller must have a place of `offer.bytes` bytes ready. The returned range
+    /// counts as requested.
+    pub fn next_fetch(&mut self, now: Duration) -> Option<Fetch> {
+        self.advance(now);
+        self.admit_all_offers();
+        self.credit.look_again();
+        let (source, begins) = self.whose_turn(true)?;
+        self.ask_of(source, begins, now)
+    }
+
+    /// Returns the next fetch among slots that were already requested in part: for use when there is no place for
+    /// another slot.
+    pub fn next_piece(&mut self, now: Duration) -> Option<Fetch> {
+        self.advance(now);
+        let (source, begins) = self.whose_turn(false)?;
+        self.ask_of(source, begins, now)
+    }
+
+    /// Returns the source to be fetched from next, and whether a turn begins with it. `begin`: slots of which nothing
+    /// was requested yet count too.
+    fn whose_turn(&mut self, begin: bool) -> Option<(usize, bool)> {
+        let Self { sources, due, credit, turn, config, .. } = self;
+        // Average distance, in event numbers, from one event of this builder to the next.
+        let apart = u64::from((config.rank.1 / config.builders.max(1)).max(1));
+        // All other sources wait for events of these sources.
+        let keeps_up = |source: &usize| !credit.is_slow(*source) && !credit.holds_back(*source);
+        let mut furthest = None;
+        let mut furthest = || {
+            *furthest.get_or_insert_with(|| {
+                let behind = (0..due.len()).filter(keeps_up).min_by_key(|source| due[*source].next)?;
+                let count = u64::from(sources[behind].front()?.offer.count);
+                Some(due[behind].next.saturating_add(if self.short { 0 } else { MAX_SPREAD_SLOTS * count * apart }))
+            })
+        };
+        let mut may = |source: usize, lead: u64| {
+            let next = due[source].next;
+            let can = next != NO_EVENT && (begin || sources[source].begun.is_some()) && !credit.holds_back(source);
+            // A slot that was requested in part is continued.
+            can && (sources[source].begun.is_some()
+                || furthest().is_none_or(|furthest| next <= furthest.saturating_add(lead)))
+        };
+        if credit.has_slow() {
+            // If there is no place for what others are behind with, there is none for what is ahead of them.
+            let lead = if self.short { 0 } else { MAX_LEAD_EVENTS };
+            let slow = (0..due.len()).filter(|source| credit.is_slow(*source) && may(*source, lead));
+            if let Some(source) = slow.min_by_key(|source| due[*source].next) {
+                return Some((source, false));
+            }
+        }
+        let mut may_now = |source: usize| !credit.has_its_share(source) && may(source, 0);
+        if turn.left > 0 && may_now(turn.source) {
+            return Some((turn.source, false));
+        }
+        let around = || (turn.source + 1..due.len()).chain(0..due.len().min(turn.source + 1));
+        let keeps_up = |source: &usize| !credit.is_slow(*source);
+        let next = around().filter(keeps_up).find(|source| may_now(*source));
+        // If no other source has anything, those that have their share are fetched from further, but not up to the
+        // limit.
+        let mut more = || around().filter(keeps_up).find(|source| may(*source, 0));
+        let source = next.or_else(|| if credit.has_spare() { more() } else { None })?;
+        Some((source, true))
+    }
+
+    /// Requests as much from a source as the window allows.
+    fn ask_of(&mut self, source: usize, begins: bool, now: Duration) -> Option<Fetch> {
+        let Self { sources, credit, turn, .. } = self;
+        let entry = &mut sources[source];
+        let fetch = Self::ask(credit, entry.front_mut()?, source, now)?;
+        let asked = u64::from(fetch.range.end - fetch.range.start);
+        if begins {
+            *turn = Turn { source, left: credit.turn() };
+        }
+        if turn.source == source {
+            turn.left = turn.left.saturating_sub(asked);
+        }
+        if fetch.range.start == 0 {
+            let ticket = entry.ready.pop_front()?;
+            source::insert(&mut entry.taken, ticket);
+        }
+        let ends = fetch.range.end == fetch.offer.bytes;
+        entry.begun = (!ends).then_some(fetch.offer.ticket);
+        if ends || fetch.range.start == 0 {
+            self.renew(source);
+        }
+        Some(fetch)
+    }
+
+    /// Requests as much more of a ticket as the window allows.
+    fn ask(credit: &mut Credit, ticket: &mut Ticket, source: usize, now: Duration) -> Option<Fetch> {
+        let offer = ticket.offer;
+        let from = ticket.asked;
+        if offer.disposition == Disposition::Eager {
+            // Its bytes come without a fetch: the window leaves room for them beforehand.
+            credit.unasked(source, u64::from(offer.bytes));
+            ticket.asked = offer.bytes;
+        } else {
+            let room = credit.room(source, u64::from(offer.bytes - from), now);
+            if room == 0 {
+                return None;
+            }
+            credit.asked(source, room, now);
+            #[expect(clippy::cast_possible_truncation, reason = "no more than what is left of it")]
+            let room = room as u32;
+            ticket.asked += room;
+        }
+        Some(Fetch { source, offer, range: from..ticket.asked })
+    }
+
+    /// Takes back a fetch that [`next_fetch`](Self::next_fetch) began and for which there was no place. Until data
+    /// arrive, only the source that is furthest behind is fetched from. Returns true if that has not been tried yet.
+    pub fn unfetch(&mut self, source: usize, number: u64) -> bool {
+        if let Some(ticket) = self.fetched(source, number) {
+            self.credit.called_off(source, ticket.counted());
+            if ticket.count > 0 {
+                source::insert(&mut self.sources[source].ready, Ticket { asked: 0, ..ticket });
+            }
+            self.renew(source);
+        }
+        self.turn = Turn { source, left: self.credit.turn() };
+        !std::mem::replace(&mut self.short, true)
+    }
+
+    /// Counts requested bytes of a source that have arrived. To be called before the ticket that they complete is
+    /// reported with [`arrived`](Self::arrived). Bytes of eager offers do not count, nor those of sources that are
+    /// near.
+    pub fn received(&mut self, source: usize, bytes: u64, now: Duration) {
+        self.advance(now);
+        self.credit.received(source, bytes, now);
+    }
+
+    /// Takes a source's report of the number of bytes sent since the last report, `lost` of them being repetitions of
+    /// lost ones. Numbers are limited to what the source was to send.
+    pub fn losses(&mut self, source: usize, sent: u64, lost: u64) {
+        self.credit.losses(source, sent, lost);
+    }
+
+    /// Ends a fetch, and returns its ticket; `None` if there is no such fetch.
+    pub(super) fn fetched(&mut self, source: usize, number: u64) -> Option<Ticket> {
+        let entry = &mut self.sources[source];
+        let at = source::position(&entry.taken, number).filter(|at| !entry.taken[*at].arrived)?;
+        let ticket = entry.taken.remove(at)?;
+        entry.begun = entry.begun.filter(|begun| *begun != number);
+        Some(ticket)
+    }
+}

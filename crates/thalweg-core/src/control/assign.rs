@@ -1,0 +1,628 @@
+//! Assignment of events to builders by the room they have (`run.assignment = "by-room"`).
+//!
+//! The leading builder has one [`Assigner`]. It hands out ranges of events in order, ahead of the sources: a range to
+//! each builder in turn that has room for one. A slow builder has room less often, and gets fewer. If no builder has
+//! room, nothing is assigned, and the sources wait, which is back-pressure.
+//!
+//! Builders' reports are relayed by the sources. A report is believed if more than half of the responding sources have
+//! received it from the builder; so one source that lies changes nothing. A builder's report of itself is limited by
+//! the capacity of the sources' slots: however much room it claims, it keeps no more than its share of them.
+
+use crate::control::time::Pace;
+use std::collections::VecDeque;
+use std::time::Duration;
+use thalweg_wire::{Assign, Contact, EventId, Heard, Room};
+
+/// Longest interval between a builder's reports of its room.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(500);
+/// Time after which a silent builder gets no more events, and a silent source has no vote, until it reports again.
+const QUIET_TIMEOUT: Duration = HEARTBEAT_INTERVAL.saturating_mul(2);
+/// Interval at which silent builders and sources are looked for.
+const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum number of ranges that are kept for a source that was disconnected. One that reconnects and lacks older ones
+/// cannot go on.
+const MOST_RANGES: usize = 1 << 16;
+/// Number of ranges that the share of a builder is handed out in, so that it has the next one before it is done with
+/// the last.
+const PARTS_PER_SHARE: u64 = 4;
+
+/// Configuration of an assigner, fixed before the run.
+#[derive(Debug, Clone)]
+pub struct AssignConfig {
+    /// Number of expected sources.
+    pub sources: usize,
+    /// Number of builders; at least 1. Number 0 is the one that assigns.
+    pub builders: u32,
+    /// First event of the run.
+    pub first: EventId,
+    /// Event before which the run ends; `None` if none is configured.
+    pub end: Option<EventId>,
+    /// Time after which a builder that is connected and silent is left out.
+    pub silence: Duration,
+}
+
+/// A builder that was left out: no event goes to it any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Number of the builder.
+    pub builder: u32,
+    /// First event that was not assigned when the builder was left out.
+    pub at: EventId,
+    /// Events assigned to the builder that it had not reported as closed.
+    pub open: Vec<Assign>,
+    /// Number of events it had closed, by its last report.
+    pub closed: u64,
+    /// Number of events that were ever assigned to it.
+    pub assigned: u64,
+}
+
+/// A message on the assignment, to a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Share {
+    /// Assignment of these events.
+    Assign(Assign),
+    /// Exclusion of this builder: no event goes to it any more.
+    LeaveOut(u32),
+}
+
+/// A relayed report of a builder that does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it passed on how much room builder {builder} has, and there are {builders}")]
+pub struct NoSuchBuilder {
+    builder: u32,
+    builders: usize,
+}
+
+/// Assigns events to builders; see the module's documentation.
+///
+/// Times are those of any clock. Sources are named by their index.
+#[derive(Debug)]
+pub struct Assigner {
+    silence: Duration,
+    pace: Pace,
+    builders: Vec<Builder>,
+    sources: Vec<Source>,
+    /// Latest assignments, in order and without gaps.
+    ranges: VecDeque<Assign>,
+    /// First event that is not assigned.
+    until: u64,
+    /// First event that will not be assigned.
+    end: u64,
+    /// Number of the builder whose turn it is.
+    turn: usize,
+    left_out: Vec<LeftOut>,
+    /// Time at which all builders were last checked.
+    looked: Duration,
+    /// True if the state of a source has changed since then.
+    news: bool,
+    /// Builders whose reports are to be evaluated again.
+    due: Vec<usize>,
+    /// True if a source is past all that is assigned.
+    is_passed: bool,
+    /// Sources that have a vote.
+    voters: Vec<usize>,
+    /// Votes on one number of a builder. Kept to reuse the memory.
+    votes: Vec<Option<u64>>,
+    /// Number of votes counted so far.
+    #[cfg(test)]
+    counted: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Builder {
+    /// Believed report of the builder; `None` before most sources have received one.
+    said: Option<Room>,
+    /// Events assigned to it and not closed.
+    open: VecDeque<Assign>,
+    /// Number of events that were ever assigned to it.
+    assigned: u64,
+    left: bool,
+    /// True if it was silent for a while: it gets nothing until it reports again.
+    quiet: bool,
+    /// Votes of the responding sources on its believed report: its `closed_below`, `room` and `closed`.
+    beliefs: [Belief; 3],
+}
+
+/// The highest number that more than half of the responding sources report at least; `None` if fewer report any.
+#[derive(Debug, Clone, Copy, Default)]
+struct Belief {
+    value: Option<u64>,
+    /// Number of sources that report more, and of those that report less.
+    above: usize,
+    below: usize,
+}
+
+impl Belief {
+    /// Adds the vote of a source that responds again.
+    fn add(&mut self, number: Option<u64>) {
+        self.above += usize::from(number > self.value);
+        self.below += usize::from(number < self.value);
+    }
+
+    /// Changes a source's vote.
+    fn change(&mut self, from: Option<u64>, to: Option<u64>) {
+        self.above -= usize::from(from > self.value);
+        self.below -= usize::from(from < self.value);
+        self.add(to);
+    }
+
+    /// Returns whether the value must be computed again, with this number of responding sources.
+    fn is_due(&self, voters: usize) -> bool {
+        self.above > voters / 2 || 2 * self.below >= voters.max(1)
+    }
+}
+
+impl Builder {
+    fn outstanding(&self) -> u64 {
+        self.open.iter().map(|range| range.count).sum()
+    }
+
+    /// Removes events below this number from its open ones.
+    fn close(&mut self, below: u64) {
+        while let Some(range) = self.open.front_mut() {
+            if range.first.0 >= below {
+                break;
+            }
+            if range.end().0 <= below {
+                self.open.pop_front();
+                continue;
+            }
+            range.count = range.end().0 - below;
+            range.first = EventId(below);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Source {
+    present: bool,
+    /// True if it may yet accept events.
+    live: bool,
+    /// Number of its slots, and number of records in one of them.
+    slots: u64,
+    records: u64,
+    /// Time at which its last message was received.
+    spoke: Option<Duration>,
+    /// True if its reports are counted in the votes on the builders.
+    has_vote: bool,
+    /// Relayed reports of each builder.
+    heard: Vec<Word>,
+    /// First event that it has not accepted.
+    next: u64,
+    /// End of the assignments that it was sent over this connection, and number of left-out builders that it was sent.
+    told: Option<u64>,
+    told_left: usize,
+}
+
+/// A builder's report, as relayed by a source.
+#[derive(Debug, Clone, Copy, Default)]
+struct Word {
+    room: Option<Room>,
+    at: Duration,
+    contact: Contact,
+}
+
+impl Word {
+    /// Returns the report's `closed_below`, `room` and `closed`.
+    fn numbers(&self) -> [Option<u64>; 3] {
+        [self.room.map(|room| room.closed_below.0), self.room.map(|room| room.room), self.room.map(|room| room.closed)]
+    }
+}
+
+impl Assigner {
+    /// Returns an assigner with nothing assigned.
+    pub fn new(config: &AssignConfig) -> Self {
+        let AssignConfig { sources, builders, first, end, silence } = *config;
+        let builders = vec![Builder::default(); builders.max(1) as usize];
+        let source = Source {
+            present: false,
+            live: true,
+            slots: 1,
+            records: 1,
+            spoke: None,
+            has_vote: false,
+            heard: vec![Word::default(); builders.len()],
+            next: first.0,
+            told: None,
+            told_left: 0,
+        };
+        Self {
+            silence: silence.max(QUIET_TIMEOUT),
+            pace: Pace::default(),
+            builders,
+            sources: vec![source; sources],
+            ranges: VecDeque::new(),
+            until: first.0,
+            end: end.map_or(u64::MAX, |end| end.0),
+            turn: 0,
+            left_out: Vec::new(),
+            looked: Duration::ZERO,
+            news: true,
+            due: Vec::new(),
+            is_passed: false,
+            voters: Vec::new(),
+            votes: Vec::new(),
+            #[cfg(test)]
+            counted: 0,
+        }
+    }
+
+    /// Notes that a source has connected, with this number of slots of this number of records each. `knows_none`: the
+    /// source has just begun, and was sent no assignment yet; otherwise it reports how far it knows the assignments.
+    pub fn greeted(&mut self, source: usize, slots: u32, records: u32, knows_none: bool) {
+        let until = self.ranges.front().map_or(self.until, |range| range.first.0);
+        let source = &mut self.sources[source];
+        source.present = true;
+        source.live = true;
+        (source.slots, source.records) = (slots.max(1).into(), records.max(1).into());
+        (source.told, source.told_left) = (knows_none.then_some(until), 0);
+        source.spoke = None;
+        self.news = true;
+    }
+
+    /// Notes that the connection of a source is down.
+    pub fn left(&mut self, source: usize) {
+        self.sources[source].present = false;
+        self.news = true;
+    }
+
+    /// Notes that a source accepts nothing more: it has ended, or was given up.
+    pub fn ended(&mut self, source: usize) {
+        self.sources[source].live = false;
+        self.news = true;
+    }
+
+    /// Takes a builder's report that a source relays, and the source's own position.
+    ///
+    /// # Errors
+    /// The builder does not exist.
+    pub fn heard(&mut self, index: usize, heard: &Heard) -> Result<(), NoSuchBuilder> {
+        let builders = self.builders.len();
+        let Heard { room, contact, next, assigned } = *heard;
+        let (now, until) = (self.pace.elapsed(), self.until);
+        let source = &mut self.sources[index];
+        let builder = usize::try_from(room.builder).unwrap_or(usize::MAX);
+        let Some(word) = source.heard.get_mut(builder) else {
+            return Err(NoSuchBuilder { builder: room.builder, builders });
+        };
+        source.spoke = Some(now);
+        source.next = source.next.max(next.0);
+        source.told.get_or_insert(assigned.0.min(until));
+        word.contact = contact;
+        // A report of closed events that were never assigned is ignored.
+        let before = word.numbers();
+        if contact != Contact::Away && room.closed_below.0 <= until {
+            (word.room, word.at) = (Some(room), now);
+        }
+        let numbers = word.numbers();
+        self.is_passed |= next.0 > until;
+        if !source.has_vote {
+            self.give_vote(index);
+        } else if numbers != before {
+            let beliefs = &mut self.builders[builder].beliefs;
+            for (belief, (from, to)) in beliefs.iter_mut().zip(before.into_iter().zip(numbers)) {
+                belief.change(from, to);
+            }
+            if beliefs.iter().any(|belief| belief.is_due(self.voters.len())) {
+                self.due.push(builder);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a vote to a source that responds again.
+    fn give_vote(&mut self, source: usize) {
+        self.sources[source].has_vote = true;
+        self.voters.push(source);
+        for (builder, word) in self.sources[source].heard.iter().enumerate() {
+            let beliefs = &mut self.builders[builder].beliefs;
+            beliefs.iter_mut().zip(word.numbers()).for_each(|(belief, number)| belief.add(number));
+            if beliefs.iter().any(|belief| belief.is_due(self.voters.len())) {
+                self.due.push(builder);
+            }
+        }
+    }
+
+    /// Ends the run before this event.
+    pub fn end_at(&mut self, end: EventId) {
+        self.end = self.end.min(end.0);
+        self.news = true;
+    }
+
+    /// Returns the first event that is not assigned.
+    pub fn until(&self) -> EventId {
+        EventId(self.until)
+    }
+
+    /// Returns the first event that a source has not accepted, as it reports, limited to the assigned events.
+    pub fn position(&self, source: usize) -> EventId {
+        EventId(self.sources[source].next.min(self.until))
+    }
+
+    /// Returns the builders that were left out, in the order in which that happened.
+    pub fn left_out(&self) -> &[LeftOut] {
+        &self.left_out
+    }
+
+    /// Returns whether the other builders are done with a source, or left out; also true for a source that does not
+    /// respond.
+    pub fn is_done(&self, source: usize) -> bool {
+        let source = &self.sources[source];
+        let mut others = source.heard.iter().zip(&self.builders).skip(1);
+        !self.answers(source) || others.all(|(word, builder)| word.contact == Contact::Done || builder.left)
+    }
+
+    /// Advances the time, and assigns all events that can be assigned. A builder is evaluated when the reports of most
+    /// sources on it have changed, and all are ten times a second: so a report costs a few steps, and not one for each
+    /// source.
+    pub fn time(&mut self, now: Duration) {
+        self.pace.step(now);
+        if std::mem::take(&mut self.news) || self.pace.elapsed() - self.looked >= SILENCE_CHECK_INTERVAL {
+            self.looked = self.pace.elapsed();
+            self.look_at_all();
+        } else if self.due.is_empty() && !self.is_passed {
+            return;
+        }
+        while let Some(builder) = self.due.pop() {
+            self.believe(builder);
+        }
+        self.is_passed = false;
+        self.assign();
+    }
+
+    fn look_at_all(&mut self) {
+        let mut is_changed = false;
+        for source in 0..self.sources.len() {
+            let answers = self.answers(&self.sources[source]);
+            is_changed |= std::mem::replace(&mut self.sources[source].has_vote, answers) != answers;
+        }
+        if is_changed {
+            self.voters.clear();
+            self.voters.extend((0..self.sources.len()).filter(|source| self.sources[*source].has_vote));
+            self.due = (0..self.builders.len()).collect();
+        }
+        while let Some(builder) = self.due.pop() {
+            self.believe(builder);
+        }
+        (0..self.builders.len()).for_each(|builder| self.look_at(builder));
+    }
+
+    /// Returns when [`time`](Self::time) is to be called again even if nothing happens.
+    pub fn next_time(&self) -> Duration {
+        self.pace.clock() + SILENCE_CHECK_INTERVAL
+    }
+
+    /// Returns the next message on the assignment to a source; `None` if it is up to date, or disconnected.
+    pub fn next_share(&mut self, source: usize) -> Option<Share> {
+        let source = &mut self.sources[source];
+        let told = source.told.filter(|_| source.present)?;
+        if let Some(left) = self.left_out.get(source.told_left) {
+            source.told_left += 1;
+            return Some(Share::LeaveOut(left.builder));
+        }
+        let at = self.ranges.partition_point(|range| range.end().0 <= told);
+        let range = *self.ranges.get(at)?;
+        source.told = Some(range.end().0);
+        Some(Share::Assign(range))
+    }
+
+    /// Returns whether a source is connected and was received from not long ago: only such sources have a vote.
+    fn answers(&self, source: &Source) -> bool {
+        let now = self.pace.elapsed();
+        source.present && source.spoke.is_some_and(|spoke| now - spoke < QUIET_TIMEOUT)
+    }
+
+    /// Returns the highest number that more than half of the responding sources report at least of a builder.
+    fn most(&mut self, builder: usize, say: impl Fn(&Word) -> Option<u64>) -> Belief {
+        let Self { voters, votes, sources, .. } = self;
+        votes.clear();
+        votes.extend(voters.iter().map(|source| say(&sources[*source].heard[builder])));
+        #[cfg(test)]
+        {
+            self.counted += voters.len() as u64;
+        }
+        let value = if votes.is_empty() {
+            None
+        } else {
+            *votes.select_nth_unstable_by(voters.len() / 2, |one, other| other.cmp(one)).1
+        };
+        let count = |is: fn(&Option<u64>, &Option<u64>) -> bool| votes.iter().filter(|vote| is(vote, &value)).count();
+        Belief { value, above: count(Option::gt), below: count(Option::lt) }
+    }
+
+    /// Returns whether `say` holds of a builder for more than half of the responding sources.
+    fn is_agreed(&self, builder: usize, say: impl Fn(&Word) -> bool) -> bool {
+        2 * self.voters.iter().filter(|source| say(&self.sources[**source].heard[builder])).count() > self.voters.len()
+    }
+
+    /// Updates the believed report of a builder from the votes.
+    fn believe(&mut self, builder: usize) {
+        let beliefs = std::array::from_fn(|number| self.most(builder, |word| word.numbers()[number]));
+        let entry = &mut self.builders[builder];
+        entry.beliefs = beliefs;
+        let [Some(closed_below), Some(room), Some(closed)] = beliefs.map(|belief: Belief| belief.value) else { return };
+        if !entry.left {
+            entry.close(closed_below);
+            let builder = u32::try_from(builder).unwrap_or(u32::MAX);
+            entry.said = Some(Room { builder, closed_below: EventId(closed_below), room, closed });
+        }
+    }
+
+    /// Leaves a builder out if most sources no longer receive anything from it.
+    fn look_at(&mut self, builder: usize) {
+        // The builder that assigns is present; one that never reported has not begun, and the sources wait for it.
+        let entry = &self.builders[builder];
+        if builder == 0 || entry.left || entry.said.is_none() {
+            return;
+        }
+        let done = self.is_agreed(builder, |word| word.contact == Contact::Done);
+        let Some(quiet) = self.quiet(builder).filter(|_| !done) else { return };
+        self.builders[builder].quiet = quiet >= QUIET_TIMEOUT;
+        if quiet >= self.silence
+            || quiet >= QUIET_TIMEOUT && self.is_agreed(builder, |word| word.contact == Contact::Away)
+        {
+            self.leave_out(builder);
+        }
+    }
+
+    /// Returns for how long most sources have received nothing from a builder; `None` if no source responds.
+    fn quiet(&mut self, builder: usize) -> Option<Duration> {
+        let nanos = |at: Duration| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
+        let heard = self.most(builder, |word| Some(word.room.map_or(0, |_| nanos(word.at)))).value?;
+        Some(self.pace.elapsed().saturating_sub(Duration::from_nanos(heard)))
+    }
+
+    fn leave_out(&mut self, builder: usize) {
+        let entry = &mut self.builders[builder];
+        entry.left = true;
+        self.left_out.push(LeftOut {
+            builder: u32::try_from(builder).unwrap_or(u32::MAX),
+            at: EventId(self.until),
+            open: std::mem::take(&mut entry.open).into(),
+            closed: entry.said.map_or(0, |said| said.closed),
+            assigned: entry.assigned,
+        });
+    }
+
+    fn assign(&mut self) {
+        self.assign_what_nobody_has();
+        let (share, part) = self.parts();
+        let mut idle = 0;
+        while self.until < self.end && idle < self.builders.len() {
+            let builder = self.turn;
+            self.turn = (self.turn + 1) % self.builders.len();
+            let count = self.fitting(builder, share, part).min(self.end - self.until);
+            if count == 0 {
+                idle += 1;
+                continue;
+            }
+            idle = 0;
+            let range = self.give(builder, count);
+            self.builders[builder].open.push_back(range);
+        }
+    }
+
+    /// Assigns the numbers that all sources have passed already: they jumped over them, or had to drop their fragments
+    /// for want of a builder. These take no room.
+    fn assign_what_nobody_has(&mut self) {
+        let live = self.sources.iter().filter(|source| source.live);
+        let passed = live.map(|source| source.next).min().unwrap_or(self.until).min(self.end);
+        if passed > self.until {
+            self.give(0, passed - self.until);
+        }
+    }
+
+    /// Returns how many of the next events go to a builder whose turn it is. `share`: the events it may have in the
+    /// sources' slots; `part`: the number of events handed out at a time.
+    fn fitting(&self, builder: usize, share: u64, part: u64) -> u64 {
+        let entry = &self.builders[builder];
+        let Some(said) = entry.said.filter(|_| !entry.left && !entry.quiet) else { return 0 };
+        let (room, outstanding) = (said.room.min(share), entry.outstanding());
+        let free = room.saturating_sub(outstanding);
+        // Not in small ranges, each of which would take a slot for itself.
+        if free >= part || outstanding == 0 { free.min(part) } else { 0 }
+    }
+
+    /// Returns the number of events of one builder that the sources' slots may hold, so that the other builders' events
+    /// have slots too whatever it does; and the number of events handed out at a time: as many as fill whole slots,
+    /// where that is possible.
+    fn parts(&self) -> (u64, u64) {
+        let builders = self.builders.len() as u64;
+        let holds = |source: &Source| (source.slots / builders).max(1).saturating_mul(source.records);
+        let share = self.sources.iter().map(holds).min().unwrap_or(1);
+        let part = (share / PARTS_PER_SHARE).max(1);
+        let records = self.sources.iter().map(|source| source.records).max().unwrap_or(1);
+        (share, if part > records { part - part % records } else { part })
+    }
+
+    fn give(&mut self, builder: usize, count: u64) -> Assign {
+        let range = Assign { first: EventId(self.until), count, builder: u32::try_from(builder).unwrap_or(u32::MAX) };
+        self.until += count;
+        self.builders[builder].assigned = self.builders[builder].assigned.saturating_add(count);
+        if self.ranges.len() >= MOST_RANGES {
+            self.ranges.pop_front();
+        }
+        self.ranges.push_back(range);
+        range
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{collection::vec, prelude::*};
+
+    #[test]
+    fn what_is_heard_costs_a_few_steps_for_each_message_however_many_pass_it_on() {
+        const MANY: u32 = 400;
+        let mut assigner = Assigner::new(&AssignConfig {
+            sources: MANY as usize,
+            builders: MANY,
+            first: EventId(0),
+            end: None,
+            silence: Duration::from_secs(2),
+        });
+        let mut now = Duration::ZERO;
+        for source in 0..MANY as usize {
+            assigner.greeted(source, 1600, 64, true);
+        }
+        let mut messages = 0;
+        // Three heartbeats, in which each message comes separately.
+        for beat in 0..3u64 {
+            for builder in 0..MANY {
+                for source in 0..MANY as usize {
+                    let room = Room { builder, closed_below: EventId(0), room: 64 + beat, closed: 0 };
+                    let contact = Contact::Connected;
+                    let (next, assigned) = (EventId(0), EventId(0));
+                    assigner.heard(source, &Heard { room, contact, next, assigned }).unwrap();
+                    messages += 1;
+                    now += HEARTBEAT_INTERVAL / (MANY * MANY);
+                    assigner.time(now);
+                }
+            }
+        }
+        assert_eq!(messages, 480_000);
+        assert!(assigner.counted < 12 * messages, "{} votes", assigner.counted);
+        assert!(assigner.until().0 > u64::from(MANY), "every builder has events");
+    }
+
+    proptest! {
+        /// Reports by any source on any builder, at any time and in any order.
+        #[test]
+        fn what_is_believed_is_what_more_than_half_report(
+            words in vec((0..5usize, 0..3u32, 0..8u64, 0..8u64, 0..60u64, any::<bool>()), 1..200),
+        ) {
+            const SOURCES: usize = 5;
+            let config =
+                AssignConfig { sources: SOURCES, builders: 3, first: EventId(0), end: None, silence: QUIET_TIMEOUT };
+            let mut assigner = Assigner::new(&config);
+            (0..SOURCES).for_each(|source| assigner.greeted(source, 64, 1, true));
+            assigner.time(Duration::ZERO);
+            let mut now = Duration::ZERO;
+            for (source, builder, room, closed, later_ms, has_ended) in words {
+                if assigner.sources[source].present {
+                    let room = Room { builder, closed_below: EventId(0), room, closed };
+                    let position = EventId(0);
+                    let contact = Contact::Connected;
+                    assigner.heard(source, &Heard { room, contact, next: position, assigned: position }).unwrap();
+                }
+                if has_ended && later_ms == 0 {
+                    assigner.left(source);
+                }
+                now += Duration::from_millis(later_ms);
+                assigner.time(now);
+                for builder in 0..3 {
+                    let voters: Vec<usize> = (0..SOURCES).filter(|source| assigner.sources[*source].has_vote).collect();
+                    let beliefs = assigner.builders[builder].beliefs.map(|belief| belief.value);
+                    for (number, belief) in beliefs.into_iter().enumerate() {
+                        let mut votes: Vec<_> =
+                            voters.iter().map(|source| assigner.sources[*source].heard[builder].numbers()[number]).collect();
+                        votes.sort_unstable();
+                        votes.reverse();
+                        prop_assert_eq!(belief, votes.get(votes.len() / 2).copied().flatten());
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,500 @@
+//! The state machine of run control.
+
+use crate::control::time::Pace;
+use crate::control::{Cause, Command, Config, Order, Refused, State, Tell};
+use std::collections::VecDeque;
+use std::time::Duration;
+use thalweg_wire::EventId;
+
+/// State of the events, as queried by run control.
+pub trait Facts {
+    /// Returns the first event that a source has not mentioned.
+    fn offered_until(&self, source: usize) -> EventId;
+    /// Returns the first event that is not assigned, where events are assigned to builders: no source can have accepted
+    /// it. `None` otherwise.
+    fn assigned_until(&self) -> Option<EventId> {
+        None
+    }
+    /// Returns the number after the highest event that is closed: the run cannot end before this event.
+    fn closed_until(&self) -> EventId;
+    /// Returns the first event that is not closed.
+    fn oldest_event(&self) -> EventId {
+        self.closed_until()
+    }
+    /// Returns whether a source has ended and all its fragments are delivered, or it was given up.
+    fn is_settled(&self, source: usize) -> bool;
+    /// Returns whether bytes requested from a source have not arrived.
+    fn owes(&self, source: usize) -> bool;
+    /// Returns whether every source is settled, and every event closed and taken.
+    fn is_finished(&self) -> bool;
+}
+
+/// Run control of one builder; see the crate's documentation.
+///
+/// Times are those of any clock, counted from anywhere. Sources are named by their index.
+#[derive(Debug)]
+pub struct RunControl {
+    pub(crate) config: Config,
+    pub(crate) phase: Phase,
+    pub(crate) pace: Pace,
+    pub(crate) sources: Vec<Source>,
+    /// First event beyond the end of the run, as far as the end is known.
+    pub(crate) end: Option<EventId>,
+    pub(crate) began: Duration,
+    pub(crate) cause: Option<Cause>,
+    /// True once a stop was requested: a further request ends the run at once.
+    pub(crate) asked_to_stop: bool,
+    /// Commands received while the run was being opened.
+    pub(crate) when_begun: Vec<Command>,
+    pub(crate) orders: VecDeque<Order>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Idle,
+    /// Waiting for sources to connect.
+    Configured {
+        waited: Duration,
+    },
+    Armed,
+    Starting,
+    Running,
+    Pausing {
+        waited: Duration,
+    },
+    Paused,
+    /// Stopping: sources are asked for their positions.
+    Asking {
+        waited: Duration,
+    },
+    /// Stopping: the end is known, and sources go on up to it. `last`: the end will not be moved any more. Otherwise
+    /// `lap` is the time since sources were last checked for being behind.
+    Ending {
+        last: bool,
+        lap: Duration,
+    },
+    Closing,
+    Error,
+}
+
+/// State of a source, as far as it is known.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Source {
+    /// True if it is connected.
+    pub(crate) present: bool,
+    /// True if it has connected before.
+    pub(crate) known: bool,
+    /// True if it was given up for this run.
+    pub(crate) out: bool,
+    /// True if it has sent its final counters.
+    pub(crate) ended: bool,
+    /// Number of events that it can have accepted and not offered: the capacity of its slots.
+    pub(crate) room: u64,
+    /// True if another builder has sent it a request to end the run.
+    pub(crate) told_to_end: bool,
+    /// First event that it has not accepted, as reported when it was paused.
+    pub(crate) next: Option<EventId>,
+    /// True if it has relayed that the leading builder had paused the run and has resumed it.
+    pub(crate) resumed: bool,
+    /// True if it has relayed that the leading builder has begun the run.
+    pub(crate) runs_elsewhere: bool,
+    /// End of the run set by the leading builder, as relayed by this source.
+    pub(crate) end_elsewhere: Option<EventId>,
+    /// True if this source ends where it is: it does not reach the end of the run, and the events that it lacks are not
+    /// waited for.
+    pub(crate) ends_here: bool,
+    /// First event that it had not offered when the present lap began.
+    pub(crate) lap_began: EventId,
+    /// Time for which it has kept the run from ending.
+    pub(crate) waited: Duration,
+    /// First event that it had not offered at the last check.
+    pub(crate) reached: EventId,
+}
+
+impl Source {
+    /// Returns whether it may yet accept events.
+    pub(crate) fn is_live(&self) -> bool {
+        !self.out && !self.ended
+    }
+}
+
+/// Maximum number of commands kept until the run is open.
+const MAX_WHEN_BEGUN: usize = 8;
+
+impl RunControl {
+    /// Returns run control with no run prepared.
+    pub fn new(config: Config) -> Self {
+        Self {
+            sources: vec![Source::default(); config.sources],
+            phase: Phase::Idle,
+            pace: Pace::default(),
+            end: config.end,
+            began: Duration::ZERO,
+            cause: None,
+            asked_to_stop: false,
+            when_begun: Vec::new(),
+            orders: VecDeque::new(),
+            config,
+        }
+    }
+
+    /// Returns the state, as shown to users.
+    pub fn state(&self) -> State {
+        match self.phase {
+            Phase::Idle => State::Idle,
+            Phase::Configured { .. } => State::Configured,
+            Phase::Armed => State::Armed,
+            Phase::Starting => State::Starting,
+            Phase::Running => State::Running,
+            Phase::Pausing { .. } => State::Pausing,
+            Phase::Paused => State::Paused,
+            Phase::Asking { .. } | Phase::Ending { .. } => State::Stopping,
+            Phase::Closing => State::Closing,
+            Phase::Error => State::Error,
+        }
+    }
+
+    /// Returns whether sources are to accept nothing now. No deadline passes meanwhile.
+    pub fn holds_sources(&self) -> bool {
+        matches!(self.phase, Phase::Pausing { .. } | Phase::Paused | Phase::Asking { .. })
+    }
+
+    /// Returns the reason why the run ends; `None` while it does not.
+    pub fn cause(&self) -> Option<&Cause> {
+        self.cause.as_ref()
+    }
+
+    /// Returns the event before which the run ends, as far as that is known.
+    pub fn end(&self) -> Option<EventId> {
+        self.end
+    }
+
+    /// Returns whether the run was to end at once.
+    pub fn is_aborted(&self) -> bool {
+        self.cause == Some(Cause::Abort)
+    }
+
+    /// Returns the sources that the present state waits for.
+    pub fn waits_for(&self) -> impl Iterator<Item = usize> + Clone {
+        let waits = |source: &Source| match self.phase {
+            Phase::Configured { .. } => !source.present,
+            Phase::Pausing { .. } | Phase::Asking { .. } => source.present && source.is_live() && source.next.is_none(),
+            Phase::Ending { .. } => source.is_live(),
+            _ => false,
+        };
+        self.sources.iter().enumerate().filter(move |(_, source)| waits(source)).map(|(index, _)| index)
+    }
+
+    /// Returns whether a source may yet accept events.
+    pub fn is_live(&self, source: usize) -> bool {
+        self.sources[source].is_live()
+    }
+
+    /// Notes that memory, addresses and the directory are ready.
+    pub fn configured(&mut self) {
+        self.phase = Phase::Configured { waited: Duration::ZERO };
+    }
+
+    /// Executes a command. [`Command::Stop`], given a second time, ends the run at once.
+    ///
+    /// # Errors
+    /// The command has no meaning in the present state.
+    pub fn command(&mut self, command: Command) -> Result<(), Refused> {
+        let refused = Refused { command, state: self.state() };
+        match (command, self.phase) {
+            (Command::Start, Phase::Armed) => self.begin(),
+            (Command::Pause, Phase::Running) if self.config.leads => {
+                self.phase = Phase::Pausing { waited: Duration::ZERO };
+                self.tell_live(|_| Tell::Pause);
+            }
+            (Command::Resume, Phase::Pausing { .. } | Phase::Paused) if self.config.leads => {
+                self.phase = Phase::Running;
+                self.sources.iter_mut().for_each(|source| source.next = None);
+                self.tell_live(|_| Tell::Resume);
+            }
+            (Command::Stop | Command::Abort, Phase::Configured { .. } | Phase::Armed) => self.leave(Cause::Command),
+            // The run is being opened: commands received meanwhile are executed afterwards.
+            (Command::Pause | Command::Resume | Command::Stop | Command::Abort, Phase::Starting)
+                if self.when_begun.len() < MAX_WHEN_BEGUN =>
+            {
+                self.when_begun.push(command);
+            }
+            (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused) => {
+                self.asked_to_stop = true;
+                self.stop(Cause::Command);
+            }
+            (Command::Stop, Phase::Asking { .. } | Phase::Ending { .. } | Phase::Closing) => {
+                // A first command while the run is ending for another reason is not a repeated one.
+                match std::mem::replace(&mut self.asked_to_stop, true) {
+                    true => self.abort(),
+                    false => self.stop(Cause::Command),
+                }
+            }
+            (Command::Abort, _) if self.state().has_begun() => self.abort(),
+            _ => return Err(refused),
+        }
+        Ok(())
+    }
+
+    /// Notes that a source has connected and identified itself; its slots hold at most `room` events.
+    pub fn greeted(&mut self, source: usize, room: u64) {
+        let source = &mut self.sources[source];
+        source.present = true;
+        source.out = false;
+        source.room = room;
+        let is_new = !std::mem::replace(&mut source.known, true);
+        if let Phase::Configured { waited } = &mut self.phase
+            && is_new
+        {
+            // As long as new sources connect, the others are waited for.
+            *waited = Duration::ZERO;
+        }
+    }
+
+    /// Returns the messages that bring a source up to date with the run. Repeating them does no harm.
+    pub fn told(&self, source: usize) -> Vec<Tell> {
+        if !self.state().has_begun() {
+            return Vec::new();
+        }
+        let end = self.end.filter(|_| self.config.leads).map(|end| self.stop_at(source, end));
+        let held = match self.holds_sources() {
+            true => Some(Tell::Pause),
+            false => self.config.leads.then_some(Tell::Resume),
+        };
+        [Some(Tell::Start), end, held].into_iter().flatten().collect()
+    }
+
+    /// Notes that the connection of a source is down; it may come back.
+    pub fn left(&mut self, source: usize) {
+        self.sources[source].present = false;
+    }
+
+    /// Notes that a source was given up for the rest of the run.
+    pub fn given_up(&mut self, source: usize) {
+        self.sources[source].out = true;
+    }
+
+    /// Takes a source's report of the first event it has not accepted, requested by builder `asked_by`. If that is the
+    /// leading builder, which is number 0, the source accepts nothing more. If it is another one, that builder wants
+    /// the run to end, and the source goes on.
+    pub fn paused(&mut self, source: usize, next: EventId, asked_by: u32) {
+        let source = &mut self.sources[source];
+        match self.config.leads && asked_by > 0 {
+            true => source.told_to_end = true,
+            false => (source.next, source.resumed) = (Some(next), false),
+        }
+    }
+
+    /// Takes a source's relay that the leading builder has begun the run or has resumed it. The source accepts events
+    /// again, and time counts for sources that do not: a source that is gone must not keep this builder from believing
+    /// the others.
+    pub fn runs_elsewhere(&mut self, source: usize) {
+        let source = &mut self.sources[source];
+        source.runs_elsewhere = true;
+        source.resumed |= source.next.take().is_some();
+    }
+
+    /// Takes a source's relay that the leading builder ends the run before this event; the source goes on up to there.
+    pub fn ends_elsewhere(&mut self, source: usize, end: EventId) {
+        self.runs_elsewhere(source);
+        self.sources[source].end_elsewhere = Some(end);
+    }
+
+    /// Notes that a source has sent its final counters.
+    pub fn ended(&mut self, source: usize) {
+        self.sources[source].ended = true;
+    }
+
+    /// Sets whether the builder itself holds its sources up, because what is downstream of it takes no more data.
+    pub fn held_up(&mut self, held_up: bool) {
+        self.pace.hold_up(held_up);
+    }
+
+    /// Notes that the run is open: [`Order::Begin`] was carried out. Returns the commands received meanwhile that now
+    /// have no meaning.
+    pub fn begun(&mut self, now: Duration) -> Vec<Refused> {
+        if self.phase != Phase::Starting {
+            return Vec::new();
+        }
+        self.pace.step(now);
+        self.phase = Phase::Running;
+        self.began = self.pace.elapsed();
+        self.orders.extend(self.end.map(Order::EndAt));
+        for source in 0..self.sources.len() {
+            let told = self.told(source).into_iter().map(|tell| Order::Tell(source, tell));
+            self.orders.extend(told.collect::<Vec<_>>());
+        }
+        let kept = std::mem::take(&mut self.when_begun);
+        kept.into_iter().filter_map(|command| self.command(command).err()).collect()
+    }
+
+    /// Notes that the run could not be opened.
+    pub fn failed(&mut self) {
+        self.phase = Phase::Error;
+    }
+
+    /// Notes that everything is on disk: [`Order::Close`] was carried out.
+    pub fn closed(&mut self) {
+        self.phase = Phase::Idle;
+    }
+
+    /// Ends the run for this cause, unless it is ending already. A run that waits for its last sources, however slow
+    /// they are, ends within its timeout from now on.
+    pub fn stop(&mut self, cause: Cause) {
+        if !matches!(self.phase, Phase::Running | Phase::Pausing { .. } | Phase::Paused) && !self.is_patient() {
+            return;
+        }
+        self.cause = Some(cause);
+        if matches!(self.phase, Phase::Running | Phase::Ending { .. }) {
+            // Reports received while the run was being resumed are not answers to this request.
+            self.sources.iter_mut().for_each(|source| source.next = None);
+        }
+        self.phase = Phase::Asking { waited: Duration::ZERO };
+        // A builder that does not lead asks all sources: that is how the leading builder is informed.
+        let leads = self.config.leads;
+        self.tell_live(|source| (!leads || source.next.is_none()).then_some(Tell::Pause));
+    }
+
+    /// Advances the time; to be called whenever something has happened, and at [`next_time`](Self::next_time).
+    pub fn time(&mut self, now: Duration, facts: &impl Facts) {
+        let (passed, free) = self.pace.step(now);
+        match &mut self.phase {
+            Phase::Configured { waited } => {
+                *waited += passed;
+                let waited = *waited;
+                self.gather(waited);
+            }
+            Phase::Armed => self.wait_armed(),
+            Phase::Pausing { waited } => {
+                *waited += passed;
+                if *waited >= self.config.time_to_answer() || self.waits_for().next().is_none() {
+                    self.phase = Phase::Paused;
+                }
+                self.watch(facts);
+            }
+            Phase::Running | Phase::Paused => self.watch(facts),
+            Phase::Asking { waited } => {
+                *waited += passed;
+                let waited = *waited;
+                self.ask(waited, facts);
+            }
+            Phase::Ending { .. } => self.wait_for_end(free, facts),
+            Phase::Idle | Phase::Starting | Phase::Closing | Phase::Error => {}
+        }
+        if self.state().has_begun() && self.phase != Phase::Closing && facts.is_finished() {
+            self.cause.get_or_insert(Cause::Sources);
+            self.phase = Phase::Closing;
+            self.orders.push_back(Order::Close);
+        }
+    }
+
+    /// Returns when [`time`](Self::time) is to be called again even if nothing happens; `None` if never.
+    pub fn next_time(&self) -> Option<Duration> {
+        let now = self.pace.clock();
+        match self.phase {
+            Phase::Running | Phase::Paused => {
+                let left = self.config.duration.map(|duration| duration.saturating_sub(self.lasted()));
+                Some(now + left.unwrap_or(Duration::MAX).min(Pace::LONGEST_STEP / 2))
+            }
+            Phase::Configured { .. } | Phase::Pausing { .. } | Phase::Asking { .. } | Phase::Ending { .. } => {
+                Some(now + Pace::LONGEST_STEP / 4)
+            }
+            Phase::Idle | Phase::Armed | Phase::Starting | Phase::Closing | Phase::Error => None,
+        }
+    }
+
+    /// Returns the next order for the node; `None` if there is none.
+    pub fn next_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    /// Returns the time for which the run has lasted.
+    pub(crate) fn lasted(&self) -> Duration {
+        self.pace.elapsed() - self.began
+    }
+
+    fn begin(&mut self) {
+        self.phase = Phase::Starting;
+        self.orders.push_back(Order::Begin);
+    }
+
+    fn leave(&mut self, cause: Cause) {
+        self.phase = Phase::Idle;
+        self.cause = Some(cause.clone());
+        self.orders.push_back(Order::Leave(cause));
+    }
+
+    fn abort(&mut self) {
+        self.cause = Some(Cause::Abort);
+        if self.phase != Phase::Closing {
+            self.phase = Phase::Closing;
+            if self.config.builders > 1 {
+                // The messages that the sources relay end the run at the other builders too.
+                let tell = if self.config.leads {
+                    Tell::StopAt { end: self.config.first, end_here: false }
+                } else {
+                    Tell::Pause
+                };
+                self.tell_live(|_| tell);
+            }
+            self.orders.extend([Order::Abandon, Order::Close]);
+        }
+    }
+
+    fn gather(&mut self, waited: Duration) {
+        let absent: Vec<usize> = self.waits_for().collect();
+        if absent.is_empty() {
+            match self.config.starts_alone {
+                true => self.begin(),
+                false => self.phase = Phase::Armed,
+            }
+        } else if self.config.starts_alone && waited >= self.config.timeout {
+            self.leave(Cause::Absent(absent, self.config.timeout));
+        }
+    }
+
+    fn wait_armed(&mut self) {
+        if self.sources.iter().any(|source| !source.present) {
+            self.configured();
+        } else if self.is_started_elsewhere() {
+            self.begin();
+        }
+    }
+
+    /// Checks for conditions that end a run that is under way.
+    fn watch(&mut self, facts: &impl Facts) {
+        // While the leading builder holds sources, some may have events to come that belong to other builders, or come
+        // too late here.
+        let holds = self.config.leads && self.holds_sources();
+        if !holds && self.end.is_some_and(|end| facts.oldest_event() >= end) {
+            // Every event is closed: only the final counters are waited for.
+            self.cause = Some(Cause::Events);
+            self.phase = Phase::Ending { last: true, lap: Duration::ZERO };
+        } else if let Some(cause) = self.reason_to_end() {
+            self.stop(cause);
+        } else if let Some(end) = self.agreed_end() {
+            self.end_elsewhere(end);
+        } else if !self.config.leads {
+            self.phase = if self.most(|source| source.next.is_some()) { Phase::Paused } else { Phase::Running };
+        }
+    }
+
+    /// Returns why the leading builder is to end the run now, if it is.
+    pub(crate) fn reason_to_end(&self) -> Option<Cause> {
+        let is_over = self.config.duration.is_some_and(|duration| self.lasted() >= duration);
+        let others_end = || self.most(|source| source.told_to_end);
+        match self.config.leads {
+            true if is_over => Some(Cause::Duration),
+            true if others_end() => Some(Cause::OtherBuilder),
+            _ => None,
+        }
+    }
+
+    /// Sends a message to every source that is connected and may yet accept events.
+    fn tell_live<T: Into<Option<Tell>>>(&mut self, tell: impl Fn(&Source) -> T) {
+        for (index, source) in self.sources.iter().enumerate().filter(|(_, source)| source.present && source.is_live())
+        {
+            self.orders.extend(tell(source).into().map(|tell| Order::Tell(index, tell)));
+        }
+    }
+}

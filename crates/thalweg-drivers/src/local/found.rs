@@ -1,0 +1,123 @@
+//! Search for devices under /dev that this crate takes data from.
+
+use crate::local::comedi;
+use crate::local::ioctl::ask;
+use crate::local::v4l2::{CAN_CAPTURE, Capability};
+use rustix::fs::{Mode, OFlags, open};
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+/// A device that is a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The `kind` of device that takes data from the file.
+    pub kind: &'static str,
+    /// Path of the file.
+    pub file: PathBuf,
+    /// Name that the driver gives the device.
+    pub name: String,
+    /// Name of the driver.
+    pub driver: String,
+    /// Reason why the file cannot be opened, if it cannot.
+    pub problem: Option<String>,
+}
+
+/// Returns the cameras that capture, boards that sample, cards that are read by DMA, and serial ports with hardware,
+/// each kind sorted by name.
+pub fn found() -> Vec<Found> {
+    let mut all = Vec::new();
+    all.extend(names("/sys/class/video4linux").iter().filter_map(|name| video(name)));
+    all.extend(names("/sys/class/comedi").iter().filter_map(|name| board(name)));
+    all.extend(names("/dev").iter().filter_map(|name| card(name)));
+    all.extend(names("/sys/class/tty").iter().filter_map(|name| serial(name)));
+    all
+}
+
+fn names(class: &str) -> Vec<String> {
+    let entries = fs::read_dir(class).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_by_key(|name| (name.len(), name.clone()));
+    names
+}
+
+/// Returns a video node, if it captures.
+fn video(name: &str) -> Option<Found> {
+    let file = Path::new("/dev").join(name);
+    let called = fs::read_to_string(format!("/sys/class/video4linux/{name}/name")).unwrap_or_default();
+    let mut found = Found {
+        kind: "v4l2",
+        file: file.clone(),
+        name: called.trim().into(),
+        driver: driver(&format!("/sys/class/video4linux/{name}/device")),
+        problem: None,
+    };
+    let mut capability = Capability::default();
+    let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    match opened.and_then(|fd| ask(fd.as_fd(), &mut capability)) {
+        Ok(_) if capability.device & CAN_CAPTURE == 0 => return None,
+        Ok(_) => found.driver = text(&capability.driver),
+        Err(error) => found.problem = Some(error.to_string()),
+    }
+    Some(found)
+}
+
+/// Returns a comedi board, if it samples by itself. The board's parts have files of their own.
+fn board(name: &str) -> Option<Found> {
+    if name.contains("subd") {
+        return None;
+    }
+    let file = Path::new("/dev").join(name);
+    let mut found =
+        Found { kind: "comedi", file: file.clone(), name: String::new(), driver: String::new(), problem: None };
+    let opened = open(&file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    match opened.and_then(|fd| comedi::Board::of(fd.as_fd(), None)) {
+        Ok(Some(board)) => (found.name, found.driver) = (board.name, board.driver),
+        // No device that this program takes data from, or a number to which no board belongs.
+        Ok(None) | Err(rustix::io::Errno::NODEV) => return None,
+        Err(error) => found.problem = Some(error.to_string()),
+    }
+    Some(found)
+}
+
+/// Returns a card, recognized by the name that XDMA's driver gives the files of those engines that write to memory.
+fn card(name: &str) -> Option<Found> {
+    let file = Path::new("/dev").join(name);
+    let is_device = fs::metadata(&file).is_ok_and(|metadata| metadata.file_type().is_char_device());
+    let driver = name.split_once("_c2h_").filter(|_| is_device).map(|(card, _)| card)?;
+    let driver = driver.trim_end_matches(|last: char| last.is_ascii_digit()).to_owned();
+    let problem = open(&file, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).err();
+    Some(Found { kind: "dma", file, name: String::new(), driver, problem: problem.map(|error| error.to_string()) })
+}
+
+/// Returns a serial port, if a device is connected to it: of the eight names for ports of the mainboard most have none.
+fn serial(name: &str) -> Option<Found> {
+    let device = format!("/sys/class/tty/{name}/device");
+    if !Path::new(&device).exists() {
+        return None;
+    }
+    // `PORT_UNKNOWN` (include/uapi/linux/serial_core.h).
+    if fs::read_to_string(format!("/sys/class/tty/{name}/type")).is_ok_and(|kind| kind.trim() == "0") {
+        return None;
+    }
+    // For a port of a USB adapter, the adapter's description is two or three levels up.
+    let above = ["..", "../..", "../../.."];
+    let product = above.iter().find_map(|up| fs::read_to_string(format!("{device}/{up}/product")).ok());
+    Some(Found {
+        kind: "stream",
+        file: Path::new("/dev").join(name),
+        name: product.unwrap_or_default().trim().into(),
+        driver: driver(&device),
+        problem: None,
+    })
+}
+
+fn driver(device: &str) -> String {
+    let link = fs::read_link(format!("{device}/driver")).ok();
+    link.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())).unwrap_or_default()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
+}

@@ -1,0 +1,3 @@
+//! Devices, from outside.
+
+mod instrument;

@@ -1,0 +1,112 @@
+//! `thalweg bench`: measures a leg of the path, shows the progress, and writes the results to files.
+
+mod compare;
+pub(crate) mod files;
+mod peers;
+pub(crate) mod show;
+
+use files::{Files, Open, Target};
+use show::Show;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::process::ExitCode;
+use thalweg::terminal::{Failure, outlet};
+use thalweg_bench::{BenchError, Plan, Report, Stop, net, render};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    files: Files,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    #[command(flatten)]
+    Measure(Box<Plan>),
+    /// Be the other end of latency, bandwidth and under-load, for other hosts
+    Listen(net::listen::Options),
+    /// The same work by Thalweg and by the programs that people use today, in turns
+    Peers(thalweg_bench::peers::Options),
+    /// What changed between two reports
+    Compare(compare::Options),
+}
+
+pub(crate) fn bench(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    match &options.command {
+        Command::Measure(plan) => measure(plan, &options.files, json),
+        Command::Listen(options) => listen(options),
+        Command::Peers(asked) => peers::peers(asked, &options.files, json),
+        Command::Compare(compared) => compare::compare(compared, &options.files, json),
+    }
+}
+
+fn listen(options: &net::listen::Options) -> Result<ExitCode, Failure> {
+    if options.local {
+        // An interrupt from the terminal reaches both ends. The asking end decides, and this one ends with it.
+        flag::register(SIGINT, Stop::default().flag()).map_err(Failure::broken)?;
+    }
+    net::listen::serve(options, |said| outlet::stderr().put(format!("{said}\n"))).map_err(failure)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Exit code of a program that was interrupted: 128 and the number of SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+fn measure(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, Failure> {
+    let open = files.open()?;
+    let stop = stop_on_signals()?;
+    let mut show = Show::new(plan, json, open.is_empty(), stop.clone());
+    let report = thalweg_bench::run(plan, command_line(), &mut show, &stop);
+    let interrupted = stop.pressed() && !show.deserted();
+    let report = match report {
+        Ok(report) => report,
+        Err(BenchError::Stopped) if interrupted => return Ok(ExitCode::from(INTERRUPTED)),
+        Err(error) => return Err(failure(error)),
+    };
+    let shown = show.end(&report);
+    let written = write(open, &report);
+    shown.and(written)?;
+    let failed = report.points.iter().any(|point| point.error.is_some());
+    Ok(match interrupted {
+        true => ExitCode::from(INTERRUPTED),
+        false if failed => ExitCode::from(1),
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// Writes each file that was asked for; a file that cannot be written does not keep the others from being written.
+fn write(open: Open, report: &Report) -> Result<(), Failure> {
+    let json = |report: &Report| serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::broken);
+    let one = |target: Option<Target>, text: &dyn Fn(&Report) -> Result<String, Failure>| match target {
+        Some(target) => target.write(&text(report)?),
+        None => Ok(()),
+    };
+    let json = one(open.json, &json);
+    let markdown = one(open.markdown, &|report| Ok(render::markdown(report)));
+    let plot = one(open.plot, &|report| render::svg(report).map_err(Failure::broken));
+    let html = one(open.html, &|report| render::html(report).map_err(Failure::broken));
+    json.and(markdown).and(plot).and(html)
+}
+
+/// Returns the command line as it was given, for the report.
+fn command_line() -> Vec<String> {
+    std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
+}
+
+/// Handles signals: the first interrupt ends the measurement and keeps the results so far, the second ends the program
+/// at once.
+pub(crate) fn stop_on_signals() -> Result<Stop, Failure> {
+    let stop = Stop::default();
+    for signal in [SIGINT, SIGTERM] {
+        flag::register_conditional_shutdown(signal, INTERRUPTED.into(), stop.flag()).map_err(Failure::broken)?;
+        flag::register(signal, stop.flag()).map_err(Failure::broken)?;
+    }
+    Ok(stop)
+}
+
+/// Returns the failure of a command whose measurement failed.
+pub(crate) fn failure(error: BenchError) -> Failure {
+    if error.is_usage() { Failure::usage(error) } else { Failure::broken(error) }
+}

@@ -1,0 +1,59 @@
+//! `thalweg bench compare`: the differences between two reports.
+
+use super::files::Files;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use thalweg::terminal::{Failure, Output};
+use thalweg_bench::compare::{Comparison, compare as compare_reports, read};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// The report to compare with, as `--json-file` wrote it
+    #[arg(value_name = "A.json")]
+    a: PathBuf,
+    /// The report to compare
+    #[arg(value_name = "B.json")]
+    b: PathBuf,
+    /// End with exit code 1 if a point of B is worse than in A by more than so much, or failed
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    fail_above: Option<f64>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line<'a> {
+    Comparison(&'a Comparison),
+}
+
+pub(crate) fn compare(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
+    let open = files.open()?;
+    if open.plot.is_some() || open.html.is_some() {
+        return Err(Failure::Usage(
+            "there is no picture of a comparison; use --json-file or --markdown-file".to_owned(),
+        ));
+    }
+    let (a, b) = (read(&options.a).map_err(Failure::usage)?, read(&options.b).map_err(Failure::usage)?);
+    let comparison = compare_reports(&a, &b).map_err(Failure::usage)?;
+    let mut out = Output::new();
+    match json {
+        true => out.json(&Line::Comparison(&comparison)),
+        false => out.text(&comparison.text()),
+    }?;
+    out.flush()?;
+    if let Some(target) = open.json {
+        target.write(&(serde_json::to_string_pretty(&comparison).map_err(Failure::broken)? + "\n"))?;
+    }
+    if let Some(target) = open.markdown {
+        target.write(&comparison.markdown())?;
+    }
+    let worse = options.fail_above.is_some_and(|percent| comparison.is_worse_than(percent));
+    Ok(ExitCode::from(u8::from(worse)))
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent),
+        _ => Err("write percent, such as 5 or 2.5".to_owned()),
+    }
+}

@@ -1,0 +1,88 @@
+//! `thalweg bench peers`: the same work by Thalweg and by the programs that people use today, in turns.
+
+use super::files::Files;
+use super::{INTERRUPTED, failure, stop_on_signals};
+use indicatif::ProgressBar;
+use serde::Serialize;
+use std::process::ExitCode;
+use thalweg::terminal::{Failure, Output, progress};
+use thalweg_bench::peers::{Observer, Options, Pairing, PeersReport, compare};
+use thalweg_bench::render;
+
+pub(crate) fn peers(options: &Options, files: &Files, json: bool) -> Result<ExitCode, Failure> {
+    let open = files.open()?;
+    let stop = stop_on_signals()?;
+    let mut show = Show::new(json);
+    let report = compare(options, &mut show, &stop).map_err(failure)?;
+    show.bar.finish_and_clear();
+    let mut out = Output::new();
+    match json {
+        true => out.json(&Line::Peers(&report)),
+        false => out.text(&render::peers_end(&report)),
+    }?;
+    out.flush()?;
+    show.failed.map_or(Ok(()), Err)?;
+    if let Some(target) = open.json {
+        target.write(&(serde_json::to_string_pretty(&report).map_err(Failure::broken)? + "\n"))?;
+    }
+    if let Some(target) = open.markdown {
+        target.write(&render::peers_markdown(&report))?;
+    }
+    if let Some(target) = open.html {
+        target.write(&render::peers_html(&report))?;
+    }
+    if let Some(target) = open.plot {
+        target.write(&render::peers_svg(&report).map_err(Failure::broken)?)?;
+    }
+    let failed = report.pairings.iter().any(|pairing| pairing.error.is_some());
+    Ok(match stop.pressed() {
+        true => ExitCode::from(INTERRUPTED),
+        false => ExitCode::from(u8::from(failed)),
+    })
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Line<'a> {
+    Pairing(&'a Pairing),
+    Peers(&'a PeersReport),
+}
+
+/// Shows pairings as they are done, from any thread.
+struct Show {
+    json: bool,
+    first: bool,
+    bar: ProgressBar,
+    failed: Option<Failure>,
+}
+
+impl Show {
+    fn new(json: bool) -> Self {
+        let bar = progress::bar("{pos}/{len} {bar:20} {wide_msg}");
+        Self { json, first: true, bar, failed: None }
+    }
+}
+
+impl Observer for Show {
+    fn progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32) {
+        self.bar.set_length(of as u64);
+        self.bar.set_position(done as u64);
+        self.bar.set_message(format!("{pairing}, turn {}", turn + 1));
+        self.bar.tick();
+    }
+
+    fn pairing(&mut self, pairing: &Pairing) {
+        let said = self.bar.suspend(|| {
+            let mut out = Output::new();
+            match self.json {
+                true => out.json(&Line::Pairing(pairing)),
+                false => out.text(&render::pairing(pairing, self.first)),
+            }?;
+            out.flush()
+        });
+        self.first = false;
+        if let Err(failure) = said {
+            self.failed.get_or_insert(failure);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `thalweg cc`: TCP congestion controls loaded into the running kernel.
+
+use serde::Serialize;
+use std::fmt::Write;
+use std::process::ExitCode;
+use thalweg::terminal::{Failure, Output, outlet, progress};
+use thalweg_lab::congestion::{CONTROLS, Control, Kernel, LoadError, Loaded, Standing, control, load, unload};
+use thalweg_text::{plain, wrapped};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Show what congestion controls the kernel has, by whom, and which can be loaded
+    List,
+    /// Load congestion controls into the kernel, for every program on this machine, until unloaded or restarted
+    Load(Names),
+    /// Take out congestion controls that were loaded; connections that use one keep it until they end
+    Unload(Names),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Names {
+    /// Names, or 'all'
+    #[arg(required = true, value_name = "NAME|all")]
+    names: Vec<String>,
+}
+
+/// Executes the command. Exit code 0: the request is fulfilled; 1: it is not for one of the names; 2: there is no such
+/// name.
+pub(crate) fn cc(command: Command, json: bool) -> Result<ExitCode, Failure> {
+    let mut out = Output::new();
+    let code = match command {
+        Command::List => {
+            let entries = entries()?;
+            match json {
+                true => out.json(&serde_json::json!({ "controls": entries }))?,
+                false => out.text(&text(&entries))?,
+            }
+            ExitCode::SUCCESS
+        }
+        Command::Load(options) => tell(&options.loaded()?, json, &mut out)?,
+        Command::Unload(options) => tell(&options.unloaded()?, json, &mut out)?,
+    };
+    out.flush()?;
+    Ok(code)
+}
+
+/// One congestion control, which the kernel has, which can be loaded, or both.
+#[derive(Debug, Serialize)]
+struct Entry {
+    name: String,
+    standing: Standing,
+    /// True if Thalweg has a program for it.
+    loadable: bool,
+    about: Option<&'static str>,
+    source: Option<&'static str>,
+}
+
+fn entries() -> Result<Vec<Entry>, Failure> {
+    let kernel = Kernel::look().map_err(LoadError::Kernel).map_err(Failure::broken)?;
+    let ours = CONTROLS.iter().map(|control| control.name);
+    let others = kernel.available().filter(|name| control(name).is_none());
+    let entry = |name: &str| {
+        let known = control(name);
+        Entry {
+            name: name.to_owned(),
+            standing: kernel.standing(name),
+            loadable: known.is_some(),
+            about: known.map(|control| control.about),
+            source: known.map(|control| control.source),
+        }
+    };
+    Ok(others.chain(ours).map(entry).collect())
+}
+
+fn text(entries: &[Entry]) -> String {
+    let mut out = String::new();
+    for entry in entries {
+        let name = plain(&entry.name);
+        let standing = match entry.standing {
+            Standing::Thalweg => "loaded by thalweg cc".to_owned(),
+            Standing::Kernel => "in the kernel".to_owned(),
+            Standing::Module => "a module of the kernel".to_owned(),
+            Standing::Unknown => "there; by whom, only root may see".to_owned(),
+            Standing::ModuleNotLoaded => format!("not there; the kernel has a module: modprobe tcp_{name}"),
+            Standing::Absent => format!("not there; thalweg cc load {name}"),
+        };
+        let _ = writeln!(out, "{name:10} {standing}");
+        if let (Some(about), Some(source)) = (entry.about, entry.source) {
+            out.push_str(&wrapped("           ", &format!("{about} ({source})")));
+        }
+    }
+    out
+}
+
+/// Outcome of a request for one name.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    name: &'static str,
+    /// True if the name is now in the requested state.
+    done: bool,
+    said: String,
+}
+
+impl Names {
+    fn controls(&self) -> Result<Vec<&'static Control>, Failure> {
+        if self.names.iter().any(|name| name == "all") {
+            return Ok(CONTROLS.iter().collect());
+        }
+        let known = |name: &String| {
+            control(name).ok_or_else(|| {
+                let all: Vec<_> = CONTROLS.iter().map(|control| control.name).collect();
+                Failure::Usage(format!("there is no congestion control '{name}' to load; there are {}", all.join(", ")))
+            })
+        };
+        self.names.iter().map(known).collect()
+    }
+
+    fn loaded(&self) -> Result<Vec<Outcome>, Failure> {
+        let outcome = |control: &'static Control| {
+            let name = control.name;
+            let (done, said) = match load(control) {
+                Ok(Loaded::Now) => (true, format!("{name}: loaded")),
+                Ok(Loaded::Already) => (true, format!("{name}: was loaded before")),
+                Ok(Loaded::ByKernel) => (true, format!("{name}: the kernel has its own, which is as good")),
+                Err(error) => (false, error.to_string()),
+            };
+            Outcome { name, done, said }
+        };
+        Ok(self.controls()?.into_iter().map(outcome).collect())
+    }
+
+    /// Unloads the named controls; 'all' stands for those that are loaded.
+    fn unloaded(&self) -> Result<Vec<Outcome>, Failure> {
+        let mut controls = self.controls()?;
+        if self.names.iter().any(|name| name == "all") {
+            let kernel = Kernel::look().map_err(LoadError::Kernel).map_err(Failure::broken)?;
+            controls.retain(|control| matches!(kernel.standing(control.name), Standing::Thalweg | Standing::Unknown));
+        }
+        let outcome = |control: &'static Control| match unload(control) {
+            Ok(()) => Outcome { name: control.name, done: true, said: format!("{}: unloaded", control.name) },
+            Err(error) => Outcome { name: control.name, done: false, said: error.to_string() },
+        };
+        Ok(controls.into_iter().map(outcome).collect())
+    }
+}
+
+fn tell(outcomes: &[Outcome], json: bool, out: &mut Output) -> Result<ExitCode, Failure> {
+    if json {
+        out.json(&serde_json::json!({ "controls": outcomes }))?;
+    } else {
+        for outcome in outcomes {
+            match outcome.done {
+                true => out.text(&format!("{}\n", outcome.said))?,
+                false => outlet::stderr().put(progress::error_text(&outcome.said)),
+            }
+        }
+    }
+    Ok(ExitCode::from(u8::from(outcomes.iter().any(|outcome| !outcome.done))))
+}

@@ -1,0 +1,309 @@
+//! `thalweg lab`: rehearse a system before its hardware is bought.
+
+mod machine;
+pub(crate) mod sweep;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use thalweg::terminal::{Failure, Output, progress::Busy};
+use thalweg_lab::kernel::{self, Kernel, Progress};
+use thalweg_lab::scenario::{Assignment, Carrier, Control, Measure, Network, Traffic, Wrong, defaults, time};
+use thalweg_lab::{HowFar, LabError, Laboratory, Report, Scenario, render};
+use thalweg_text::{BitRate, ByteSize, seconds, volume, wrapped};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Run a scenario file
+    Run(Run),
+    /// Many senders, one receiver behind a switch port that cannot hold what they all send
+    Incast(Incast),
+    /// Every combination of a scenario's lists: tables, checks, pictures; goes on where it was interrupted
+    Sweep(sweep::Options),
+    /// Build the virtual machine's kernel now (about three minutes), not when it is first needed
+    Build,
+    /// A shell in the virtual machine, to look around
+    Shell,
+    /// A command in another machine: a whole PC with PCI devices behind an IOMMU, NICs for DPDK, Debian's kernel
+    Machine(machine::Options),
+    /// What runs in the virtual machine
+    #[command(hide = true)]
+    Guest {
+        /// What it shares with the outside
+        directory: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Run {
+    /// The scenario
+    file: PathBuf,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, clap::Args)]
+struct How {
+    /// Where it runs: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as root),
+    /// ns3, model (this program's own event builder in a network of queues, simulated)
+    #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
+    on: Laboratory,
+    /// Give up after so long, by the clock on the wall
+    #[arg(long, value_name = "TIME", value_parser = time::parse)]
+    wall_limit: Option<Duration>,
+    /// Leave report.json, report.html and what each node said here
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Incast {
+    /// How many senders
+    #[arg(long, default_value_t = 3)]
+    senders: u32,
+    /// The rate of every link
+    #[arg(long, default_value_t = defaults::rate())]
+    rate: BitRate,
+    /// One way from sender to receiver
+    #[arg(long, default_value = "0.1ms", value_parser = time::parse)]
+    delay: Duration,
+    /// What the switch port in front of the receiver holds
+    #[arg(long, default_value = "340kB", value_parser = size)]
+    buffer: ByteSize,
+    /// Longest IP packet, in bytes
+    #[arg(long, default_value_t = defaults::mtu())]
+    mtu: u32,
+    /// Fraction of packets lost on the way
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+    /// Payload bytes in each fragment
+    #[arg(long, default_value = "64KiB", value_parser = size)]
+    size: ByteSize,
+    /// credit, credit+CONTROL, or a congestion control of TCP alone: bic, cubic, highspeed, htcp, hybla, lp, scalable,
+    /// vegas, veno, westwood, reno, bbr, dctcp
+    #[arg(long, default_value_t)]
+    control: Control,
+    /// What carries it: tcp, or udp with credit only
+    #[arg(long, value_name = "tcp|udp", default_value = "tcp")]
+    link: Carrier,
+    /// From one event to the next; without it sources always have more
+    #[arg(long, value_parser = time::parse)]
+    interval: Option<Duration>,
+    /// One event at a time
+    #[arg(long)]
+    barrier: bool,
+    /// Loss recovery without RACK and tail loss probes
+    #[arg(long)]
+    classic_recovery: bool,
+    /// Other TCP flows through the receiver's port
+    #[arg(long, default_value_t = 0)]
+    cross: u32,
+    /// How long is measured, in seconds of the network's time
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Instead of measuring: the builder finds out what its link carries, as `thalweg calibrate` has it do
+    #[arg(long)]
+    calibrate: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+/// Parses a size; `KB` is read as `kB`.
+fn size(text: &str) -> Result<ByteSize, thalweg_text::ByteSizeError> {
+    text.replace("KB", "kB").parse()
+}
+
+impl Incast {
+    fn scenario(&self) -> Result<Scenario, Wrong> {
+        let scenario = Scenario {
+            network: Network {
+                senders: self.senders,
+                receivers: 1,
+                rate: self.rate,
+                delay: self.delay,
+                loss: self.loss,
+                buffer: self.buffer,
+                mtu: self.mtu,
+                ..Network::default()
+            },
+            traffic: Traffic {
+                control: self.control,
+                link: self.link,
+                size: Some(self.size),
+                sizes: None,
+                interval: self.interval,
+                burst: None,
+                assignment: Assignment::Modulo,
+                barrier: self.barrier,
+                cross: self.cross,
+                classic_recovery: self.classic_recovery,
+            },
+            measure: Measure { seconds: self.seconds, calibrate: self.calibrate, ..Measure::default() },
+        };
+        scenario.check().map(|()| scenario)
+    }
+}
+
+pub(crate) fn lab(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    match &options.command {
+        Command::Run(run) => measure(Scenario::load(&run.file).map_err(Failure::usage)?, &run.how, json),
+        Command::Incast(incast) => measure(incast.scenario().map_err(Failure::usage)?, &incast.how, json),
+        Command::Sweep(options) => sweep::sweep(options, json),
+        Command::Build => {
+            let path = kernel(|progress| Kernel::build(progress)).map_err(failure)?.path().display().to_string();
+            let mut output = Output::new();
+            match json {
+                true => output.json(&serde_json::json!({ "kernel": path }))?,
+                false => output.text(&format!("{path}\n"))?,
+            }
+            output.flush()?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Shell => {
+            let kernel = kernel(|progress| Kernel::build(progress)).map_err(failure)?;
+            kernel::shell(&kernel, SHELL_MEMORY, Path::new(".")).map_err(failure)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Machine(options) => machine::machine(options, json),
+        Command::Guest { directory } => {
+            thalweg_lab::guest(directory).map_err(failure)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+const SHELL_MEMORY: ByteSize = ByteSize(1 << 30);
+
+fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Failure> {
+    if let Some(limit) = how.wall_limit {
+        scenario.measure.wall_limit = limit;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    heed_signals(stop.clone())?;
+    let kept;
+    let directory = match &how.out {
+        Some(out) => {
+            std::fs::create_dir_all(out).map_err(|error| Failure::Broken(format!("{}: {error}", out.display())))?;
+            out.as_path()
+        }
+        None => {
+            kept = tempfile::tempdir().map_err(Failure::broken)?;
+            kept.path()
+        }
+    };
+    let report = watched(directory, |progress| thalweg_lab::run(&scenario, how.on, directory, &stop, progress))
+        .map_err(failure)?;
+    let mut output = Output::new();
+    match json {
+        true => output.json(&report)?,
+        false => output.text(&text(&report))?,
+    }
+    if let Some(out) = &how.out {
+        let page = render::html(&report).map_err(Failure::broken)?;
+        let all = serde_json::to_string_pretty(&report).map_err(Failure::broken)?;
+        for (name, text) in [("report.html", page), ("report.json", all + "\n")] {
+            let path = out.join(name);
+            std::fs::write(&path, text).map_err(|error| Failure::Broken(format!("{}: {error}", path.display())))?;
+        }
+    }
+    output.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the report for people: the main figures, each receiver if there are several, and remarks.
+fn text(report: &Report) -> String {
+    let mut out = format!("{}\n\n", render::headline(report));
+    let summary = render::summary(report);
+    let width = summary.iter().filter_map(|row| row.first()).map(String::len).max().unwrap_or(0);
+    for row in &summary {
+        if let [name, value] = &row[..] {
+            out.push_str(&format!("  {name:width$}  {value}\n"));
+        }
+    }
+    let share = |name: &str, bits: f64| format!("  {name:width$}  {:.1} Mbit/s\n", bits / 1e6);
+    if report.receivers.len() > 1 {
+        out.extend(report.receivers.iter().map(|one| share(&one.name, one.goodput_bits_per_second)));
+    }
+    out.push('\n');
+    out.extend(report.notes.iter().map(|note| wrapped("  note: ", note)));
+    out
+}
+
+/// Runs an action that may need a kernel built first, and shows the progress of the build.
+fn kernel<T>(act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+    let busy = Busy::new("laboratory".into());
+    act(&mut |progress| busy.now(building(progress)))
+}
+
+fn building(progress: Progress) -> String {
+    match progress {
+        Progress::Waiting => "waiting for another process that builds the kernel".into(),
+        Progress::Unpacking => "building the kernel, once: unpacking its source".into(),
+        Progress::Compiling { done, of } => format!("building the kernel, once: {done} of {of} files"),
+    }
+}
+
+/// Runs a scenario in a directory as `kernel` runs an action, and also shows the progress of the scenario.
+fn watched<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T) -> T {
+    let busy = Busy::new("laboratory: the network is made".into());
+    let (over, is_over) = channel::<()>();
+    thread::scope(|scope| {
+        let busy = &busy;
+        scope.spawn(move || {
+            // Files of an earlier run in the directory tell nothing of this one.
+            let earlier = HowFar::read(directory);
+            let mut began = None;
+            while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                if let Some(far) = HowFar::read(directory).filter(|far| Some(*far) != earlier && far.done > 0.0) {
+                    let (at, before) = *began.get_or_insert((Instant::now(), far.done));
+                    busy.now(going_on(&far, at.elapsed(), before));
+                }
+            }
+        });
+        let result = act(&mut |progress| busy.now(building(progress)));
+        drop(over);
+        result
+    })
+}
+
+/// Returns the progress of a scenario as text, and the remaining time by this host's clock.
+fn going_on(far: &HowFar, since: Duration, before: f64) -> String {
+    let HowFar { done, bytes, bits_per_second } = far;
+    let left = match done - before {
+        so_far if so_far > 0.0 => {
+            format!(", {} left", seconds((1.0 - done).max(0.0) * since.as_secs_f64() / so_far))
+        }
+        _ => String::new(),
+    };
+    format!("laboratory: {:.0} %, {}, {:.1} Mbit/s{left}", 100.0 * done, volume(*bytes), bits_per_second * 1e-6)
+}
+
+/// Time from one look at the progress to the next.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Handles signals: the first interrupt ends the scenario cleanly, the second one at once.
+pub(crate) fn heed_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone()).map_err(Failure::broken)?;
+        signal_hook::flag::register(signal, stop.clone()).map_err(Failure::broken)?;
+    }
+    stop.store(false, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Returns the failure of a command whose laboratory failed.
+pub(crate) fn failure(error: impl Into<LabError>) -> Failure {
+    let error = error.into();
+    if error.is_usage() { Failure::usage(error) } else { Failure::broken(error) }
+}

@@ -1,0 +1,136 @@
+//! `thalweg lab machine`: a command in a virtual PC of its own, with devices, an IOMMU and a kernel that may be
+//! changed.
+
+use super::{heed_signals, size, time};
+use crate::lab::sweep::INTERRUPTED;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use thalweg::terminal::{Failure, Output, outlet, progress, progress::Busy};
+use thalweg_lab::pc::{Iommu, Machine, Nic, Prepared, Progress, RunError, prepare};
+use thalweg_text::{ByteSize, volume};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
+    /// A NIC: virtio, e1000e, vmxnet3 or igb, and the number of its wire (0). The first is at 0000:00:11.0, the next at
+    /// 0000:00:12.0; those on one wire hear each other
+    #[arg(long, value_name = "MODEL[@WIRE]", value_parser = nic)]
+    nic: Vec<Nic>,
+    /// QEMU's edu device, a small DMA engine, at 0000:00:10.0
+    #[arg(long)]
+    edu: bool,
+    /// An entropy device (virtio-rng), which writes random numbers by DMA, at 0000:00:0f.0
+    #[arg(long)]
+    rng: bool,
+    /// An empty NVMe disk of this size. The first is at 0000:00:18.0, the next at 0000:00:19.0
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    nvme: Vec<ByteSize>,
+    /// Without an IOMMU: devices reach all of memory, and VFIO is used in its no-IOMMU mode
+    #[arg(long)]
+    no_iommu: bool,
+    /// Its memory
+    #[arg(long, value_name = "SIZE", default_value_t = Machine::default().memory, value_parser = size)]
+    memory: ByteSize,
+    /// How many processors it has
+    #[arg(long, value_name = "NUMBER", default_value_t = Machine::default().processors)]
+    processors: u32,
+    /// How many huge pages of 2 MiB are set aside at the start
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    huge_pages: u32,
+    /// End it after so long, the boot (about ten seconds) included
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time::parse)]
+    timeout: Duration,
+    /// What the command sees as /out: what it writes there stays. The kernel's log is left there, too
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+    /// What runs there, as root. Without it: only set up what a machine boots from, and say what is there
+    #[arg(last = true)]
+    command: Vec<OsString>,
+}
+
+/// Parses `MODEL` or `MODEL@WIRE`.
+fn nic(text: &str) -> Result<Nic, String> {
+    let (model, wire) = text.split_once('@').unwrap_or((text, "0"));
+    let model = model.parse().map_err(|error: thalweg_lab::pc::UnknownNic| error.to_string())?;
+    let wire = wire.parse().map_err(|_| format!("'{wire}' is not the number of a wire"))?;
+    Ok(Nic { model, wire })
+}
+
+/// Exit codes of a program that started another one, if the other one was not the cause: those of timeout(1) and
+/// env(1).
+const LATE: u8 = 124;
+const NOT_RUN: u8 = 125;
+
+pub(super) fn machine(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let prepared = {
+        let busy = Busy::new("laboratory".into());
+        prepare(|progress| busy.now(setting_up(progress).into()))
+    };
+    if options.command.is_empty() {
+        return show(&prepared.map_err(Failure::broken)?, json);
+    }
+    let prepared = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => return Ok(no_outcome(NOT_RUN, &error)),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    heed_signals(stop.clone())?;
+    let kept;
+    let out = match &options.out {
+        Some(out) => out.as_path(),
+        None => {
+            kept = tempfile::tempdir().map_err(Failure::broken)?;
+            kept.path()
+        }
+    };
+    let machine = Machine {
+        processors: options.processors,
+        memory: options.memory,
+        iommu: if options.no_iommu { Iommu::Off } else { Iommu::On },
+        edu: options.edu,
+        rng: options.rng,
+        nics: options.nic.clone(),
+        nvmes: options.nvme.clone(),
+        huge_pages: options.huge_pages,
+        timeout: options.timeout,
+    };
+    match machine.run(&prepared, &options.command, out, &stop) {
+        Ok(outcome) => Ok(ExitCode::from(outcome.code)),
+        Err(error @ (RunError::Machine(_) | RunError::Directory(_))) => Err(Failure::usage(error)),
+        Err(RunError::Stopped) => Ok(ExitCode::from(INTERRUPTED)),
+        Err(error @ RunError::Timeout { .. }) => Ok(no_outcome(LATE, &error)),
+        Err(error) => Ok(no_outcome(NOT_RUN, &error)),
+    }
+}
+
+fn no_outcome(code: u8, error: &dyn std::error::Error) -> ExitCode {
+    outlet::stderr().put(progress::error_text(&error.to_string()));
+    ExitCode::from(code)
+}
+
+fn setting_up(progress: Progress) -> &'static str {
+    match progress {
+        Progress::Waiting => "waiting for another process that sets up the machine",
+        Progress::Downloading => "setting up the machine, once: downloading Debian's kernel and packages",
+        Progress::Unpacking => "setting up the machine, once: unpacking packages",
+        Progress::Compiling => "setting up the machine, once: compiling kernel modules",
+    }
+}
+
+fn show(prepared: &Prepared, json: bool) -> Result<ExitCode, Failure> {
+    let (kernel, directory) = (prepared.kernel(), prepared.directory().display());
+    let size = prepared.size().map_err(|error| Failure::Broken(format!("{directory}: {error}")))?;
+    let mut output = Output::new();
+    match json {
+        true => {
+            let directory = directory.to_string();
+            output.json(&serde_json::json!({ "kernel": kernel, "directory": directory, "bytes": size }))?;
+        }
+        false => output.text(&format!("Linux {kernel}, kept in {directory} ({})\n", volume(size)))?,
+    }
+    output.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,152 @@
+//! `thalweg lab sweep`: every combination of a scenario's lists.
+
+use super::{failure, heed_signals, kernel};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use thalweg::terminal::{Failure, Output, outlet};
+use thalweg_lab::Laboratory;
+use thalweg_lab::kernel::Kernel;
+use thalweg_lab::sweep::{self, Progress, Results, Sweep};
+use thalweg_text::{seconds, wrapped};
+
+/// Exit code of a program that was interrupted: 128 and the number of SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
+    /// A sweep file, or the name of a sweep that comes with Thalweg. Without it, their names
+    sweep: Option<String>,
+    #[command(flatten)]
+    how: How,
+    /// Where results.jsonl (which a later run goes on from), report.json and report.html are. Without it: sweep-NAME
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
+    /// Only the sample that the file's `[quick]` says: fewer cells, shorter measurements
+    #[arg(long, requires = "sweep")]
+    quick: bool,
+    /// Only cells with this value of a key, or one of several: delay=1ms, senders=1,2
+    #[arg(long, value_name = "KEY=VALUE", requires = "sweep")]
+    only: Vec<String>,
+}
+
+/// Where cells run, and how many at a time.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub(crate) struct How {
+    /// Where cells run: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as
+    /// root), ns3, model
+    #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
+    pub(crate) on: Laboratory,
+    /// How many cells run at a time; each takes about one processor. On the host: one, which is not to be disturbed
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) jobs: Option<usize>,
+}
+
+impl How {
+    /// Returns a rough estimate of the time that a complete sweep takes.
+    pub(crate) fn estimate(self, of: &Sweep) -> Duration {
+        sweep::estimate(of, self.on, self.jobs().unwrap_or(1))
+    }
+
+    fn jobs(self) -> Result<usize, Failure> {
+        match (self.on, self.jobs) {
+            (_, Some(0)) => Err(Failure::Usage("--jobs 0: at least one cell at a time".into())),
+            (Laboratory::Host, Some(2..)) => {
+                Err(Failure::Usage("--jobs: on the host, in real time, cells run one at a time".into()))
+            }
+            (Laboratory::Host, _) => Ok(1),
+            (_, jobs) => Ok(jobs.unwrap_or(2)),
+        }
+    }
+}
+
+pub(super) fn sweep(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let Some(name) = &options.sweep else { return list(options, json) };
+    let mut asked = Sweep::load(name, options.quick).map_err(Failure::usage)?;
+    for only in &options.only {
+        asked.only(only).map_err(Failure::usage)?;
+    }
+    let out = options.out.clone().unwrap_or_else(|| format!("sweep-{}", asked.name).into());
+    let stop = Arc::new(AtomicBool::new(false));
+    heed_signals(stop.clone())?;
+    let results = run(asked, options.how, &out, &stop)?;
+    let mut output = Output::new();
+    match json {
+        true => output.json(&results)?,
+        false => output.text(&results.text())?,
+    }
+    output.flush()?;
+    let all = serde_json::to_string_pretty(&results).map_err(Failure::broken)? + "\n";
+    write(&out, "report.json", &all)?;
+    write(&out, "report.html", &results.html())?;
+    Ok(match (results.passed(), stop.load(Ordering::Relaxed)) {
+        (_, true) => ExitCode::from(INTERRUPTED),
+        (true, _) => ExitCode::SUCCESS,
+        (false, _) => ExitCode::from(1),
+    })
+}
+
+/// Runs a sweep into a directory, and reports its progress on standard error.
+pub(crate) fn run(asked: Sweep, how: How, directory: &Path, stop: &AtomicBool) -> Result<Results, Failure> {
+    let jobs = how.jobs()?;
+    std::fs::create_dir_all(directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
+    if how.on == Laboratory::Virtual {
+        // The kernel is built once, and not in the time of the first cells.
+        kernel(|progress| Kernel::build(progress)).map_err(failure)?;
+    }
+    let names = asked.clone();
+    let show = |progress: Progress<'_>| outlet::stderr().put(line(&names, &progress));
+    sweep::run(asked, how.on, jobs, directory, stop, show).map_err(failure)
+}
+
+/// Returns a line on the cell that has just ended, and the remaining time.
+fn line(sweep: &Sweep, progress: &Progress<'_>) -> String {
+    let Progress { cell, done, of, left } = progress;
+    let left = if done < of { format!("; about {} left", seconds(left.as_secs_f64())) } else { String::new() };
+    match cell {
+        None => {
+            let before = if *done > 0 { format!(", {done} of them done before") } else { String::new() };
+            wrapped(&format!("{}: ", sweep.name), &format!("{of} cells{before}{left}"))
+        }
+        Some((cell, outcome)) => {
+            let what = match outcome {
+                Ok(report) => format!(
+                    "{:.1} % of the ceiling, {} sent again, {}",
+                    100.0 * report.share_of_ceiling,
+                    report.retransmissions,
+                    seconds(report.wall_seconds)
+                ),
+                Err(error) => error.clone(),
+            };
+            wrapped(&format!("{done:4} of {of}: "), &format!("{}: {what}{left}", sweep.describe(cell)))
+        }
+    }
+}
+
+fn list(options: &Options, json: bool) -> Result<ExitCode, Failure> {
+    let all: Vec<Sweep> =
+        sweep::names().map(|name| Sweep::load(name, false)).collect::<Result<_, _>>().map_err(Failure::broken)?;
+    let mut output = Output::new();
+    if json {
+        let all: Vec<_> = all
+            .iter()
+            .map(|one| serde_json::json!({ "name": one.name, "title": one.title, "cells": one.cells.len() }))
+            .collect();
+        output.json(&serde_json::json!({ "sweeps": all }))?;
+    } else {
+        for one in all {
+            let time = seconds(options.how.estimate(&one).as_secs_f64().round());
+            let text = format!("{} ({} cells, about {time})", one.title, one.cells.len());
+            output.text(&wrapped(&format!("{:<18}", one.name), &text))?;
+        }
+    }
+    output.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn write(directory: &Path, name: &str, text: &str) -> Result<(), Failure> {
+    let path = directory.join(name);
+    std::fs::write(&path, text).map_err(|error| Failure::Broken(format!("writing {}: {error}", path.display())))
+}

@@ -1,0 +1,128 @@
+//! The initramfs: a shell, and the modules that are needed to mount the host's file system.
+
+use crate::pc::setup::{PrepareError, Setup, file};
+use std::fs;
+use std::path::Path;
+
+/// Modules that `init` needs, apart from their own dependencies.
+const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console"];
+const INIT: &str = include_str!("../../pc/init");
+
+/// Returns all texts that it is made of, apart from the packages.
+pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
+    MODULES.iter().copied().chain([INIT])
+}
+
+/// Returns the archive, made from unpacked packages.
+pub(crate) fn make(setup: &Setup, packages: &Path, version: &str) -> Result<Vec<u8>, PrepareError> {
+    let busybox = packages.join("usr/bin/busybox");
+    let mut archive = Archive::default();
+    archive.directory("bin");
+    archive.program("bin/busybox", &fs::read(&busybox).map_err(file(&busybox))?);
+    archive.program("init", INIT.as_bytes());
+    archive.directory("modules");
+
+    let tree = packages.join("usr/lib/modules").join(version);
+    let list = tree.join("modules.dep");
+    let dependencies = fs::read_to_string(&list).map_err(file(&list))?;
+    let mut order = String::new();
+    for path in in_order(&dependencies) {
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let path = tree.join(path);
+        let (name, content) = match name.strip_suffix(".xz") {
+            Some(name) => (name, setup.decompress(&path)?),
+            None => (name, fs::read(&path).map_err(file(&path))?),
+        };
+        archive.program(&format!("modules/{name}"), &content);
+        order += &format!("{name}\n");
+    }
+    archive.program("modules/order", order.as_bytes());
+    Ok(archive.end())
+}
+
+/// Returns the modules' files, each after those that it depends on. A line of modules.dep is a module and its
+/// dependencies, of which the last is to be loaded first (depmod(8)).
+fn in_order(dependencies: &str) -> Vec<&str> {
+    let mut order: Vec<&str> = Vec::new();
+    for wanted in MODULES {
+        let is_wanted = |path: &str| {
+            path.rsplit('/').next().and_then(|name| name.strip_prefix(wanted)).is_some_and(|end| end.starts_with(".ko"))
+        };
+        let line = dependencies.lines().filter_map(|line| line.split_once(':')).find(|(path, _)| is_wanted(path));
+        // A module without a file is part of the kernel.
+        let Some((path, needs)) = line else { continue };
+        for path in needs.split_whitespace().rev().chain([path]) {
+            if !order.contains(&path) {
+                order.push(path);
+            }
+        }
+    }
+    order
+}
+
+/// A cpio archive in the form that Linux unpacks ("newc", Documentation/driver-api/early-userspace/buffer-format.rst).
+#[derive(Debug, Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    files: u32,
+}
+
+impl Archive {
+    fn directory(&mut self, name: &str) {
+        self.entry(name, 0o040_755, &[]);
+    }
+
+    fn program(&mut self, name: &str, content: &[u8]) {
+        self.entry(name, 0o100_755, content);
+    }
+
+    fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
+        self.files += 1;
+        let (inode, size, name_size) = (self.files, content.len(), name.len() + 1);
+        // Inode, mode, owner, group, links, time, size, four numbers of devices, length of the name, checksum.
+        self.bytes.extend(b"070701");
+        for field in [inode as usize, mode as usize, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0] {
+            self.bytes.extend(format!("{field:08x}").bytes());
+        }
+        self.bytes.extend(name.bytes().chain([0]));
+        self.pad();
+        self.bytes.extend(content);
+        self.pad();
+    }
+
+    fn pad(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn end(mut self) -> Vec<u8> {
+        self.entry("TRAILER!!!", 0, &[]);
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_module_comes_behind_those_that_it_needs() {
+        let dependencies = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/fscache.ko kernel/fs/netfs.ko\n\
+                            kernel/net/9p/9pnet_virtio.ko.xz: kernel/net/9p/9pnet.ko kernel/virtio.ko\n\
+                            kernel/net/9p/9pnet.ko:\n";
+        let order = in_order(dependencies).into_iter().map(|path| path.rsplit('/').next().unwrap());
+        let expected = ["virtio.ko", "9pnet.ko", "9pnet_virtio.ko.xz", "netfs.ko", "fscache.ko", "9p.ko"];
+        assert_eq!(order.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn an_archive_is_what_cpio_expects() {
+        let mut archive = Archive::default();
+        archive.program("init", b"hello");
+        let bytes = archive.end();
+        // A head of 110 bytes and "init\0" fill 116; the content fills 8.
+        assert_eq!(&bytes[..14], b"07070100000001");
+        assert_eq!((&bytes[110..116], &bytes[116..124]), (&b"init\0\0"[..], &b"hello\0\0\0"[..]));
+        assert_eq!(&bytes[124..130], b"070701");
+        assert!(bytes[124..].windows(10).any(|part| part == b"TRAILER!!!"));
+    }
+}

@@ -1,0 +1,464 @@
+//! Setup, from the system's package archive to a kernel, its initramfs and packages ready to be mounted.
+
+use crate::pc::qemu::QEMU;
+use crate::pc::{initramfs, modules};
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use thiserror::Error;
+
+/// Debian packages that setting up and running need.
+pub const PACKAGES: &str = "qemu-system-x86 build-essential xz-utils util-linux";
+
+/// Stage of a setup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Waiting for another process that is setting up.
+    Waiting,
+    /// Packages are being downloaded.
+    Downloading,
+    /// Packages are being unpacked.
+    Unpacking,
+    /// Kernel modules are being compiled.
+    Compiling,
+}
+
+/// Reason why a machine cannot be set up.
+#[derive(Debug, Error)]
+pub enum PrepareError {
+    /// The host is not an x86-64 PC.
+    #[error("the machine is an x86-64 PC with this host's programs: it runs on x86-64 only")]
+    Architecture,
+    /// Programs that are needed are missing.
+    #[error("{} not found: as root, `apt-get install {PACKAGES}`", .0.join(", "))]
+    NoTools(Vec<&'static str>),
+    /// The archive's lists are missing, or this is another archive.
+    #[error("apt knows no package {0}: as root, `apt-get update`; the machine takes Debian's packages")]
+    NoPackage(String),
+    /// The archive has another Linux than the one whose source files are listed for the modules.
+    #[error("the machine is made for Debian 12 and its Linux 6.1; here, apt has {0}")]
+    Kernel(String),
+    /// The packages lack a program that the machine promises.
+    #[error("no {program} in Debian's package {package}, nor on this host: it has moved to another package")]
+    NoProgram {
+        /// Name of the missing program.
+        program: &'static str,
+        /// The package that had it.
+        package: &'static str,
+    },
+    /// The kernel is not as expected.
+    #[error("{}: not a kernel image with an xz archive in it", .0.display())]
+    Image(PathBuf),
+    /// The file system has too little space.
+    #[error(
+        "setting up the machine needs {} MB in {}, which has {} MB",
+        REQUIRED_SPACE_BYTES >> 20, path.display(), free >> 20
+    )]
+    Space {
+        /// Directory of the setup.
+        path: PathBuf,
+        /// Free space, in bytes.
+        free: u64,
+    },
+    /// A step failed.
+    #[error("{step} failed ({status}): {last}\nthe whole log is in {}", log.display())]
+    Failed {
+        /// Name of the step.
+        step: &'static str,
+        /// Exit status of its program.
+        status: ExitStatus,
+        /// Last line that reports an error, or the last line.
+        last: String,
+        /// File with the whole output of all steps.
+        log: PathBuf,
+    },
+    /// A program cannot be started.
+    #[error("{program}: {error}")]
+    Start {
+        /// Name of the program.
+        program: &'static str,
+        /// The system's error.
+        #[source]
+        error: io::Error,
+    },
+    /// A file or directory cannot be used.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's error.
+        #[source]
+        error: io::Error,
+    },
+}
+
+pub(crate) const VMLINUX: &str = "vmlinux";
+pub(crate) const INITRAMFS: &str = "initramfs";
+/// The packages, laid out as a root.
+pub(crate) const LAID_OUT: &str = "packages";
+
+/// Programs of the host that a setup needs; `gcc` stands for all of build-essential.
+const TOOLS: &[&str] = &["apt-get", "apt-cache", "dpkg-deb", "tar", "xz", "make", "gcc", "strip", "setpriv", QEMU];
+/// Kernel series that the list of modules' source files is for.
+const KERNEL_SERIES: &str = "6.1.";
+/// Package that depends on the newest kernel.
+const KERNEL: &str = "linux-image-amd64";
+/// Packages of the machine, whose dependencies are added where the host lacks them, each with the programs it is there
+/// for. Debian moves programs between packages in updates (`dpdk-testpmd` in 22.11.11), so each program is checked for.
+const WANTED: &[(&str, &[&str])] = &[
+    ("busybox-static", &["busybox"]),
+    ("kmod", &["kmod"]),
+    ("pciutils", &["lspci", "setpci"]),
+    ("iproute2", &["ip"]),
+    ("dpdk", &["dpdk-devbind.py"]),
+    ("dpdk-dev", &["dpdk-testpmd"]),
+    ("libdpdk-dev", &[]),
+    ("perftest", &["ib_write_lat"]),
+    ("python3-pyverbs", &[]),
+    ("rdma-core", &[]),
+    ("ibverbs-utils", &["ibv_devinfo"]),
+    ("ibverbs-providers", &[]),
+    ("rdmacm-utils", &["rping"]),
+    ("ucx-utils", &["ucx_perftest"]),
+    ("v4l-utils", &["v4l2-ctl"]),
+    ("libiio-utils", &["iio_info"]),
+];
+/// Packages that the setup itself uses, unpacked whether the host has them or not.
+const ALWAYS: &[&str] = &["busybox-static", "kmod"];
+/// Space that a setup needs, in bytes: archives, unpacked packages, and the headers and sources of the modules take
+/// 1.1 GB; the rest is reserve.
+const REQUIRED_SPACE_BYTES: u64 = 3 << 29;
+/// Options of apt-get that let an ordinary user run it, and while another apt is at work.
+const APT: &[&str] = &["-qq", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root"];
+/// Commands that this crate adds to the machine: name and text.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("guest", include_str!("../../pc/guest")),
+    ("bindto", include_str!("../../pc/bindto")),
+    ("huge", include_str!("../../pc/huge")),
+];
+
+/// Returns all texts that a setup is made of, apart from the contents of the packages.
+pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
+    wanted().chain(PROGRAMS.iter().flat_map(|&(name, text)| [name, text]))
+}
+
+/// Returns the names of [`WANTED`]'s packages.
+fn wanted() -> impl Iterator<Item = &'static str> {
+    WANTED.iter().map(|&(package, _)| package)
+}
+
+pub(crate) fn check_tools() -> Result<(), PrepareError> {
+    if !cfg!(target_arch = "x86_64") {
+        return Err(PrepareError::Architecture);
+    }
+    let absent: Vec<_> = TOOLS.iter().copied().filter(|tool| !is_program(tool)).collect();
+    if absent.is_empty() { Ok(()) } else { Err(PrepareError::NoTools(absent)) }
+}
+
+/// Result of [`set_up`].
+#[derive(Debug)]
+pub(crate) struct Ready {
+    pub(crate) version: String,
+    pub(crate) directory: PathBuf,
+}
+
+/// Sets everything up in an empty directory. The caller holds the lock.
+pub(crate) fn set_up(
+    room: &Path,
+    log: &Path,
+    lock: &File,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Ready, PrepareError> {
+    let free = rustix::fs::statvfs(room).map_err(|error| file(room)(error.into()))?;
+    let free = free.f_bavail * free.f_frsize;
+    if free < REQUIRED_SPACE_BYTES {
+        return Err(PrepareError::Space { path: room.to_owned(), free });
+    }
+    File::create(log).map_err(file(log))?;
+    let setup = Setup { log, lock };
+
+    progress(Progress::Downloading);
+    let kernel = setup.dependencies(KERNEL)?.swap_remove(0);
+    let version = kernel.strip_prefix("linux-image-").filter(|version| version.starts_with(KERNEL_SERIES));
+    let version = version.ok_or_else(|| PrepareError::Kernel(kernel.clone()))?.to_owned();
+    let archives = Archives::new(room.join("archives"))?;
+    setup.download_with_all_they_need(&archives, wanted())?;
+    setup.download(&archives.path, ALWAYS.iter().copied().chain([kernel.as_str()]))?;
+    let for_modules = Archives::new(room.join("archives-for-modules"))?;
+    let packages = modules::packages(&setup, &version)?;
+    setup.download(&for_modules.path, packages.iter().map(String::as_str))?;
+
+    progress(Progress::Unpacking);
+    let ready = room.join("ready");
+    let laid_out = ready.join(LAID_OUT);
+    setup.unpack(archives, &laid_out)?;
+    check_programs(&laid_out)?;
+    let unpacked = room.join("for-modules");
+    setup.unpack(for_modules, &unpacked)?;
+    setup.extract_kernel(&laid_out.join("boot").join(format!("vmlinuz-{version}")), &ready.join(VMLINUX))?;
+    let boot = laid_out.join("boot");
+    fs::remove_dir_all(&boot).map_err(file(&boot))?;
+    setup.list_dependencies(&laid_out, &version)?;
+    let initramfs = ready.join(INITRAMFS);
+    fs::write(&initramfs, initramfs::make(&setup, &laid_out, &version)?).map_err(file(&initramfs))?;
+
+    progress(Progress::Compiling);
+    let own = laid_out.join("usr/lib/thalweg-machine");
+    fs::create_dir_all(&own).map_err(file(&own))?;
+    for (name, text) in PROGRAMS {
+        let path = own.join(name);
+        fs::write(&path, text).map_err(file(&path))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(file(&path))?;
+    }
+    modules::build(&setup, &unpacked, &version, &own)?;
+    Ok(Ready { version, directory: ready })
+}
+
+/// Directory for apt to download into.
+struct Archives {
+    path: PathBuf,
+}
+
+impl Archives {
+    fn new(path: PathBuf) -> Result<Self, PrepareError> {
+        let partial = path.join("partial");
+        fs::create_dir_all(&partial).map_err(file(&partial))?;
+        Ok(Self { path })
+    }
+}
+
+/// Runs the steps of a setup, whose output goes to one log.
+#[derive(Debug)]
+pub(crate) struct Setup<'a> {
+    log: &'a Path,
+    /// An empty file, used as every program's standard input: if this process is killed, the lock is held (flock(2))
+    /// until the last program that it had started has ended, too.
+    lock: &'a File,
+}
+
+impl Setup<'_> {
+    /// Returns the names of a package's dependencies, at least one.
+    pub(crate) fn dependencies(&self, package: &str) -> Result<Vec<String>, PrepareError> {
+        let mut command = Command::new("apt-cache");
+        command.args(["depends", package]);
+        let output = self.hears_nothing(&mut command)?.output().map_err(start("apt-cache"))?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned);
+        match names.collect::<Vec<_>>() {
+            names if names.is_empty() => Err(PrepareError::NoPackage(package.to_owned())),
+            names => Ok(names),
+        }
+    }
+
+    /// Downloads packages, and those of their dependencies that this host lacks.
+    fn download_with_all_they_need(
+        &self,
+        archives: &Archives,
+        packages: impl Iterator<Item = &'static str>,
+    ) -> Result<(), PrepareError> {
+        let mut apt = Command::new("apt-get");
+        apt.args(APT).arg("-o").arg(format!("Dir::Cache::archives={}", archives.path.display()));
+        apt.args(["install", "-y", "--download-only", "--no-install-recommends"]).args(packages);
+        self.step("downloading packages", "apt-get", &mut apt)
+    }
+
+    /// Downloads packages without their dependencies, whether this host has them or not.
+    fn download<'a>(&self, into: &Path, packages: impl Iterator<Item = &'a str>) -> Result<(), PrepareError> {
+        let mut apt = Command::new("apt-get");
+        apt.args(APT).arg("download").args(packages).current_dir(into);
+        self.step("downloading packages", "apt-get", &mut apt)
+    }
+
+    /// Unpacks packages into a directory, and removes their archives. `/bin` and the like are links into `/usr`
+    /// (Debian's merged /usr), also for packages that still use the old paths: laid over the host's root, directories
+    /// of these names would hide its links.
+    fn unpack(&self, archives: Archives, into: &Path) -> Result<(), PrepareError> {
+        for name in ["bin", "sbin", "lib", "lib64"] {
+            let merged = into.join("usr").join(name);
+            fs::create_dir_all(&merged).map_err(file(&merged))?;
+            let link = into.join(name);
+            symlink(format!("usr/{name}"), &link).map_err(file(&link))?;
+        }
+        for entry in fs::read_dir(&archives.path).map_err(file(&archives.path))? {
+            let package = entry.map_err(file(&archives.path))?.path();
+            if package.extension().is_none_or(|end| end != "deb") {
+                continue;
+            }
+            // `dpkg-deb --extract` would replace the links by directories.
+            let mut archive = Command::new("dpkg-deb");
+            archive.arg("--fsys-tarfile").arg(&package).stdout(Stdio::piped());
+            let mut archive = self.hears_nothing(&mut archive)?.spawn().map_err(start("dpkg-deb"))?;
+            let mut tar = Command::new("tar");
+            tar.args(["-x", "--keep-directory-symlink", "--no-same-owner", "-C"]).arg(into);
+            if let Some(content) = archive.stdout.take() {
+                tar.stdin(content);
+            }
+            let unpacked = self.step_as_is("unpacking a package", "tar", &mut tar);
+            let status = archive.wait().map_err(start("dpkg-deb"))?;
+            unpacked?;
+            if !status.success() {
+                let (step, last) = ("unpacking a package", package.display().to_string());
+                return Err(PrepareError::Failed { step, status, last, log: self.log.to_owned() });
+            }
+        }
+        fs::remove_dir_all(&archives.path).map_err(file(&archives.path))
+    }
+
+    /// Extracts the kernel as an ELF file, which QEMU enters directly (PVH): unpacking itself would take an emulated
+    /// machine four seconds. The archive's place in an image: "The Linux/x86 Boot Protocol",
+    /// Documentation/arch/x86/boot.rst.
+    fn extract_kernel(&self, image: &Path, into: &Path) -> Result<(), PrepareError> {
+        let bytes = fs::read(image).map_err(file(image))?;
+        let compressed = payload(&bytes).ok_or_else(|| PrepareError::Image(image.to_owned()))?;
+        let path = into.with_extension("xz");
+        fs::write(&path, compressed).map_err(file(&path))?;
+        let kernel = self.decompress(&path)?;
+        fs::remove_file(&path).map_err(file(&path))?;
+        fs::write(into, kernel).map_err(file(into))
+    }
+
+    /// Writes the kernel's `modules.dep`, which no package contains.
+    fn list_dependencies(&self, laid_out: &Path, version: &str) -> Result<(), PrepareError> {
+        // One program has several names; the package's links to it are of no use outside a root.
+        let mut depmod = Command::new(laid_out.join("usr/bin/kmod"));
+        depmod.arg0("depmod").arg("-b").arg(laid_out).arg(version);
+        self.step("listing kernel modules", "kmod", &mut depmod)
+    }
+
+    /// Returns the content of a file that xz has compressed.
+    pub(crate) fn decompress(&self, path: &Path) -> Result<Vec<u8>, PrepareError> {
+        let mut xz = Command::new("xz");
+        // The bytes after the stream, in a kernel's image its length, are ignored.
+        xz.args(["--decompress", "--single-stream", "--stdout"]).arg(path);
+        let output = self.hears_nothing(&mut xz)?.output().map_err(start("xz"))?;
+        match output.status.success() {
+            true => Ok(output.stdout),
+            false => {
+                let last = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                Err(PrepareError::Failed {
+                    step: "decompressing",
+                    status: output.status,
+                    last,
+                    log: self.log.to_owned(),
+                })
+            }
+        }
+    }
+
+    /// Runs a command without input, and appends its output to the log.
+    pub(crate) fn step(
+        &self,
+        step: &'static str,
+        program: &'static str,
+        command: &mut Command,
+    ) -> Result<(), PrepareError> {
+        self.step_as_is(step, program, self.hears_nothing(command)?)
+    }
+
+    /// Runs a command with the input and environment it has, and appends its output to the log.
+    fn step_as_is(&self, step: &'static str, program: &'static str, command: &mut Command) -> Result<(), PrepareError> {
+        let log = File::options().append(true).open(self.log).map_err(file(self.log))?;
+        command.stdout(log.try_clone().map_err(file(self.log))?).stderr(log);
+        let status = command.status().map_err(start(program))?;
+        match status.success() {
+            true => Ok(()),
+            false => Err(PrepareError::Failed { step, status, last: last_words(self.log), log: self.log.to_owned() }),
+        }
+    }
+
+    /// Gives a command an empty input, and an environment without variables that influence builds.
+    fn hears_nothing<'c>(&self, command: &'c mut Command) -> Result<&'c mut Command, PrepareError> {
+        let kept = ["PATH", "HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
+        command.env_clear().envs(kept).env("LC_ALL", "C");
+        Ok(command.stdin(self.lock.try_clone().map_err(file(self.log))?))
+    }
+}
+
+/// Returns the archive in a kernel's image, found by its header's `setup_sects`, `payload_offset` and `payload_length`.
+fn payload(image: &[u8]) -> Option<&[u8]> {
+    let number = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
+    let head = (usize::from(*image.get(0x1f1)?) + 1) * 512;
+    let (offset, length) = (number(0x248)?, number(0x24c)?);
+    let payload = image.get(head + offset..)?.get(..length)?;
+    (image.get(0x202..0x206)? == b"HdrS" && payload.starts_with(b"\xfd7zXZ\0")).then_some(payload)
+}
+
+/// Fails if a program that [`WANTED`] lists is neither in the machine's packages nor on the host.
+fn check_programs(laid_out: &Path) -> Result<(), PrepareError> {
+    // Links with an absolute target resolve in the machine only, so unresolved links count as present.
+    let unpacked = |program: &str| {
+        ["usr/bin", "usr/sbin"].iter().any(|folder| laid_out.join(folder).join(program).symlink_metadata().is_ok())
+    };
+    for &(package, programs) in WANTED {
+        if let Some(&program) = programs.iter().find(|program| !unpacked(program) && !is_program(program)) {
+            return Err(PrepareError::NoProgram { program, package });
+        }
+    }
+    Ok(())
+}
+
+fn is_program(name: &str) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let runs =
+        |file: PathBuf| file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
+    env::split_paths(&path).any(|directory| runs(directory.join(name)))
+}
+
+/// Returns the last line of a log that reports an error, or else its last line.
+fn last_words(log: &Path) -> String {
+    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
+    let telling = |line: &&str| line.starts_with("E: ") || line.contains("error:") || line.contains("Error");
+    text.lines().rfind(telling).or_else(|| text.lines().last()).unwrap_or_default().trim().to_owned()
+}
+
+fn start(program: &'static str) -> impl FnOnce(io::Error) -> PrepareError {
+    move |error| PrepareError::Start { program, error }
+}
+
+pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> PrepareError {
+    let path = path.to_owned();
+    |error| PrepareError::File { path, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_found_in_its_image() {
+        let mut image = vec![0; 2048];
+        image[0x1f1] = 1;
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x248] = 16;
+        image[0x24c] = 8;
+        image[1040..1048].copy_from_slice(b"\xfd7zXZ\0ab");
+        assert_eq!(payload(&image), Some(&b"\xfd7zXZ\0ab"[..]));
+        image[1040] = 0;
+        assert_eq!(payload(&image), None);
+        assert_eq!(payload(&image[..600]), None);
+    }
+
+    #[test]
+    fn a_machine_without_a_promised_program_is_refused_by_its_package() {
+        let laid_out = tempfile::tempdir().unwrap();
+        let (bin, sbin) = (laid_out.path().join("usr/bin"), laid_out.path().join("usr/sbin"));
+        fs::create_dir_all(&bin).unwrap();
+        fs::create_dir_all(&sbin).unwrap();
+        for program in WANTED.iter().flat_map(|(_, programs)| *programs) {
+            symlink("/elsewhere", sbin.join(program)).unwrap();
+        }
+        check_programs(laid_out.path()).unwrap();
+        fs::rename(sbin.join("dpdk-testpmd"), bin.join("dpdk-testpmd")).unwrap();
+        check_programs(laid_out.path()).unwrap();
+        fs::remove_file(bin.join("dpdk-testpmd")).unwrap();
+        // A host with DPDK's tools lends its own.
+        if !is_program("dpdk-testpmd") {
+            let refused = check_programs(laid_out.path()).unwrap_err().to_string();
+            assert!(refused.starts_with("no dpdk-testpmd in Debian's package dpdk-dev"), "{refused}");
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! The instruments, from outside.
+
+mod congestion;

@@ -1,0 +1,486 @@
+//! A GigE Vision camera in software, for tests: control by registers, features by a description, frames in packets, and
+//! the faults that cameras have, when a test asks for them.
+//!
+//! It sends a frame when [`EmulatedCamera::expose`] is called, so that the test decides which triggers the camera
+//! receives. A frame's pixels begin with the number of its trigger.
+//!
+//! # Files
+//!
+//! | file | what is in it |
+//! | --- | --- |
+//! | `description` | The camera's description of its features (GenICam), and the addresses of their registers |
+
+mod description;
+
+use crate::emulated_camera::description as at;
+use std::collections::VecDeque;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// UDP port on which a camera listens.
+const GVCP_PORT: u16 = 3956;
+const CAPABILITY_REGISTER: u32 = 0x0934;
+const HEARTBEAT_REGISTER: u32 = 0x0938;
+const TICKS_LOW: u32 = 0x0940;
+const TIME_CONTROL: u32 = 0x0944;
+const LATCHED_TIME_REGISTER: u32 = 0x0948;
+const PRIVILEGE_REGISTER: u32 = 0x0a00;
+const STREAM_PORT: u32 = 0x0d00;
+const STREAM_PACKET: u32 = 0x0d04;
+const STREAM_ADDRESS: u32 = 0x0d18;
+const FIRE_TEST: u32 = 1 << 31;
+/// Bytes of the IP and UDP headers.
+const IP_UDP_HEADER_BYTES: usize = 28;
+/// Number of frames kept for sending again.
+const MAX_KEPT_FRAMES: usize = 32;
+/// Identifiers of the camera's chunks: the image, the time, the number of the trigger.
+pub const CHUNK_IDS: [u32; 3] = [0x1000, 0x2001, 0x2002];
+
+/// Properties of an emulated camera.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Address of the camera, which this machine must have.
+    pub address: Ipv4Addr,
+    /// Pixels in a row: 8 at least, which hold the trigger's number.
+    pub width: u32,
+    /// Number of rows of pixels.
+    pub height: u32,
+    /// True if it sends packets again on request.
+    pub resends: bool,
+    /// Nanoseconds by which its clock is ahead of TAI, and drift of its clock in parts per million.
+    pub clock: (i64, i64),
+    /// State of PTP that it reports, by its name in SFNC.
+    pub ptp: &'static str,
+    /// Longest heartbeat that it accepts, in milliseconds.
+    pub longest_heartbeat: u32,
+    /// Feature description; `None` for the usual one.
+    pub description: Option<Vec<u8>>,
+    /// Payload type in its leaders; `None` for an image.
+    pub payload_kind: Option<u16>,
+}
+
+impl Settings {
+    /// Returns the settings of a camera with images of 64 × 48 pixels.
+    pub fn at(address: Ipv4Addr) -> Self {
+        Self {
+            address,
+            width: 64,
+            height: 48,
+            resends: true,
+            clock: (0, 0),
+            ptp: "Disabled",
+            longest_heartbeat: u32::MAX,
+            description: None,
+            payload_kind: None,
+        }
+    }
+}
+
+/// An emulated camera, switched off when this is dropped.
+#[derive(Debug)]
+pub struct EmulatedCamera {
+    shared: Arc<Shared>,
+    control: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    socket: UdpSocket,
+    stream: UdpSocket,
+    ends: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    memory: Vec<u8>,
+    is_plugged: bool,
+    /// Number of the last frame.
+    block: u64,
+    /// Frames that can be sent again: number and packets of each.
+    kept: VecDeque<(u64, Vec<Vec<u8>>)>,
+    resent: u64,
+    heard: Instant,
+}
+
+impl EmulatedCamera {
+    /// Switches a camera on.
+    ///
+    /// # Errors
+    /// This machine does not have the address, or another camera uses it.
+    pub fn start(settings: Settings) -> io::Result<Self> {
+        let socket = UdpSocket::bind((settings.address, GVCP_PORT))?;
+        socket.set_read_timeout(Some(Duration::from_millis(20)))?;
+        let stream = UdpSocket::bind((settings.address, 0))?;
+        let state = State {
+            memory: memory(&settings),
+            is_plugged: true,
+            block: 0,
+            kept: VecDeque::new(),
+            resent: 0,
+            heard: Instant::now(),
+        };
+        let shared =
+            Arc::new(Shared { settings, socket, stream, ends: AtomicBool::new(false), state: Mutex::new(state) });
+        let own = Arc::clone(&shared);
+        let control = std::thread::spawn(move || own.control());
+        Ok(Self { shared, control: Some(control) })
+    }
+
+    /// Returns true if the camera has been started, and would send frames.
+    pub fn is_acquiring(&self) -> bool {
+        let state = self.shared.state();
+        state.is_plugged && state.long(at::ACQUISITION_REGISTER) == 1 && state.long(STREAM_PORT) != 0
+    }
+
+    /// Waits until the camera has been started. Returns false if that takes longer than `timeout`.
+    pub fn wait_until_acquiring(&self, timeout: Duration) -> bool {
+        let begun = Instant::now();
+        while !self.is_acquiring() {
+            if begun.elapsed() > timeout {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// Exposes a frame for trigger `trigger` at `time`, nanoseconds of TAI, and sends its packets except those for
+    /// which `is_lost` returns true: 0 is the leader, the last one the trailer. Does nothing if the camera is not
+    /// acquiring.
+    pub fn expose(&self, trigger: u64, time: u64, is_lost: impl Fn(usize) -> bool) {
+        if !self.is_acquiring() {
+            return;
+        }
+        let mut state = self.shared.state();
+        let is_wide = state.long(at::EXTENDED_ID_REGISTER) == 1;
+        // 16-bit numbers skip 0.
+        state.block = if !is_wide && state.block == 0xffff { 1 } else { state.block + 1 };
+        let (block, kind) = (state.block, self.shared.settings.payload_kind);
+        let packets = self.shared.packets(&state, trigger, time, kind);
+        let to = state.stream_to();
+        for packet in packets.iter().enumerate().filter(|(at, _)| !is_lost(*at)).map(|(_, packet)| packet) {
+            let _ = self.shared.stream.send_to(packet, to);
+        }
+        state.kept.push_back((block, packets));
+        if state.kept.len() > MAX_KEPT_FRAMES {
+            state.kept.pop_front();
+        }
+    }
+
+    /// Counts a frame without sending it.
+    pub fn skip(&self) {
+        let mut state = self.shared.state();
+        state.block =
+            if state.long(at::EXTENDED_ID_REGISTER) == 0 && state.block == 0xffff { 1 } else { state.block + 1 };
+    }
+
+    /// Sets the number of the last frame: that of the next one is one higher.
+    pub fn count_from(&self, block: u64) {
+        self.shared.state().block = block;
+    }
+
+    /// Cuts network and power: all settings are lost.
+    pub fn unplug(&self) {
+        let mut state = self.shared.state();
+        state.is_plugged = false;
+        state.memory = memory(&self.shared.settings);
+        state.block = 0;
+        state.kept.clear();
+    }
+
+    /// Restores network and power.
+    pub fn plug(&self) {
+        self.shared.state().is_plugged = true;
+    }
+
+    /// Sets the reported state of PTP.
+    ///
+    /// # Panics
+    /// SFNC has no state of this name.
+    pub fn set_ptp(&self, name: &str) {
+        let value = ptp_state(name);
+        self.shared.state().set(at::PTP_STATUS, value);
+    }
+
+    /// Returns the port to which the stream is sent; 0: no stream.
+    pub fn stream_port(&self) -> u16 {
+        self.shared.state().stream_to().port()
+    }
+
+    /// Returns the number of packets that were sent again.
+    pub fn resent(&self) -> u64 {
+        self.shared.state().resent
+    }
+
+    /// Returns the heartbeat in effect.
+    pub fn heartbeat(&self) -> Duration {
+        Duration::from_millis(self.shared.state().long(HEARTBEAT_REGISTER).into())
+    }
+}
+
+impl Drop for EmulatedCamera {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        if let Some(control) = self.control.take() {
+            let _ = control.join();
+        }
+    }
+}
+
+/// Returns the description of a camera without faults: GenICam's XML.
+pub fn description() -> Vec<u8> {
+    at::xml().into_bytes()
+}
+
+/// Returns the pixels of the frame of a trigger.
+pub fn pixels(trigger: u64, bytes: usize) -> Vec<u8> {
+    let rest = (8..bytes as u64).map(|at| (at.wrapping_add(trigger) % 251) as u8);
+    trigger.to_be_bytes().into_iter().chain(rest).collect()
+}
+
+fn ptp_state(name: &str) -> u32 {
+    let state = at::PTP_STATES.into_iter().zip(0..).find(|(state, _)| *state == name);
+    state.expect("a state of PTP").1
+}
+
+/// Returns the memory of a camera that was just switched on.
+fn memory(settings: &Settings) -> Vec<u8> {
+    let xml = settings.description.clone().unwrap_or_else(description);
+    let mut state = State {
+        memory: vec![0; at::DESCRIPTION_ADDRESS as usize + xml.len().next_multiple_of(4)],
+        is_plugged: true,
+        block: 0,
+        kept: VecDeque::new(),
+        resent: 0,
+        heard: Instant::now(),
+    };
+    let [a, b, c, d] = settings.address.octets();
+    state.write(0x08, &[0, 0, 2, 0, a, b, c, d]);
+    state.write(0x24, &[a, b, c, d]);
+    state.write(0x48, b"Thalweg");
+    state.write(0x68, b"Emulated");
+    state.write(0xd8, format!("E{c}-{d}").as_bytes());
+    let length = xml.len();
+    state.write(0x200, format!("Local:emulated.xml;{:x};{length:x}", at::DESCRIPTION_ADDRESS).as_bytes());
+    state.write(at::DESCRIPTION_ADDRESS, &xml);
+    state.set(CAPABILITY_REGISTER, if settings.resends { 1 << 2 } else { 0 });
+    state.set(HEARTBEAT_REGISTER, 3000.min(settings.longest_heartbeat));
+    state.set(TICKS_LOW, 1_000_000_000);
+    state.set(STREAM_PACKET, 1500);
+    state.set(at::WIDTH_REGISTER, settings.width);
+    state.set(at::HEIGHT_REGISTER, settings.height);
+    state.set(at::PIXEL_FORMAT, 0x0108_0001);
+    state.set(at::TRIGGER_MODE, 1);
+    state.set(at::PTP_STATUS, ptp_state(settings.ptp));
+    state.set_payload_size();
+    state.memory
+}
+
+impl State {
+    fn long(&self, address: u32) -> u32 {
+        let bytes = self.memory.get(address as usize..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    }
+
+    fn write(&mut self, address: u32, bytes: &[u8]) {
+        let at = address as usize;
+        if let Some(place) = self.memory.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    fn set(&mut self, address: u32, value: u32) {
+        self.write(address, &value.to_be_bytes());
+    }
+
+    fn image_bytes(&self) -> usize {
+        self.long(at::WIDTH_REGISTER) as usize * self.long(at::HEIGHT_REGISTER) as usize
+    }
+
+    fn set_payload_size(&mut self) {
+        let chunks = if self.long(at::CHUNK_MODE_REGISTER) == 1 { 3 * 8 + 16 } else { 0 };
+        let bytes = u32::try_from(self.image_bytes() + chunks).unwrap_or(u32::MAX);
+        self.set(at::PAYLOAD_SIZE, bytes);
+    }
+
+    fn stream_to(&self) -> SocketAddr {
+        let port = u16::try_from(self.long(STREAM_PORT)).unwrap_or(0);
+        (Ipv4Addr::from(self.long(STREAM_ADDRESS)), port).into()
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the value of the camera's clock at a time of TAI, in nanoseconds.
+    fn ticks(&self, time: u64) -> u64 {
+        let (ahead, ppm) = self.settings.clock;
+        // The drift restarts at each full hour of TAI, which keeps it small.
+        let drift = (time % 3_600_000_000_000).cast_signed() / 1_000_000 * ppm;
+        time.wrapping_add_signed(ahead + drift)
+    }
+
+    fn control(&self) {
+        let mut room = [0; 2048];
+        while !self.ends.load(Ordering::Relaxed) {
+            let came = self.socket.recv_from(&mut room);
+            self.watch();
+            let Ok((length, from)) = came else { continue };
+            if let Some(answer) = self.answer(&room[..length]) {
+                let _ = self.socket.send_to(&answer, from);
+            }
+        }
+    }
+
+    /// Ends the control of an application that is silent for longer than the heartbeat.
+    fn watch(&self) {
+        let mut state = self.state();
+        let heartbeat = Duration::from_millis(state.long(HEARTBEAT_REGISTER).into());
+        if state.long(PRIVILEGE_REGISTER) != 0 && state.heard.elapsed() > heartbeat {
+            state.set(PRIVILEGE_REGISTER, 0);
+            state.set(STREAM_PORT, 0);
+        }
+    }
+
+    fn answer(&self, datagram: &[u8]) -> Option<Vec<u8>> {
+        let long = |at: usize| Some(u32::from_be_bytes(*datagram.get(at..)?.first_chunk()?));
+        let command = u16::from_be_bytes(*datagram.get(2..)?.first_chunk()?);
+        let mut state = self.state();
+        if !state.is_plugged {
+            return None;
+        }
+        state.heard = Instant::now();
+        let payload = match command {
+            0x0002 => state.memory.get(..0xf8)?.to_vec(),
+            0x0040 => {
+                self.send_again(&mut state, datagram);
+                return None;
+            }
+            0x0080 => state.long(long(8)?).to_be_bytes().to_vec(),
+            0x0082 => {
+                self.set(&mut state, long(8)?, long(12)?);
+                vec![0, 0, 0, 1]
+            }
+            0x0084 => {
+                let (address, count) = (long(8)?, long(12)? as usize);
+                let memory = state.memory.get(address as usize..)?.iter().copied();
+                address.to_be_bytes().into_iter().chain(memory.chain(std::iter::repeat(0)).take(count)).collect()
+            }
+            0x0086 => {
+                let address = long(8)?;
+                for (place, value) in datagram.get(12..)?.chunks_exact(4).enumerate() {
+                    let value = u32::from_be_bytes(*value.first_chunk()?);
+                    self.set(&mut state, address + u32::try_from(place).ok()? * 4, value);
+                }
+                vec![0, 0, 0, 1]
+            }
+            _ => return None,
+        };
+        let length = u16::try_from(payload.len()).ok()?;
+        let head = [0, (command + 1), length, u16::from_be_bytes(*datagram.get(6..)?.first_chunk()?)];
+        Some(head.into_iter().flat_map(u16::to_be_bytes).chain(payload).collect())
+    }
+
+    /// Writes a register.
+    fn set(&self, state: &mut State, address: u32, value: u32) {
+        match address {
+            HEARTBEAT_REGISTER => state.set(HEARTBEAT_REGISTER, value.min(self.settings.longest_heartbeat)),
+            TIME_CONTROL if value & 2 != 0 => {
+                let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+                let tai = u64::try_from(now).unwrap_or(0) + 37_000_000_000;
+                state.write(LATCHED_TIME_REGISTER, &self.ticks(tai).to_be_bytes());
+            }
+            STREAM_PACKET => {
+                state.set(STREAM_PACKET, value & 0xffff);
+                if value & FIRE_TEST != 0 {
+                    let bytes = (value as usize & 0xffff).saturating_sub(IP_UDP_HEADER_BYTES);
+                    let _ = self.stream.send_to(&vec![0; bytes], state.stream_to());
+                }
+            }
+            at::ACQUISITION_REGISTER => {
+                state.set(at::ACQUISITION_REGISTER, value);
+                if value == 1 {
+                    state.block = 0;
+                }
+            }
+            // Read-only registers.
+            at::PTP_STATUS | at::PAYLOAD_SIZE => {}
+            _ => {
+                state.set(address, value);
+                state.set_payload_size();
+            }
+        }
+    }
+
+    fn send_again(&self, state: &mut State, datagram: &[u8]) {
+        let long = |at: usize| datagram.get(at..).and_then(|rest| rest.first_chunk()).map(|b| u32::from_be_bytes(*b));
+        let (Some(channel), Some(first), Some(last)) = (long(8), long(12), long(16)) else { return };
+        let wide = datagram.get(20..).and_then(|rest| rest.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
+        let block = wide.unwrap_or_else(|| u64::from(channel & 0xffff));
+        let to = state.stream_to();
+        let Some((_, packets)) = state.kept.iter().find(|(number, _)| *number == block) else { return };
+        let packets: Vec<Vec<u8>> = packets.iter().take(last as usize + 1).skip(first as usize).cloned().collect();
+        for mut packet in packets {
+            packet[..2].copy_from_slice(&[1, 0]);
+            state.resent += 1;
+            let _ = self.stream.send_to(&packet, to);
+        }
+    }
+
+    /// Returns the packets of a frame: leader, payload, trailer.
+    fn packets(&self, state: &State, trigger: u64, time: u64, kind: Option<u16>) -> Vec<Vec<u8>> {
+        let (is_wide, has_chunks) =
+            (state.long(at::EXTENDED_ID_REGISTER) == 1, state.long(at::CHUNK_MODE_REGISTER) == 1);
+        let head = |packet: u32, kind: u8| -> Vec<u8> {
+            if is_wide {
+                let mut head = vec![0, 0, 0, 0, 0x80 | kind, 0, 0, 0];
+                head.extend_from_slice(&state.block.to_be_bytes());
+                head.extend_from_slice(&packet.to_be_bytes());
+                return head;
+            }
+            let block = (state.block as u16).to_be_bytes();
+            let packet = packet.to_be_bytes();
+            vec![0, 0, block[0], block[1], kind, packet[1], packet[2], packet[3]]
+        };
+        let ticks = self.ticks(time);
+        let mut bytes = pixels(trigger, state.image_bytes());
+        if has_chunks {
+            let image = bytes.len() as u32;
+            let tag = |id: u32, length: u32| [id.to_be_bytes(), length.to_be_bytes()].concat();
+            bytes.extend(tag(CHUNK_IDS[0], image));
+            for (id, value) in [(CHUNK_IDS[1], ticks), (CHUNK_IDS[2], trigger)] {
+                bytes.extend_from_slice(&value.to_be_bytes());
+                bytes.extend(tag(id, 8));
+            }
+        }
+        let kind = kind.unwrap_or(if has_chunks { 0x4001 } else { 0x0001 });
+        let mut leader = head(0, 1);
+        leader.extend_from_slice(&[0, 0]);
+        leader.extend_from_slice(&kind.to_be_bytes());
+        leader.extend_from_slice(&ticks.to_be_bytes());
+        for long in [0x0108_0001, state.long(at::WIDTH_REGISTER), state.long(at::HEIGHT_REGISTER), 0, 0, 0] {
+            leader.extend_from_slice(&long.to_be_bytes());
+        }
+        let piece = (state.long(STREAM_PACKET) as usize)
+            .saturating_sub(IP_UDP_HEADER_BYTES + if is_wide { 20 } else { 8 })
+            .max(1);
+        let mut packets = vec![leader];
+        for part in bytes.chunks(piece) {
+            packets.push([head(packets.len() as u32, 3), part.to_vec()].concat());
+        }
+        let mut trailer = head(packets.len() as u32, 2);
+        trailer.extend_from_slice(&[0, 0]);
+        trailer.extend_from_slice(&kind.to_be_bytes());
+        trailer.extend_from_slice(&state.long(at::HEIGHT_REGISTER).to_be_bytes());
+        packets.push(trailer);
+        packets
+    }
+}

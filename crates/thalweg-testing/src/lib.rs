@@ -1,0 +1,6 @@
+//! Help for tests: [`skip`] reports tests that cannot run on this machine, and [`emulated_camera`] is a GigE Vision camera
+//! in software.
+#![forbid(unsafe_code)]
+
+pub mod emulated_camera;
+pub mod skip;

@@ -1,0 +1,15 @@
+//! Properties of the parsers that hold for any input.
+//!
+//! Each module has one function, `run`, which panics where its property does not hold for an input. The programs in
+//! `fuzz/` feed them from libFuzzer (`make fuzz`); the tests of this crate replay the inputs kept in `fuzz/corpus`.
+#![expect(clippy::missing_panics_doc, reason = "a panic is the finding")]
+
+pub mod device_recording;
+pub mod frames_ethernet;
+pub mod gige_packets;
+pub mod instrument_datagrams;
+pub mod serve_request;
+pub mod store_segment;
+pub mod wire_header;
+pub mod wire_message;
+pub mod wire_records;

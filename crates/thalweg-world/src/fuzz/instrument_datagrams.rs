@@ -1,0 +1,71 @@
+//! Any datagrams are parts of fragments or are counted and dropped; fragments come out once each, in order.
+
+use std::time::Duration;
+use thalweg_arena::SlotPool;
+use thalweg_device::{Acquired, Buffer};
+use thalweg_drivers::instrument::Assembler;
+
+/// What the first byte of the input chooses from.
+const FORMATS: [&str; 6] = [
+    "format = \"vdif\"\nrate = 100",
+    "format = \"vdif\"\nsequence = true",
+    "format = \"spead\"",
+    "format = \"vita49\"",
+    "format = \"vita49\"\nrate = 3",
+    "format = \"fixed\"\nheader = 4\ncounter = { at = 0, bytes = 2 }\npackets = 4",
+];
+const SLOTS: u32 = 8;
+
+/// Tries one input.
+pub fn run(bytes: &[u8]) {
+    let Some((choice, mut rest)) = bytes.split_first() else { return };
+    let format = FORMATS[usize::from(*choice) % FORMATS.len()];
+    let text = format!("listen = \"udp:0.0.0.0:1\"\nsize = 256\nreorders = 4\n{format}");
+    let config = toml::from_str(&text).expect("options of a device");
+    let mut assembler = Assembler::new(&config).expect("options that go together");
+    let mut pool = SlotPool::new("fuzz", SLOTS, 512).expect("memory");
+    while let Some(slot) = pool.take() {
+        assembler.post(Buffer::new(slot));
+    }
+    assembler.start();
+    let (mut next, mut now) = (0, Duration::from_secs(1));
+    // Each datagram has its length in front.
+    while let Some((length, behind)) = rest.split_first() {
+        let (datagram, behind) = behind.split_at(behind.len().min(usize::from(*length)));
+        rest = behind;
+        now += Duration::from_millis(u64::from(*length));
+        give(&mut assembler, datagram, now);
+        while let Some(acquired) = assembler.next(now) {
+            match acquired {
+                Acquired::Frame(frame) => {
+                    assert!(frame.number == next && frame.len <= 256);
+                    next += 1;
+                    assembler.post(frame.buffer);
+                }
+                Acquired::Lost { first, count } | Acquired::Missed { first, count } => {
+                    assert!(first == next && count > 0);
+                    next += count;
+                }
+                Acquired::NotYet | Acquired::Over => break,
+            }
+        }
+    }
+}
+
+/// As a port does: in its place, with an odd length of a format where each datagram is a fragment, or from elsewhere.
+fn give(assembler: &mut Assembler, datagram: &[u8], now: Duration) {
+    let mut buffers = Vec::new();
+    let in_place = assembler.in_place().filter(|_| datagram.len() % 2 == 1);
+    let Some(front) = in_place else {
+        assembler.datagram(datagram, now);
+        return;
+    };
+    assembler.take_buffers(1, &mut buffers);
+    let Some(mut buffer) = buffers.pop() else { return };
+    let (first, rest) = datagram.split_at(front.min(datagram.len()));
+    let room = rest.len().min(assembler.longest());
+    buffer.payload()[..room].copy_from_slice(&rest[..room]);
+    let mut whole = vec![0; front];
+    whole[..first.len()].copy_from_slice(first);
+    assembler.received(&whole, buffer, datagram.len(), now);
+}

@@ -1,0 +1,90 @@
+//! Simulated worlds: those that failed once, and as many new ones as there is time for.
+
+mod fuzz;
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+use thalweg_world::{DatagramKind, Plan, try_instrument, try_plan, try_twice};
+
+/// Directory of the runs, in memory.
+fn directory() -> &'static Path {
+    Path::new("/dev/shm")
+}
+
+/// One line for each: the seed, the faults to leave out, and the failure.
+const SEEDS: &str = include_str!("../seeds.txt");
+
+#[test]
+fn what_went_wrong_once_goes_right() {
+    let mut wrong = Vec::new();
+    for line in SEEDS.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        let seed: u64 = words.next().and_then(|seed| seed.parse().ok()).expect("a seed");
+        let left_out = words.next().filter(|left_out| *left_out != "-");
+        let left_out: Vec<usize> =
+            left_out.map(|list| list.split(',').map(|at| at.parse().expect("a number")).collect()).unwrap_or_default();
+        let verdict = try_plan(&Plan::of(seed).without(&left_out), directory());
+        wrong.extend(verdict.wrong.into_iter().map(|what| format!("{line}: {what}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Runs new seeds for `THALWEG_WORLD_SECONDS` seconds.
+#[test]
+fn fresh_seeds_go_right() {
+    let seconds = std::env::var("THALWEG_WORLD_SECONDS").map_or(5, |time| time.parse().expect("a number of seconds"));
+    let begun = Instant::now();
+    let first = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() << 25;
+    let mut seeds = first..;
+    while begun.elapsed() < Duration::from_secs(seconds) {
+        let seed = seeds.next().expect("there are more");
+        let verdict = try_plan(&Plan::of(seed), directory());
+        assert!(verdict.wrong.is_empty(), "see it again: make world ARGS=\"--seed {seed}\": {:#?}", verdict.wrong);
+    }
+    println!("{} seeds", seeds.start - first);
+}
+
+#[test]
+fn equal_seeds_take_equal_courses() {
+    for seed in 0..6 {
+        let verdict = try_twice(&Plan::of(seed), directory());
+        assert!(verdict.wrong.is_empty(), "seed {seed}: {:?}", verdict.wrong);
+    }
+}
+
+/// Runs `THALWEG_TRIALS` new trials of each kind.
+#[test]
+fn no_fragment_whose_status_is_good_is_another_triggers_of_any_kind_of_instrument() {
+    let (trials, first) = match std::env::var("THALWEG_TRIALS") {
+        Ok(count) => {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+            (count.parse().expect("a number"), now << 16)
+        }
+        Err(_) => (20, 0),
+    };
+    for kind in DatagramKind::ALL {
+        let (mut wrong, mut fragments, mut uncertain) = (Vec::new(), 0, 0);
+        for seed in first..first + trials {
+            let trial = try_instrument(kind, seed, Duration::from_secs(20), false);
+            wrong.extend(trial.wrong.into_iter().take(1));
+            fragments += trial.fragments;
+            uncertain += trial.uncertain;
+        }
+        println!("{kind:?}: {trials} trials, {fragments} fragments, of which {uncertain} are uncertain");
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert!(fragments > uncertain);
+    }
+}
+
+#[test]
+fn no_number_is_uncertain_where_nothing_goes_wrong() {
+    for kind in DatagramKind::ALL {
+        for seed in 0..5 {
+            let trial = try_instrument(kind, seed, Duration::from_secs(20), true);
+            assert!(
+                trial.wrong.is_empty() && trial.uncertain == 0 && trial.fragments > 0,
+                "{kind:?}, {seed}: {trial:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Origins of packets: the kernel's ring, or a port that bypasses the kernel.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use std::thread;
+use std::time::Duration;
+use thalweg_frames::{FramesError, Packet, PacketRing, RawIo};
+
+/// Interval between two polls of a port that has no wake-up.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Origin of packets.
+pub(crate) trait Packets {
+    /// Passes packets that have arrived to `each`, until it returns false: later ones are lost to it. Returns true if
+    /// there may be more.
+    ///
+    /// # Errors
+    /// If nothing can be received any more.
+    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError>;
+
+    /// Waits for packets, at most for `longest`.
+    ///
+    /// # Errors
+    /// If the interface is gone or down.
+    fn wait(&mut self, longest: Duration) -> Result<(), FramesError>;
+
+    /// Returns the maximum time that a packet may take from the interface to here.
+    fn lag(&self) -> Duration;
+
+    /// Returns the number of packets for which there was no room, if known.
+    fn dropped(&mut self) -> Option<u64>;
+}
+
+impl Packets for PacketRing {
+    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
+        Ok(PacketRing::receive(self, each))
+    }
+
+    fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
+        PacketRing::wait(self, longest)
+    }
+
+    /// Returns 100 ms: the kernel hands packets over after 20 ms; the rest is for a busy machine.
+    fn lag(&self) -> Duration {
+        Duration::from_millis(100)
+    }
+
+    fn dropped(&mut self) -> Option<u64> {
+        let counted = self.counters().inspect_err(|error| tracing::warn!("{error}"));
+        counted.ok().map(|(_, dropped)| dropped)
+    }
+}
+
+/// Packets taken by a port, which no other program receives then. A packet's time is when it was read: it may have
+/// waited in the port while the file kept this program busy.
+#[derive(Debug)]
+pub(crate) struct Taken(Box<dyn RawIo>);
+
+impl Taken {
+    /// Returns the origin of the packets that this port takes.
+    pub(crate) fn by(port: impl RawIo + 'static) -> Self {
+        Self(Box::new(port))
+    }
+}
+
+impl Packets for Taken {
+    fn receive(&mut self, each: &mut dyn FnMut(Packet<'_>) -> bool) -> Result<bool, FramesError> {
+        let (nanos, mut wanted) = (crate::capture::pcap::now(), true);
+        self.0.receive(&mut |frame| {
+            wanted = wanted && each(Packet { nanos, length: frame.len(), bytes: frame, tag: None });
+        })
+    }
+
+    fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
+        if self.0.fd().is_none() {
+            thread::sleep(POLL_INTERVAL.min(longest));
+            return Ok(());
+        }
+        if !self.0.prepare_wait() {
+            return Ok(());
+        }
+        let Some(fd) = self.0.fd() else { return Ok(()) };
+        let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
+        match poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&longest)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(FramesError { doing: "waiting for packets".into(), error: error.into() }),
+        }
+    }
+
+    fn lag(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn dropped(&mut self) -> Option<u64> {
+        Some(self.0.counters().dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::time::Instant;
+    use thalweg_arena::{Arena, Piece};
+    use thalweg_frames::Counters;
+
+    /// A port without any packets, with a descriptor.
+    #[derive(Debug)]
+    struct Port {
+        tells: UnixStream,
+        prepared: bool,
+    }
+
+    impl RawIo for Port {
+        fn register(&mut self, _memory: &Arc<Arena>) -> Result<(), FramesError> {
+            Ok(())
+        }
+
+        fn mac(&self) -> [u8; 6] {
+            [2; 6]
+        }
+
+        fn longest(&self) -> usize {
+            1514
+        }
+
+        fn has_room(&mut self) -> bool {
+            false
+        }
+
+        fn send(&mut self, _head: &[u8], _piece: Option<Piece<'_>>) -> bool {
+            false
+        }
+
+        fn flush(&mut self) -> Result<bool, FramesError> {
+            Ok(true)
+        }
+
+        fn receive(&mut self, _each: &mut dyn FnMut(&[u8])) -> Result<bool, FramesError> {
+            Ok(false)
+        }
+
+        fn room(&self) -> usize {
+            0
+        }
+
+        fn fd(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.tells.as_fd())
+        }
+
+        fn prepare_wait(&mut self) -> bool {
+            self.prepared = true;
+            true
+        }
+
+        fn copies(&self) -> (u64, u64) {
+            (0, 0)
+        }
+
+        fn counters(&self) -> Counters {
+            Counters::default()
+        }
+    }
+
+    #[test]
+    fn a_port_with_a_descriptor_is_waited_for_there() {
+        let (tells, mut other) = UnixStream::pair().unwrap();
+        let mut port = Taken::by(Port { tells, prepared: false });
+        let waited = |port: &mut Taken, longest| {
+            let begun = Instant::now();
+            port.wait(longest).unwrap();
+            begun.elapsed()
+        };
+        let short = Duration::from_millis(20);
+        assert!(waited(&mut port, short) >= short, "nothing came");
+        other.write_all(&[1]).unwrap();
+        assert!(waited(&mut port, Duration::from_secs(60)) < Duration::from_secs(30));
+    }
+}

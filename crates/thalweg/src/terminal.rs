@@ -1,0 +1,139 @@
+//! Standard output, standard error and the terminal, as this program and the instruments' (`thalweg-lab`) use them.
+//!
+//! [`run_program`] is the frame of both: it applies the global options, starts the log, and turns a [`Failure`] into a
+//! message and an exit code.
+
+pub mod generate;
+pub mod outlet;
+mod output;
+pub mod progress;
+pub mod signals;
+
+pub use output::{Output, json_line};
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use tracing_subscriber::EnvFilter;
+
+/// Options that every command has.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct GlobalOptions {
+    /// Print one JSON object as the last line of standard output, instead of text for people
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Log more on standard error; twice for everything
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Print errors only on standard error: no progress, no warnings
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+    #[command(flatten)]
+    color: colorchoice_clap::Color,
+}
+
+/// Returns the text of `--version`: the release, the commit it was built from if known, and whether it is optimised.
+pub fn version_text() -> String {
+    let commit = git_version::git_version!(args = ["--always", "--dirty=-modified"], fallback = "unknown commit");
+    let optimised = if cfg!(debug_assertions) { ", not optimised" } else { "" };
+    format!("{} ({commit}{optimised})", env!("CARGO_PKG_VERSION"))
+}
+
+/// Runs a command, and returns the exit code of its program: that of the command, or that of its [`Failure`], which is
+/// printed.
+pub fn run_program(options: GlobalOptions, command: impl FnOnce() -> Result<ExitCode, Failure>) -> ExitCode {
+    // A write beyond a limit (`ulimit -f`, a file system's) returns an error, and does not end the process.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+    start_log(&options);
+    progress::set_up(options.color, options.quiet);
+    let mut code = command().unwrap_or_else(|failure| {
+        // If both go to one terminal, the message comes after earlier output.
+        let _ = outlet::stdout().flush(outlet::LOG_TIME);
+        outlet::stderr().put(progress::error_text(&failure.to_string()));
+        if options.json {
+            let error = json_line(&serde_json::json!({ "error": failure.to_string() }));
+            outlet::stdout().put(error.unwrap_or_default());
+        }
+        ExitCode::from(failure.code())
+    });
+    match outlet::stdout().flush(outlet::RESULT_TIME) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            outlet::stderr().put(format!("thalweg: writing to standard output: {error}\n"));
+            // The earlier exit code tells more, unless it is success.
+            if code == ExitCode::SUCCESS {
+                code = ExitCode::FAILURE;
+            }
+        }
+        _ => {}
+    }
+    let _ = outlet::stderr().flush(outlet::LOG_TIME);
+    code
+}
+
+/// Starts writing the log to standard error.
+fn start_log(options: &GlobalOptions) {
+    let level = match options.verbose {
+        0 if options.quiet => "error",
+        0 => "warn",
+        1 => "info",
+        _ => "debug",
+    };
+    // fuser warns of every request of the kernel that a file system may leave unanswered.
+    // A problem with a server's certificate is reported once, with the remedy.
+    let level = format!("{level},fuser=error,rustls_platform_verifier=off");
+    let filter = EnvFilter::try_from_env("THALWEG_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(outlet::Log)
+        .with_ansi(progress::stderr_is_coloured())
+        .with_target(false)
+        .init();
+}
+
+/// Reason why a command could not do what it was asked to do.
+#[derive(Debug)]
+pub enum Failure {
+    /// The request is impossible: exit code 2.
+    Usage(String),
+    /// The command failed while it ran: exit code 1.
+    Broken(String),
+    /// The command failed because another node ended, which knows the reason: exit code 1.
+    Consequence(String),
+}
+
+impl Failure {
+    /// Returns the exit code of a program whose command failed.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Broken(_) | Self::Consequence(_) => 1,
+        }
+    }
+
+    /// Returns the failure of an impossible request.
+    pub fn usage(error: impl std::fmt::Display) -> Self {
+        Self::Usage(error.to_string())
+    }
+
+    /// Returns the failure of a command that failed while it ran.
+    pub fn broken(error: impl std::fmt::Display) -> Self {
+        Self::Broken(error.to_string())
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Usage(text) | Self::Broken(text) | Self::Consequence(text)) = self;
+        f.write_str(text)
+    }
+}
+
+/// Starts a thread.
+///
+/// # Errors
+/// Fails if the system has no room for another thread.
+pub fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<(), Failure> {
+    let started = std::thread::Builder::new().spawn(work);
+    started
+        .map(drop)
+        .map_err(|error| Failure::broken(format!("starting a thread: {error} (see pids.max and ulimit -u)")))
+}

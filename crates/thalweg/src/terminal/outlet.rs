@@ -1,0 +1,360 @@
+//! Standard output and standard error of a node, each written by a thread of its own: a thread that writes never waits
+//! for the reader, and a pipe that no one reads holds up neither a run nor its end.
+
+use crate::terminal::{progress, start_thread};
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, ErrorKind, Write};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tracing::callsite::Identifier;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Time that the end of the program waits for a log of which nothing is read.
+pub const LOG_TIME: Duration = Duration::from_secs(1);
+/// Time that the end of the program waits for a result of which nothing is read.
+pub const RESULT_TIME: Duration = Duration::from_secs(10);
+
+/// Maximum number of waiting lines of the log. Further lines are left out, and counted.
+const MOST_WAITING: usize = 1024;
+/// Maximum length of a line of the log, in bytes: what a pipe takes as a whole (`PIPE_BUF`, pipe(7)), so that the lines
+/// of nodes that share one are not mixed.
+const LONGEST_LINE: usize = 4096;
+/// Number of times that a repeated warning is written in a [`WINDOW`]; further ones become one line.
+const REPEATED: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Returns the outlet of standard error, which the log also uses.
+pub fn stderr() -> &'static Outlet {
+    static STDERR: LazyLock<Arc<Outlet>> =
+        LazyLock::new(|| Outlet::start(io::stderr(), progress::clears_line(&io::stderr())));
+    &STDERR
+}
+
+/// Returns the outlet of standard output.
+pub fn stdout() -> &'static Outlet {
+    static STDOUT: LazyLock<Arc<Outlet>> =
+        LazyLock::new(|| Outlet::start(io::stdout(), progress::clears_line(&io::stdout())));
+    &STDOUT
+}
+
+/// A queue before a stream that may be slow.
+#[derive(Debug, Default)]
+pub struct Outlet {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Vec<u8>>,
+    /// True while one more text is being written.
+    writing: bool,
+    /// Number of texts that were written.
+    written: u64,
+    /// Error of the last write, if it failed.
+    failed: Option<io::Error>,
+    /// Lines of the log that were left out since the last one for which there was room.
+    left_out: u64,
+    warnings: HashMap<Identifier, Repeated>,
+}
+
+/// Warnings of one place in the program.
+#[derive(Debug)]
+struct Repeated {
+    since: Instant,
+    written: u32,
+    /// Number of further warnings, and the last of them.
+    more: u64,
+    last: Vec<u8>,
+}
+
+impl Outlet {
+    /// Starts an outlet that writes to `to`, with `before` before each text.
+    fn start(mut to: impl Write + Send + 'static, before: &'static str) -> Arc<Self> {
+        let outlet = Arc::new(Self::default());
+        let writer = Arc::clone(&outlet);
+        let started = start_thread(move || {
+            loop {
+                let text = writer.next();
+                let before = if before.is_empty() { Ok(()) } else { to.write_all(before.as_bytes()) };
+                let result = before.and_then(|()| to.write_all(&text)).and_then(|()| to.flush());
+                writer.lock().failed = result.err();
+            }
+        });
+        if let Err(failure) = started {
+            // Without a thread the outlet cannot report anything: the process cannot go on.
+            let _ = writeln!(io::stderr(), "error: {failure}");
+            std::process::exit(i32::from(failure.code()));
+        }
+        outlet
+    }
+
+    /// Queues a text that is never left out: such texts are few.
+    pub fn put(&self, text: impl Into<Vec<u8>>) {
+        self.lock().waiting.push_back(text.into());
+        self.changed.notify_all();
+    }
+
+    /// Queues a text that is soon out of date, unless another one waits.
+    pub fn put_if_idle(&self, text: impl Into<Vec<u8>>) {
+        let mut state = self.lock();
+        if !state.is_busy() {
+            state.waiting.push_back(text.into());
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits until everything is written, or nothing has been for `limit`. Fails with the error of the last write, or
+    /// [`ErrorKind::TimedOut`].
+    ///
+    /// # Errors
+    /// The stream cannot be written to, or the time is over.
+    pub fn flush(&self, limit: Duration) -> io::Result<()> {
+        let mut state = self.lock();
+        state.sum_up(None);
+        state.own_up();
+        self.changed.notify_all();
+        let (mut written, mut since) = (state.written, Instant::now());
+        while state.is_busy() {
+            if state.written != written {
+                (written, since) = (state.written, Instant::now());
+            }
+            let Some(left) = limit.checked_sub(since.elapsed()) else {
+                return Err(io::Error::new(ErrorKind::TimedOut, "nobody reads it"));
+            };
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// Queues a line of the log. For a warning, `warning` is the place in the program that gives it.
+    fn log(&self, warning: Option<Identifier>, line: &[u8]) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.sum_up(Some(now));
+        let fresh = || Repeated { since: now, written: 0, more: 0, last: Vec::new() };
+        match warning.map(|place| state.warnings.entry(place).or_insert_with(fresh)) {
+            Some(repeated) if repeated.written == REPEATED => {
+                repeated.more += 1;
+                repeated.last = line.to_vec();
+            }
+            Some(repeated) => {
+                repeated.written += 1;
+                state.add(line.to_vec());
+            }
+            None => state.add(line.to_vec()),
+        }
+        self.changed.notify_all();
+    }
+
+    /// Waits for a text to write.
+    fn next(&self) -> Vec<u8> {
+        let mut state = self.lock();
+        state.written += u64::from(std::mem::take(&mut state.writing));
+        loop {
+            let now = Instant::now();
+            let due = state.sum_up(Some(now));
+            if let Some(mut text) = state.waiting.pop_front() {
+                // A remote file takes its time for each write.
+                while state.waiting.front().is_some_and(|more| text.len() + more.len() <= LONGEST_LINE) {
+                    text.extend(state.waiting.pop_front().unwrap_or_default());
+                }
+                state.writing = true;
+                state.own_up();
+                return text;
+            }
+            self.changed.notify_all();
+            state = match due {
+                Some(due) => self.changed.wait_timeout(state, due - now).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn is_busy(&self) -> bool {
+        self.writing || !self.waiting.is_empty()
+    }
+
+    /// Adds a line of the log if there is room for it.
+    fn add(&mut self, mut line: Vec<u8>) {
+        if self.waiting.len() >= MOST_WAITING {
+            self.left_out += 1;
+            return;
+        }
+        if line.len() > LONGEST_LINE {
+            line.truncate(LONGEST_LINE - 4);
+            line.extend_from_slice(b"...\n");
+        }
+        self.waiting.push_back(line);
+    }
+
+    /// Reports the number of lines that were left out, once there is room again.
+    fn own_up(&mut self) {
+        if self.left_out > 0 && self.waiting.len() < MOST_WAITING {
+            let left_out = std::mem::take(&mut self.left_out);
+            self.waiting.push_back(format!("{left_out} lines of the log are left out here: nobody read it\n").into());
+        }
+    }
+
+    /// Reports the number of further warnings, for places whose time is over or for all. Returns the time of the next
+    /// look.
+    fn sum_up(&mut self, now: Option<Instant>) -> Option<Instant> {
+        let mut sums = Vec::new();
+        self.warnings.retain(|_, Repeated { since, more, last, .. }| {
+            let over = now.is_none_or(|now| now >= *since + WINDOW);
+            if over && *more > 0 {
+                let sum = format!(" (the last of {more} more of these)\n");
+                last.truncate(last.trim_ascii_end().len().min(LONGEST_LINE - sum.len()));
+                last.extend_from_slice(sum.as_bytes());
+                sums.push(std::mem::take(last));
+            }
+            !over
+        });
+        sums.into_iter().for_each(|sum| self.add(sum));
+        self.warnings.values().filter(|repeated| repeated.more > 0).map(|repeated| repeated.since + WINDOW).min()
+    }
+}
+
+/// Writer of the log, to [`stderr`].
+#[derive(Debug)]
+pub struct Log;
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Line;
+
+    fn make_writer(&'a self) -> Line {
+        Line { warning: None }
+    }
+
+    fn make_writer_for(&'a self, place: &Metadata<'_>) -> Line {
+        // Lines requested with `-v` are written as often as they occur.
+        Line { warning: (*place.level() <= Level::WARN).then(|| place.callsite()) }
+    }
+}
+
+/// One line of the log, which is written as a whole.
+#[derive(Debug)]
+pub struct Line {
+    warning: Option<Identifier>,
+}
+
+impl Write for Line {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        stderr().log(self.warning.clone(), line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    /// A stream that accepts only a limited number of writes.
+    struct Pipe {
+        allowed: Receiver<()>,
+        written: Sender<String>,
+    }
+
+    impl Write for Pipe {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.allowed.recv().map_err(|_| io::Error::from(ErrorKind::BrokenPipe))?;
+            self.written.send(String::from_utf8(bytes.to_vec()).unwrap()).unwrap();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn pipe() -> (Arc<Outlet>, Sender<()>, Receiver<String>) {
+        let (allow, allowed) = channel();
+        let (written, read) = channel();
+        (Outlet::start(Pipe { allowed, written }, ""), allow, read)
+    }
+
+    fn here() -> Option<Identifier> {
+        struct Place;
+        impl tracing::callsite::Callsite for Place {
+            fn set_interest(&self, _: tracing::subscriber::Interest) {}
+            fn metadata(&self) -> &Metadata<'_> {
+                unreachable!("nobody asks")
+            }
+        }
+        static HERE: Place = Place;
+        Some(tracing::callsite::Identifier(&HERE))
+    }
+
+    #[test]
+    fn nobody_waits_for_a_pipe_that_is_not_read_and_what_is_left_out_is_counted() {
+        let (outlet, allow, read) = pipe();
+        let lines = 3 * MOST_WAITING as u64;
+        for line in 0..lines {
+            outlet.log(None, format!("{line}\n").as_bytes());
+        }
+        assert_eq!(outlet.flush(Duration::ZERO).unwrap_err().kind(), ErrorKind::TimedOut);
+        for _ in 0..=lines {
+            allow.send(()).unwrap();
+        }
+        outlet.flush(Duration::from_secs(60)).unwrap();
+        let text: String = read.try_iter().collect();
+        let read: Vec<&str> = text.split_inclusive('\n').collect();
+        let (told, lines_read): (Vec<&str>, Vec<&str>) = read.iter().partition(|line| line.contains("left out"));
+        let left_out = |line: &&str| line.split_once(' ').unwrap().0.parse::<u64>().unwrap();
+        assert_eq!(lines_read.len() as u64 + told.iter().map(left_out).sum::<u64>(), lines);
+        assert_eq!(read[0], "0\n");
+    }
+
+    #[test]
+    fn a_warning_that_is_repeated_becomes_one_line() {
+        let (outlet, allow, read) = pipe();
+        for _ in 0..1000 {
+            allow.send(()).unwrap();
+        }
+        for line in 0..733 {
+            outlet.log(here(), format!("turned away: {line}\n").as_bytes());
+            // A line that is no warning is not counted with it.
+            outlet.log(None, b"connected\n");
+        }
+        outlet.flush(Duration::from_secs(60)).unwrap();
+        let text: String = read.try_iter().collect();
+        let read: Vec<&str> = text.lines().filter(|line| line.starts_with("turned")).collect();
+        let more: u64 = read
+            .iter()
+            .filter_map(|line| line.split_once("the last of ")?.1.split_once(' ')?.0.parse::<u64>().ok())
+            .sum();
+        let written = read.iter().filter(|line| !line.contains("the last of")).count() as u64;
+        assert_eq!(written + more, 733);
+        assert!(more > 0 && read.last().unwrap().starts_with("turned away: 732 (the last of "), "{read:?}");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_a_pipe_takes_as_a_whole() {
+        let (outlet, allow, read) = pipe();
+        allow.send(()).unwrap();
+        outlet.log(None, &[b'x'; 3 * LONGEST_LINE]);
+        outlet.flush(Duration::from_secs(60)).unwrap();
+        let line = read.recv().unwrap();
+        assert!(line.len() == LONGEST_LINE && line.ends_with("x...\n"));
+    }
+
+    #[test]
+    fn that_it_cannot_be_written_is_said_at_the_end() {
+        let (outlet, allow, _read) = pipe();
+        drop(allow);
+        outlet.put("the result\n");
+        assert_eq!(outlet.flush(Duration::from_secs(60)).unwrap_err().kind(), ErrorKind::BrokenPipe);
+    }
+}

@@ -1,0 +1,23 @@
+//! Signals that ask a program to end.
+
+use crate::terminal::Failure;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// Returns the signals of Ctrl-C, `kill`, and a closed terminal. The last one is left out if the program was started so
+/// that it ignores that signal (`nohup`).
+///
+/// # Errors
+/// The system refuses to have them handled.
+pub fn ending() -> Result<Signals, Failure> {
+    let hangup = if ignored(SIGHUP) { None } else { Some(SIGHUP) };
+    Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map_err(Failure::broken)
+}
+
+/// Returns true if a signal is ignored (`SigIgn`, proc(5)).
+fn ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
