@@ -17,7 +17,7 @@ PYTHON := .venv/bin/python
 
 # The options that leave out what cannot be built here: none, or those that leave out the programs in bpf/.
 FEATURES = $(shell scripts/setup.sh features)
-MEMBERS = --workspace $(if $(FEATURES),--exclude thalweg-cc $(FEATURES))
+MEMBERS = --workspace $(FEATURES)
 # Most tests wait most of the time.
 THREADS := $(shell echo $$((3 * $$(nproc))))
 TESTS = --locked $(MEMBERS)
@@ -35,7 +35,7 @@ help: ## This list
 
 .PHONY: demo
 demo: ## Play a radio telescope's recording through the whole path, verify it, draw it
-	@$(MAKE) --no-print-directory -j 2 build venv-demo
+	@$(MAKE) --no-print-directory -j 2 build-demo venv-demo
 	@scripts/setup.sh module $(BUILT)/lib_thalweg.so
 	@$(PYTHON) scripts/demo.py --out demo
 
@@ -57,17 +57,20 @@ bench: setup release ## Measure beside the programs people use (ARGS="--quick" f
 soak: setup release ## Run each link at full rate for ten minutes (ARGS="--time 40h --link udp"); watch books and memory
 	@THALWEG_BIN=$(RELEASE)/thalweg scripts/soak.py $(ARGS)
 
-.PHONY: build
-build: setup ## Build the program and the Python package's module, as the demo and the tests use them
+.PHONY: build build-demo
+build: setup ## Build the programs and the Python package's module, as the demo and the tests use them
+	cargo build --locked -p thalweg -p thalweg-lab -p thalweg-py $(FEATURES)
+# Without the instruments.
+build-demo: setup
 	cargo build --locked -p thalweg -p thalweg-py $(FEATURES)
 
 .PHONY: release
-release: setup ## Build the optimised program
-	cargo build --release --locked -p thalweg $(FEATURES)
+release: setup ## Build the optimised programs
+	cargo build --release --locked -p thalweg -p thalweg-lab $(FEATURES)
 
 PREFIX ?= /usr/local
 .PHONY: install
-install: ## Install the program, man pages, completions and units (PREFIX=/usr/local, DESTDIR=)
+install: ## Install the programs, man pages, completions and units (PREFIX=/usr/local, DESTDIR=)
 	@test -x $(RELEASE)/thalweg || { echo "build it first: make release"; exit 1; }
 	@scripts/install.sh $(RELEASE)/thalweg "$(DESTDIR)" $(PREFIX)
 
@@ -108,7 +111,7 @@ lint: setup ## Clippy, with warnings as errors
 
 # The same without the programs in bpf/. Of all crates, since a part of them would compile its dependencies anew.
 lint-bare: setup
-	@$(call linted,cargo check --quiet --locked --workspace --exclude thalweg-cc --no-default-features)
+	@$(call linted,cargo check --quiet --locked --workspace --no-default-features)
 
 define linted
 	if [ -n "$(CLIPPY)" ]; then mkdir -p $(TARGET); \

@@ -12,7 +12,7 @@ rm -rf "$dist"
 mkdir -p "$dist"
 say() { printf 'dist: %s\n' "$*"; }
 
-# The program without its debug information, which goes into a file of its own.
+# A program without its debug information, which goes into a file of its own.
 stripped() { # FROM TO
     objcopy --only-keep-debug "${compressed[@]}" "$1" "$dist/$(basename "$2").debug"
     objcopy --strip-all --add-gnu-debuglink="$dist/$(basename "$2").debug" "$1" "$2"
@@ -25,12 +25,12 @@ trap 'rm -rf "$work"' EXIT
 case "$kind" in
     release)
         compressed=(--compress-debug-sections)
-        cargo build --release --locked -p thalweg
-        stripped "$target/release/thalweg" "$work/thalweg"
+        cargo build --release --locked -p thalweg -p thalweg-lab
+        for program in thalweg thalweg-lab; do stripped "$target/release/$program" "$work/$program"; done
         ;;
     dev)
         compressed=()
-        stripped "$target/debug/thalweg" "$work/thalweg"
+        for program in thalweg thalweg-lab; do stripped "$target/debug/$program" "$work/$program"; done
         ;;
     *)
         say "usage: scripts/dist.sh release|dev" >&2
@@ -46,7 +46,7 @@ install -D -m 644 LICENSE-MIT "$root/usr/share/doc/thalweg/copyright"
 # dpkg-shlibdeps looks for a source package around it.
 mkdir -p "$work/source/debian"
 printf 'Source: thalweg\n' >"$work/source/debian/control"
-depends=$(cd "$work/source" && dpkg-shlibdeps -O "$root/usr/bin/thalweg" | sed -n 's/^shlibs:Depends=//p')
+depends=$(cd "$work/source" && dpkg-shlibdeps -O "$root/usr/bin/thalweg" "$root/usr/bin/thalweg-lab" | sed -n 's/^shlibs:Depends=//p')
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 architecture=$(dpkg --print-architecture)
 mkdir "$root/DEBIAN"
@@ -63,15 +63,19 @@ if [ "$kind" = release ]; then
     # zig links against the glibc that is asked for: that of RHEL 8 and Debian 10.
     "$python" -m pip install --quiet --disable-pip-version-check 'ziglang>=0.13,<0.16' 'cargo-zigbuild>=0.20,<1'
     # What needs libelf and zlib of the system is left out of what runs on any.
-    cargo zigbuild --release --locked -p thalweg --no-default-features --target x86_64-unknown-linux-gnu.2.28
-    objcopy --strip-all "$target/x86_64-unknown-linux-gnu/release/thalweg" "$work/program"
+    cargo zigbuild --release --locked -p thalweg -p thalweg-lab --no-default-features --target x86_64-unknown-linux-gnu.2.28
+    mkdir "$work/programs"
+    for program in thalweg thalweg-lab; do
+        objcopy --strip-all "$target/x86_64-unknown-linux-gnu/release/$program" "$work/programs/$program"
+    done
     maturin build --release --locked --zig --target x86_64-unknown-linux-gnu --compatibility manylinux_2_28 \
         --out "$work/built" >/dev/null
     "$python" -m wheel unpack --dest "$wheel" "$work"/built/*.whl >/dev/null
     unpacked=$(echo "$wheel"/*)
 else
     # Compiled already, beside the program: maturin by itself would compile all of it again.
-    cp "$work/thalweg" "$work/program"
+    mkdir "$work/programs"
+    cp "$work/thalweg" "$work/thalweg-lab" "$work/programs/"
     unpacked=$wheel/thalweg-$version
     mkdir "$unpacked"
     maturin pep517 write-dist-info --metadata-directory "$unpacked" --interpreter "$python" >/dev/null
@@ -79,8 +83,10 @@ else
     cp python/thalweg/*.py python/thalweg/*.pyi python/thalweg/py.typed "$unpacked/thalweg/"
     objcopy --strip-all "$target/debug/lib_thalweg.so" "$unpacked/thalweg/_thalweg.abi3.so"
 fi
-# The program goes beside the module, as a script.
-install -D -m 755 "$work/program" "$unpacked/$(basename "$unpacked").data/scripts/thalweg"
+# The programs go beside the module, as scripts.
+for program in thalweg thalweg-lab; do
+    install -D -m 755 "$work/programs/$program" "$unpacked/$(basename "$unpacked").data/scripts/$program"
+done
 "$python" -m wheel pack --dest-dir "$dist" "$unpacked" >/dev/null
 
 (cd "$dist" && sha256sum -- * >SHA256SUMS)

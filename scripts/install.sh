@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts the program and what belongs to it into a tree: scripts/install.sh PROGRAM ROOT PREFIX, where ROOT is "" or a
-# directory that stands for /. With --remove in front, takes away what was put there.
+# Puts the programs and what belongs to them into a tree: scripts/install.sh PROGRAM ROOT PREFIX, where thalweg-lab is
+# beside PROGRAM, and ROOT is "" or a directory that stands for /. With --remove in front, takes away what was put there.
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 
@@ -10,13 +10,16 @@ if [ "${1:-}" = --remove ]; then
     shift
 fi
 program=$1 root=$2 prefix=$3
+lab=$(dirname "$program")/thalweg-lab
 share=$(mktemp -d)
 trap 'rm -rf "$share"' EXIT
 "$program" generate "$share"
+"$lab" generate "$share"
 
 # Each file: where it comes from, where it goes, and with which rights.
 files() {
     printf '%s\t%s\t755\n' "$program" "$prefix/bin/thalweg"
+    printf '%s\t%s\t755\n' "$lab" "$prefix/bin/thalweg-lab"
     (cd "$share" && find . -type f -printf '%P\n') | while read -r name; do
         printf '%s\t%s\t644\n' "$share/$name" "$prefix/share/$name"
     done

@@ -27,7 +27,7 @@ class Written:
 
 
 def keep_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Writes what is skipped, and why, into the file in which all tests do: see crates/thalweg-skip."""
+    """Writes what is skipped, and why, into the file in which all tests do: see crates/thalweg-testing."""
     if report.skipped and "THALWEG_SKIPPED" in os.environ:
         reason = report.longrepr[-1] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         reason = " ".join(reason.removeprefix("Skipped: ").split())

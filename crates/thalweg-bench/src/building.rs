@@ -3,7 +3,7 @@
 use crate::drive::{Instrument, PROGRAM_TIMEOUT, Stop};
 use crate::options::Timing;
 use crate::peers::program::{Ended, Program};
-use crate::{BenchError, Cpu, Figures, Key, Sizes, Usage};
+use crate::{BenchError, Cpu, Figures, Key, Sizes, Usage, readout_program};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Deserialize;
 use std::fs::File;
@@ -62,7 +62,7 @@ impl Options {
         }
         let program = match &self.program {
             Some(program) => program.clone(),
-            None => std::env::current_exe().map_err(BenchError::os("finding this program's file"))?,
+            None => readout_program().map_err(BenchError::os("finding the program thalweg"))?,
         };
         let record = match &self.record {
             // The nodes may run in another working directory.

@@ -82,3 +82,11 @@ pub use options::{Cpus, Timing};
 pub use plan::Plan;
 pub use point::{Figures, Key, Latency, Loss, Point, Report};
 pub use sizes::Sizes;
+
+/// Returns the path of the program `thalweg`, whose nodes and servers are measured: it is beside this program.
+///
+/// # Errors
+/// This program's own path is not known.
+pub fn readout_program() -> std::io::Result<std::path::PathBuf> {
+    std::env::current_exe().map(|program| program.with_file_name("thalweg"))
+}

@@ -2,7 +2,7 @@
 //! fragments of 1 KiB, which are fetched, checked and closed, first with headers checked only, then payloads too.
 //!
 //! ```sh
-//! cargo run --release -p thalweg-build --example throughput
+//! cargo run --release -p thalweg-core --example throughput
 //! ```
 //!
 //! Each source's slots reuse one buffer of the source, whose headers are written outside the measured time: records

@@ -17,13 +17,13 @@
 //! | `tiff` | TIFF images, page by page | one image |
 //! | `npy` | a NumPy array | what one index of its first axis holds |
 //! | `raw` | a file of records of one size | one record |
-//! | `udp` | an instrument that sends datagrams (`thalweg-instrument`) | a frame, a heap, a packet or several |
+//! | `udp` | an instrument that sends datagrams (`thalweg-drivers`) | a frame, a heap, a packet or several |
 //! | `gige` | a GigE Vision camera (an [`Acquisition`], in `thalweg-gige`) | an image |
-//! | `stream` | records out of a pipe or a serial port (an [`Acquisition`], in `thalweg-dev`) | one record |
-//! | `comedi` | a board that samples (an [`Acquisition`], in `thalweg-dev`) | as many samples of each channel |
-//! | `v4l2` | a camera that the kernel has a driver for (an [`Acquisition`], in `thalweg-dev`) | one image |
-//! | `dma` | a card whose driver reads by DMA (an [`Acquisition`], in `thalweg-dev`) | what one read brings |
-//! | `fit` | fits of another source's images (an [`Acquisition`], in `thalweg-features`) | a row of numbers |
+//! | `stream` | records out of a pipe or a serial port (an [`Acquisition`], in `thalweg-drivers`) | one record |
+//! | `comedi` | a board that samples (an [`Acquisition`], in `thalweg-drivers`) | as many samples of each channel |
+//! | `v4l2` | a camera that the kernel has a driver for (an [`Acquisition`], in `thalweg-drivers`) | one image |
+//! | `dma` | a card whose driver reads by DMA (an [`Acquisition`], in `thalweg-drivers`) | what one read brings |
+//! | `fit` | fits of another source's images (an [`Acquisition`], in `thalweg-drivers`) | a row of numbers |
 //! | `edu` | QEMU's edu device (an [`Acquisition`], in `thalweg-pci`) | what it writes into a slot |
 //! | `nvme` | an NVMe disk (an [`Acquisition`], in `thalweg-pci`) | a part of the disk, which it writes into a slot |
 //!

@@ -29,7 +29,7 @@ using namespace ns3;
 namespace
 {
 
-// What the scheduler of thalweg-build does (credit.rs, builder.rs), as far as it shows here. Keep them equal.
+// What the scheduler of thalweg-core does (credit.rs, builder.rs), as far as it shows here. Keep them equal.
 const double SHARE = 0.5;          // φ: the part of the buffer that is filled
 const double HASTE = 0.05;         // asking goes no faster than the port's rate and this part of it more, at most
 const uint64_t PIECES = 3;         // pieces in the filled part of the buffer

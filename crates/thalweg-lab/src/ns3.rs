@@ -6,7 +6,7 @@
 //! before a receiver counts IP packets and 14 bytes of Ethernet and not the packet on the wire, and links take the time
 //! of as many bytes, so that [`Scenario::ceiling`] holds here too. Senders and receivers are models of Thalweg's
 //! sources and builders: requests and answers over persistent TCP connections, and under `credit` the rule of
-//! `thalweg-build`'s scheduler with its constants.
+//! `thalweg-core`'s scheduler with its constants.
 //!
 //! The report's [notes](Report::notes) list where it is expected to disagree with Linux, and the settings that keep
 //! this small.

@@ -30,7 +30,9 @@ pub(crate) fn help_is_asked_for() -> bool {
 /// started.
 pub(crate) fn run_sibling() -> Result<ExitCode, Failure> {
     let program = sibling();
-    let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
+    let mut words = std::env::args_os();
+    let name = words.next().unwrap_or_else(|| "thalweg".into());
+    let error = Command::new(&program).arg0(name).args(words).exec();
     Err(Failure::Usage(format!(
         "{}: {error}; the instruments (bench, lab, reproduce, cc) are the program {SIBLING}, which is installed beside \
          thalweg, and built with `cargo build -p {SIBLING}`",

@@ -158,7 +158,7 @@ impl Options {
         }
         let program = match &self.program {
             Some(program) => program.clone(),
-            None => std::env::current_exe().map_err(BenchError::os("finding this program's file"))?,
+            None => crate::readout_program().map_err(BenchError::os("finding the program thalweg"))?,
         };
         let path =
             std::path::absolute(&self.path).map_err(|error| BenchError::File { path: self.path.clone(), error })?;

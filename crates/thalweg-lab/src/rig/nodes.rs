@@ -242,7 +242,7 @@ pub(super) fn trace(directory: &Path, name: &str) -> PathBuf {
 
 fn start(host: &Host, topology: &Path, directory: &Path, trace_every: Option<&str>) -> Result<Node, LabError> {
     let doing = || format!("starting node {}", host.name);
-    let program = std::env::current_exe().map_err(LabError::os(doing()))?;
+    let program = thalweg_bench::readout_program().map_err(LabError::os(doing()))?;
     let (said, complained) =
         (directory.join(format!("{}.out", host.name)), directory.join(format!("{}.err", host.name)));
     let file = |path: &Path| File::create(path).map_err(LabError::file(path));

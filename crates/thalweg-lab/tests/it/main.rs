@@ -1,3 +1,4 @@
 //! The instruments, from outside.
 
+#[cfg(feature = "congestion-controls")]
 mod congestion;

@@ -57,7 +57,7 @@ fn a_control_that_does_not_exist_is_a_mistake_that_says_what_there_is() {
     );
 }
 
-/// The same check as thalweg-cc's own of the tapes in its repository, with tapes made now.
+/// The same check as thalweg-lab's own of the tapes in the repository, with tapes made now.
 #[test]
 fn tapes_of_the_laboratorys_kernel_play_the_same_windows() {
     let Some(kernel) = Kernel::cached() else {
@@ -76,7 +76,7 @@ fn tapes_of_the_laboratorys_kernel_play_the_same_windows() {
 
     let names = controls().into_iter().map(|(name, _)| name);
     let names: Vec<_> = names.filter(|name| !["reno", "cubic", "bbr", "dctcp"].contains(&name.as_str())).collect();
-    let script = root.join("crates/thalweg-cc/tests/tape.sh").canonicalize().unwrap();
+    let script = root.join("crates/thalweg-lab/tests/tape.sh").canonicalize().unwrap();
     let path = ["10mbit".into(), "60".into()];
     let args: Vec<OsString> = [script.into()].into_iter().chain(path).chain(names.iter().map(Into::into)).collect();
     let outcome = boot(&Machine {

@@ -6,7 +6,7 @@
 //! lab build`):
 //!
 //! ```text
-//! THALWEG_TAPES=$PWD/crates/thalweg-cc/tests/tapes cargo test -p thalweg --test it cc::tapes
+//! THALWEG_TAPES=$PWD/crates/thalweg-lab/tests/tapes cargo test -p thalweg --test it cc::tapes
 //! ```
 
 use flate2::read::GzDecoder;
@@ -95,7 +95,7 @@ fn every_kind_of_call_was_heard() {
 }
 
 fn tape(name: &str) -> String {
-    let path = root().join(format!("crates/thalweg-cc/tests/tapes/{name}.tape.gz"));
+    let path = root().join(format!("crates/thalweg-lab/tests/tapes/{name}.tape.gz"));
     let mut text = String::new();
     GzDecoder::new(File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
         .read_to_string(&mut text)

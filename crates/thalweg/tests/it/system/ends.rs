@@ -9,7 +9,7 @@ use thalweg_store::{Run, RunState, Verdict};
 /// Each a little faster than the other would be noticed in their event numbers.
 const PACED: &str = "rate = 2000.0";
 
-/// How long sources go on at the end before the run may end where one of them is (`LAP` in `thalweg-control`).
+/// How long sources go on at the end before the run may end where one of them is (`LAP` in `thalweg-core`).
 const LAP: Duration = Duration::from_secs(1);
 
 /// All of so many events of this source are on disk. `took`: how long the end of the run did.
