@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
 # What every package must be able to do.
 DEMO = "thalweg demo --size 64KiB --rate 100 --duration 1s && thalweg verify runs/run-000001"
+INSTRUMENT = ["bench", "copy", "--sizes", "64KiB", "--time", "50ms"]
 
 
 def package(pattern: str) -> Path:
@@ -55,6 +56,8 @@ def test_a_wheel_in_an_empty_venv_is_the_program_and_the_package(tmp_path: Path)
     version, events = said(bin / "python", "-c", read, cwd=tmp_path, env=alone).split()
     assert int(events) > 0
     assert said(bin / "thalweg", "--version", env=alone).startswith(f"thalweg {version} (")
+    # The instruments are a program beside it.
+    assert "64 KiB" in said(bin / "thalweg", *INSTRUMENT, env=alone)
 
 
 class System:
@@ -109,6 +112,8 @@ def test_a_deb_on_a_bare_system_records_a_run_and_goes_without_a_trace(system: S
     assert re.match(r"thalweg \d+\.\d+\.\d+ \(", told)
     assert "COMPLETE, intact" in told
     assert "thalweg" in system.run("man -w thalweg-verify; man thalweg > /root/page; head -n 5 /root/page")
+    assert "64 KiB" in system.run(f"thalweg {' '.join(INSTRUMENT)}")
+    assert "thalweg-lab-bench-copy" in system.run("man -w thalweg-lab-bench-copy")
     assert "-F _thalweg thalweg" in system.run(
         "source /usr/share/bash-completion/completions/thalweg; complete -p thalweg"
     )
@@ -132,6 +137,7 @@ def test_make_install_and_uninstall_leave_nothing(tmp_path: Path) -> None:
     assert said(installed / "bin/thalweg", "--version").startswith("thalweg ")
     assert "/opt/thalweg/bin/thalweg serve" in (installed / "lib/systemd/system/thalweg-serve.service").read_text()
     assert (installed / "share/man/man1/thalweg-verify.1").exists()
+    assert said(installed / "bin/thalweg-lab", "--version").startswith("thalweg-lab ")
     said(install, "--remove", program, tmp_path, "/opt/thalweg")
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
