@@ -79,6 +79,18 @@ pub enum ArenaError {
     },
 }
 
+impl ArenaError {
+    /// Returns a function for `map_err` on a system call for an arena of `bytes` bytes.
+    fn os(doing: &'static str, bytes: usize) -> impl FnOnce(Errno) -> Self {
+        move |error| Self::Os { doing, bytes, error }
+    }
+
+    /// Returns a function for `map_err` as [`os`](Self::os) does, for a mapping's error.
+    fn io(doing: &'static str, bytes: usize) -> impl FnOnce(std::io::Error) -> Self {
+        move |error| Self::Os { doing, bytes, error: errno(&error) }
+    }
+}
+
 /// A mapped memfd. Shared by reference counting; bytes are reached only through [`Span`]s and [`View`]s.
 pub struct Arena {
     fd: OwnedFd,
@@ -138,22 +150,22 @@ impl Arena {
     ) -> Result<(Span, T), ArenaError> {
         let rounded =
             len.checked_next_multiple_of(HUGE_PAGE_BYTES).filter(|len| *len > 0).ok_or(ArenaError::Size(len))?;
-        let os = |doing| move |error| ArenaError::Os { doing, bytes: rounded, error };
-        let io = |doing| move |error| os(doing)(errno(&error));
         let fd = rustix::fs::memfd_create(name, kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(os("memfd_create"))?;
-        rustix::fs::ftruncate(&fd, rounded as u64).map_err(os("ftruncate"))?;
-        let memory = MmapOptions::new().len(rounded).map_raw(&fd).map_err(io("mmap"))?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).map_err(os("sealing"))?;
+            .map_err(ArenaError::os("memfd_create", rounded))?;
+        rustix::fs::ftruncate(&fd, rounded as u64).map_err(ArenaError::os("ftruncate", rounded))?;
+        let memory = MmapOptions::new().len(rounded).map_raw(&fd).map_err(ArenaError::io("mmap", rounded))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
+            .map_err(ArenaError::os("sealing", rounded))?;
         let reserved = kind.contains(MemfdFlags::HUGETLB);
         if !reserved {
             let _ = memory.advise(Advice::HugePage);
         }
         // Populating allocates zeroed pages; it reports a lack of memory here instead of by SIGBUS later.
-        memory.advise(Advice::PopulateWrite).map_err(io("allocating memory"))?;
+        memory.advise(Advice::PopulateWrite).map_err(ArenaError::io("allocating memory", rounded))?;
         let early = early(fd.as_fd())?;
         // FUTURE_WRITE: this mapping stays the only writable one; a process that gets the descriptor can only read.
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL).map_err(os("sealing"))?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
+            .map_err(ArenaError::os("sealing", rounded))?;
         let backing = if reserved { OnceLock::from(Backing::Reserved) } else { OnceLock::new() };
         let arena = Arc::new(Self { fd, memory, backing, owned: true, registrations: Mutex::default() });
         Ok((Span { lender: Lender::new(arena, None), range: 0..rounded }, early))
@@ -171,17 +183,16 @@ impl Arena {
     /// # Errors
     /// `fd` is not such an arena, or is empty, or the kernel cannot map it. The descriptor is then closed.
     pub fn import(fd: OwnedFd) -> Result<Arc<Self>, ArenaError> {
-        let os = |doing| move |error| ArenaError::Os { doing, bytes: 0, error };
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| ArenaError::NotSealed)?;
         if !seals.contains(SealFlags::SHRINK) {
             return Err(ArenaError::NotSealed);
         }
-        if rustix::fs::fstatfs(&fd).map_err(os("fstatfs"))?.f_type == HUGETLBFS_MAGIC {
+        if rustix::fs::fstatfs(&fd).map_err(ArenaError::os("fstatfs", 0))?.f_type == HUGETLBFS_MAGIC {
             return Err(ArenaError::Reserved);
         }
-        let size = rustix::fs::fstat(&fd).map_err(os("fstat"))?.st_size;
+        let size = rustix::fs::fstat(&fd).map_err(ArenaError::os("fstat", 0))?.st_size;
         let len = usize::try_from(size).ok().filter(|len| *len > 0).ok_or(ArenaError::Size(0))?;
-        let memory = MmapOptions::new().len(len).map_raw_read_only(&fd).map_err(|error| os("mmap")(errno(&error)))?;
+        let memory = MmapOptions::new().len(len).map_raw_read_only(&fd).map_err(ArenaError::io("mmap", 0))?;
         let backing = OnceLock::new();
         Ok(Arc::new(Self { fd, memory, backing, owned: false, registrations: Mutex::default() }))
     }
@@ -208,8 +219,10 @@ impl Arena {
 
     /// Returns whether both arenas are the same memory, mapped twice.
     pub fn is_same_memory(&self, other: &Self) -> bool {
-        let file = |arena: &Self| rustix::fs::fstat(&arena.fd).map(|stat| (stat.st_dev, stat.st_ino));
-        matches!((file(self), file(other)), (Ok(one), Ok(two)) if one == two)
+        match (rustix::fs::fstat(&self.fd), rustix::fs::fstat(&other.fd)) {
+            (Ok(one), Ok(two)) => (one.st_dev, one.st_ino) == (two.st_dev, two.st_ino),
+            _ => false,
+        }
     }
 
     /// Maps an arena of this process once more, at an address that the caller has reserved for it: for a device that
@@ -314,7 +327,7 @@ impl fmt::Display for Arena {
 
 /// Registration of an arena's pages, in force until this is dropped. Keep it beside the object that has registered
 /// them, and drop it after that object.
-#[must_use = "dropping it says that the arena is no longer registered"]
+#[must_use = "dropping it records that the arena is no longer registered"]
 #[derive(Debug)]
 pub struct Registration {
     arena: Arc<Arena>,
@@ -354,10 +367,10 @@ fn pages_of(memory: &MmapRaw) -> Backing {
 /// Returns whether this system uses huge pages for shared memory without a request
 /// (Documentation/admin-guide/mm/transhuge.rst).
 fn is_shared_memory_huge() -> bool {
-    static IS: OnceLock<bool> = OnceLock::new();
-    *IS.get_or_init(|| {
-        let says = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
-        !says.contains("[never]") && !says.contains("[deny]")
+    static IS_HUGE: OnceLock<bool> = OnceLock::new();
+    *IS_HUGE.get_or_init(|| {
+        let modes = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+        !modes.contains("[never]") && !modes.contains("[deny]")
     })
 }
 
@@ -373,7 +386,7 @@ pub struct Span {
 }
 
 /// The lender of spans' bytes: a whole arena, a block, or a place of a pool. Each span that is out holds a reference to
-/// it, so that `Arc::get_mut` tells whether all are back, and orders accesses through them before what comes next.
+/// it, so that `Arc::get_mut` shows whether all are back, and orders accesses through them before what comes next.
 pub(crate) struct Lender {
     arena: Arc<Arena>,
     /// Destination of the place once the last span is dropped.
@@ -627,7 +640,7 @@ mod tests {
             assert_eq!(bytes, span[3 + at..3 + at + len]);
         }
         let beyond = std::panic::catch_unwind(|| view.copy_to(89, &mut [0; 2]));
-        assert!(beyond.is_err(), "there are not so many");
+        assert!(beyond.is_err(), "there are fewer bytes");
     }
 
     #[test]
@@ -647,8 +660,8 @@ mod tests {
         let span = Arena::create("test", 1).unwrap();
         let made_of = span.arena().backing().to_string();
         let (ring, adapter) = (span.arena().registered("io_uring"), span.arena().registered("an adapter"));
-        let told = span.arena().to_string();
-        assert_eq!(told, format!("{made_of}, registered with io_uring, registered with an adapter"));
+        let text = span.arena().to_string();
+        assert_eq!(text, format!("{made_of}, registered with io_uring, registered with an adapter"));
         drop(ring);
         assert_eq!(span.arena().registrations(), ["an adapter"]);
         drop(adapter);

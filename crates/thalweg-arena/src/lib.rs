@@ -6,8 +6,8 @@
 //! equal length. Another process gets the arena by file descriptor ([`Arena::import`]) and reads it through [`View`]s.
 //! The kernel or an adapter is given a [`Piece`] of it to read, a kernel driver a [`DmaBuf`] to write to.
 //!
-//! An arena records the kind of its pages ([`Backing`]) and who has registered them ([`Registration`]): an io_uring
-//! ring, an adapter, an IOMMU. All memory of a run is announced to endpoints and devices before the run begins.
+//! An arena records the kind of its pages ([`Backing`]) and the users that have registered them ([`Registration`]): an
+//! io_uring ring, an adapter, an IOMMU. All memory of a run is announced to endpoints and devices before the run begins.
 //!
 //! The crate also has the means by which two processes communicate about that memory ([`Ring`], [`Doorbell`],
 //! [`send_fds`]), and those that a device needs to write to it ([`page_list()`], [`pin()`]).

@@ -69,7 +69,7 @@ pub fn pin(bytes: &[u8]) -> Result<Pinned<'_>, PinError> {
     Ok(Pinned { range: bytes, arena: None, bytes: PhantomData })
 }
 
-/// Pins a whole arena, regardless of who owns its spans.
+/// Pins a whole arena, regardless of the owners of its spans.
 ///
 /// # Errors
 /// As [`pin`].

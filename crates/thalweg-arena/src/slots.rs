@@ -189,7 +189,7 @@ mod tests {
         let made = SlotPool::for_drivers("test", 3, 5000);
         if let Err(error) = DmaBuf::probe() {
             assert!(
-                matches!(&made, Err(ArenaError::DmaBuf { error: said, bytes: 8192 }) if *said == error),
+                matches!(&made, Err(ArenaError::DmaBuf { error: found, bytes: 8192 }) if *found == error),
                 "{made:?}"
             );
             thalweg_testing::skip::skipped(format!("/dev/udmabuf: {error}"));

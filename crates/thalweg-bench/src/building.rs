@@ -3,7 +3,8 @@
 use crate::drive::{Instrument, PROGRAM_TIMEOUT, Stop};
 use crate::options::Timing;
 use crate::peers::program::{Ended, Program};
-use crate::{BenchError, Cpu, Figures, Key, Sizes, Usage, readout_program};
+use crate::plan::InstrumentOptions;
+use crate::{BenchError, Cpu, Figures, Key, Sizes, Usage};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Deserialize;
 use std::fs::File;
@@ -26,25 +27,25 @@ pub struct Options {
     /// Bytes in each fragment's payload
     #[arg(short = 'l', long, visible_alias = "size", value_name = "BYTES", default_value = "1KiB,64KiB,1MiB")]
     sizes: Sizes,
-    /// How many sources, each a process of its own
+    /// Number of sources, each a process of its own
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=256))]
     sources: u16,
-    /// How many builders, each a process of its own: event e is built by number e modulo so many
+    /// Number of builders, each a process of its own: event e is built by builder e modulo this number
     #[arg(long, value_name = "M", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     builders: u16,
-    /// What carries the fragments
+    /// Links that carry the fragments
     #[arg(long, value_name = "tcp|udp|shm", value_delimiter = ',', default_value = "tcp,shm")]
     link: Vec<LinkKind>,
     /// TCP congestion control of the sources' links, or 'system' for the system's default. Without it: cubic
     #[arg(short = 'C', long, value_name = "NAME")]
     congestion: Option<String>,
-    /// What is checked of each fragment before it counts as built
+    /// Part of each fragment that is checked before it counts as built
     #[arg(long, value_name = "header|payload", default_value = "header")]
     check: CheckConfig,
     /// The same as --check payload
     #[arg(long, conflicts_with = "check")]
     check_data: bool,
-    /// How the hot threads wait: sleep, poll, or for how long to poll before sleeping, as 50us
+    /// Waiting method of the hot threads: sleep, poll, or the time to poll before sleeping, as 50us
     #[arg(long, value_name = "HOW", default_value = "sleep")]
     wait: Wait,
     /// Record the events below this directory, and delete them when they are counted. Without it they are let go
@@ -55,22 +56,42 @@ pub struct Options {
     program: Option<PathBuf>,
 }
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if let Some(wrong) = self.sizes.0.iter().find(|size| !(1..=1 << 29).contains(*size)) {
             return Err(BenchError::Usage(format!("--sizes {wrong}: fragments of 1 byte to 512 MiB are possible")));
         }
         let program = match &self.program {
             Some(program) => program.clone(),
-            None => readout_program().map_err(BenchError::os("finding the program thalweg"))?,
+            None => crate::readout_program().map_err(BenchError::os("finding the program thalweg"))?,
         };
         let record = match &self.record {
             // The nodes may run in another working directory.
-            Some(directory) => Some(std::path::absolute(directory).map_err(file_error(directory))?),
+            Some(directory) => Some(std::path::absolute(directory).map_err(BenchError::file(directory))?),
             None => None,
         };
         let check = if self.check_data { CheckConfig::Payload } else { self.check };
         Ok(Box::new(Building { options: Self { record, check, ..self.clone() }, program, recorder: None }))
+    }
+}
+
+impl Options {
+    fn key(&self, link: LinkKind, size: u64) -> Key {
+        let mut key = Key::new(link.name, "build", size)
+            .with("sources", self.sources)
+            .with("builders", self.builders)
+            .with("recorded", if self.record.is_some() { "yes" } else { "no" });
+        if let Some(congestion) = self.congestion.as_ref().filter(|_| link.congestion) {
+            key = key.with("congestion", congestion);
+        }
+        if self.wait != Wait::default() {
+            key = key.with("wait", self.wait);
+        }
+        if self.check == CheckConfig::Payload { key.with("checked", "header and payload") } else { key }
     }
 }
 
@@ -83,21 +104,8 @@ struct Building {
 
 impl Instrument for Building {
     fn keys(&self) -> Vec<Key> {
-        let Options { sources, builders, congestion, check, record, wait, .. } = &self.options;
-        let of = |link: LinkKind, size: u64| {
-            let mut key = Key::new(link.name, "build", size)
-                .with("sources", sources)
-                .with("builders", builders)
-                .with("recorded", if record.is_some() { "yes" } else { "no" });
-            if let Some(congestion) = congestion.as_ref().filter(|_| link.congestion) {
-                key = key.with("congestion", congestion);
-            }
-            if *wait != Wait::default() {
-                key = key.with("wait", wait);
-            }
-            if *check == CheckConfig::Payload { key.with("checked", "header and payload") } else { key }
-        };
-        self.options.link.iter().flat_map(|link| self.options.sizes.0.iter().map(|size| of(*link, *size))).collect()
+        let Options { link: links, sizes, .. } = &self.options;
+        links.iter().flat_map(|link| sizes.0.iter().map(|size| self.options.key(*link, *size))).collect()
     }
 
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
@@ -120,9 +128,8 @@ impl Instrument for Building {
         let ended = program.wait(timing.min_time + 3 * PROGRAM_TIMEOUT, stop)?;
         let used = before.used();
 
-        let run = ran(&ended)?;
+        let run = run_figures(&ended)?;
         self.recorder = run.recorder.clone();
-        let percent = |seconds: f64| 100.0 * seconds / used.wall;
         let seconds_per_gigabyte = run.cpu_seconds_per_gigabyte.source + run.cpu_seconds_per_gigabyte.builder;
         Ok(Figures {
             goodput_bits_per_second: Some(run.goodput_bits_per_second),
@@ -130,12 +137,12 @@ impl Instrument for Building {
             copies_per_byte: Some(run.copies_per_byte.source + run.copies_per_byte.builder),
             cpu: Some(Cpu {
                 process_percent: 100.0 * seconds_per_gigabyte * run.bytes as f64 / 1e9 / run.seconds,
-                system_percent: percent(used.system),
+                system_percent: used.percent_of_wall(used.system),
                 seconds_per_gigabyte: Some(seconds_per_gigabyte),
                 ..Cpu::default()
             }),
             seconds: run.seconds,
-            steal_percent: percent(used.steal),
+            steal_percent: used.steal_percent(),
             ..Figures::default()
         })
     }
@@ -148,7 +155,7 @@ impl Instrument for Building {
         ];
         if key.link == "shm" && self.options.record.is_none() && self.options.check == CheckConfig::Header {
             notes.push(
-                "payloads are handed over where they lie: nobody reads them, unless with --check-data".to_owned(),
+                "payloads are handed over where they lie: no process reads them, unless with --check-data".to_owned(),
             );
         }
         notes.extend(self.recorder.iter().map(|recorder| format!("written by {recorder}")));
@@ -158,36 +165,36 @@ impl Instrument for Building {
 
 /// Fields used of the last line that `thalweg --json run` prints ([`thalweg_node::RunReport`]).
 #[derive(Debug, Deserialize)]
-struct Ran {
+struct RunFigures {
     state: String,
     reasons: Vec<String>,
     seconds: f64,
     bytes: u64,
     fragments_per_second: f64,
     goodput_bits_per_second: f64,
-    copies_per_byte: Ends,
-    cpu_seconds_per_gigabyte: Ends,
+    copies_per_byte: PerSide,
+    cpu_seconds_per_gigabyte: PerSide,
     recorder: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Ends {
+struct PerSide {
     source: f64,
     builder: f64,
 }
 
 /// Parses the report of a run. A run that is incomplete, or built nothing, is no measurement.
-fn ran(ended: &Ended) -> Result<Ran, BenchError> {
-    let wrong = |why: String| BenchError::Program { program: "thalweg run".to_owned(), why };
+fn run_figures(ended: &Ended) -> Result<RunFigures, BenchError> {
     let line = ended.out.trim_end().lines().last().unwrap_or_default();
-    let Ok(run) = serde_json::from_str::<Ran>(line) else { return Err(wrong(ended.last_words())) };
-    if run.state != "COMPLETE" {
-        return Err(wrong(format!("the run ended {}: {}", run.state, run.reasons.join("; "))));
-    }
-    if run.bytes == 0 || run.seconds <= 0.0 {
-        return Err(wrong("the run was over before anything was built: give it longer with --min-time".to_owned()));
-    }
-    Ok(run)
+    let why = match serde_json::from_str::<RunFigures>(line) {
+        Ok(run) if run.state != "COMPLETE" => format!("the run ended {}: {}", run.state, run.reasons.join("; ")),
+        Ok(run) if run.bytes == 0 || run.seconds <= 0.0 => {
+            "the run was over before anything was built: give it longer with --min-time".to_owned()
+        }
+        Ok(run) => return Ok(run),
+        Err(_) => ended.last_words(),
+    };
+    Err(BenchError::Program { program: "thalweg run".to_owned(), why })
 }
 
 /// Returns a topology of N model sources and M builders with the defaults of `thalweg demo`.
@@ -195,13 +202,23 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
     let payload = usize::try_from(size).unwrap_or(usize::MAX);
     // Enough to keep the link busy, few enough to stay in the cache, and the same number for each builder.
     let slots = if record_len(payload) > DEFAULT_SLOT { 4 } else { 6u32 }.next_multiple_of(options.builders.into());
+    let sources: Vec<_> = (0..options.sources).map(|index| source_node(options, link, size, slots, index)).collect();
+    let slot_bytes = sources[0].slot_bytes(payload) as u64;
+    let builders = (0..options.builders).map(|index| builder_node(options, link, slot_bytes, index));
+    let builders = builders.collect::<Result<_, BenchError>>()?;
+    let topology = Topology { run: RunConfig::default(), builders, sources };
+    topology.check().map_err(|(field, problem)| BenchError::Usage(format!("{field}: {problem}")))?;
+    Ok(topology)
+}
+
+fn source_node(options: &Options, link: LinkKind, size: u64, slots: u32, index: u16) -> SourceNodeConfig {
     // One waveform: each slot holds its content from its first use on, whichever slot is free, as in the ring of
     // buffers that a digitizer writes by DMA, and the model costs nothing.
     let model = ModelAdcConfig { size: ByteSize(size), size_from: None, seed: 1, source: None, period: 1 };
-    let source = |index: u16| SourceNodeConfig {
+    SourceNodeConfig {
         name: format!("source-{index}"),
         id: SourceId::new(1, index).to_string(),
-        device: Some(model.clone().into()),
+        device: Some(model.into()),
         beat: None,
         link,
         adapter: None,
@@ -213,24 +230,24 @@ fn topology(options: &Options, link: LinkKind, size: u64) -> Result<Topology, Be
         slot: None,
         wait: options.wait,
         cpu: None,
-    };
-    let sources: Vec<SourceNodeConfig> = (0..options.sources).map(source).collect();
-    let slot = sources[0].slot_bytes(payload) as u64;
-    let builder = |index: u16| {
-        let name = format!("thalweg-bench-{}-{index}.sock", std::process::id());
-        let listen = Address::here(link, &std::env::temp_dir(), &name).map_err(BenchError::Usage)?;
-        let mut builder = BuilderNodeConfig::new(&format!("builder-{index}"), vec![listen]);
-        builder.check = options.check;
-        builder.wait = options.wait;
-        builder.block = ByteSize(builder.block.0.max((slot + (1 << 17)).next_multiple_of(1 << 20)));
-        // Several fetches in flight, however large they are.
-        builder.window = Some(ByteSize(WINDOW.max(4 * slot)));
-        Ok(builder)
-    };
-    let builders = (0..options.builders).map(builder).collect::<Result<_, BenchError>>()?;
-    let topology = Topology { run: RunConfig::default(), builders, sources };
-    topology.check().map_err(|(field, problem)| BenchError::Usage(format!("{field}: {problem}")))?;
-    Ok(topology)
+    }
+}
+
+fn builder_node(
+    options: &Options,
+    link: LinkKind,
+    slot_bytes: u64,
+    index: u16,
+) -> Result<BuilderNodeConfig, BenchError> {
+    let name = format!("thalweg-bench-{}-{index}.sock", std::process::id());
+    let listen = Address::here(link, &std::env::temp_dir(), &name).map_err(BenchError::Usage)?;
+    let mut builder = BuilderNodeConfig::new(&format!("builder-{index}"), vec![listen]);
+    builder.check = options.check;
+    builder.wait = options.wait;
+    builder.block = ByteSize(builder.block.0.max((slot_bytes + (1 << 17)).next_multiple_of(1 << 20)));
+    // Several fetches in flight, however large they are.
+    builder.window = Some(ByteSize(WINDOW.max(4 * slot_bytes)));
+    Ok(builder)
 }
 
 /// Temporary directory, deleted with its content on drop.
@@ -238,9 +255,9 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn below(parent: &Path, what: &str) -> Result<Self, BenchError> {
-        std::fs::create_dir_all(parent).map_err(file_error(parent))?;
+        std::fs::create_dir_all(parent).map_err(BenchError::file(parent))?;
         let path = parent.join(format!("thalweg-{what}-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(file_error(&path))?;
+        std::fs::create_dir(&path).map_err(BenchError::file(&path))?;
         Ok(Self(path))
     }
 }
@@ -257,11 +274,6 @@ fn file_of(text: &str) -> Result<File, BenchError> {
     let mut file = File::from(file);
     file.write_all(text.as_bytes()).map_err(BenchError::os("writing the topology"))?;
     Ok(file)
-}
-
-fn file_error(path: &Path) -> impl FnOnce(std::io::Error) -> BenchError {
-    let path = path.to_owned();
-    move |error| BenchError::File { path, error }
 }
 
 #[cfg(test)]
@@ -312,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_that_no_run_could_have_is_refused_at_once() {
+    fn impossible_fragment_sizes_are_refused_at_once() {
         for size in ["0", "1GiB"] {
             let refused = options(&["--sizes", size]).instrument().err().unwrap();
             assert!(refused.is_usage() && refused.to_string().contains("512 MiB"), "{refused}");
@@ -345,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_is_deleted() {
+    fn recorded_events_are_deleted() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().to_str().unwrap();
         let words = ["--link", "tcp", "--sizes", "64KiB", "--record", path];
@@ -355,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_cannot_be_is_an_error_in_its_own_words() {
+    fn an_impossible_run_is_reported_with_its_own_error() {
         let words = ["--link", "tcp", "-C", "no-such-control"];
         let Some(figures) = measure(&words, Duration::from_millis(300)) else { return };
         let error = figures.unwrap_err().to_string();
@@ -366,12 +378,12 @@ mod tests {
     fn only_a_complete_run_is_a_measurement() {
         let ended =
             |out: &str, err: &str| Ended { status: Default::default(), out: out.into(), err: err.into(), cpu: 0.0 };
-        let error = |out: &str, err: &str| ran(&ended(out, err)).unwrap_err().to_string();
+        let error = |out: &str, err: &str| run_figures(&ended(out, err)).unwrap_err().to_string();
         let report = r#"{"state":"COMPLETE","reasons":[],"seconds":2.0,"bytes":8,"fragments_per_second":1.0,
             "goodput_bits_per_second":32.0,"copies_per_byte":{"source":0.0,"builder":1.0},
             "cpu_seconds_per_gigabyte":{"source":0.1,"builder":0.2},"recorder":null,"run":1}"#
             .replace('\n', "");
-        assert_eq!(ran(&ended(&report, "")).unwrap().bytes, 8);
+        assert_eq!(run_figures(&ended(&report, "")).unwrap().bytes, 8);
         let incomplete =
             report.replace("COMPLETE", "INCOMPLETE").replace("[]", r#"["source 1.0: 5 fragments lost","the disk"]"#);
         assert_eq!(

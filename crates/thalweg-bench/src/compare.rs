@@ -66,10 +66,9 @@ const MAX_REPORT_BYTES: u64 = 1 << 30;
 /// # Errors
 /// If the file cannot be read, holds no report, or holds one in a format that this Thalweg does not read.
 pub fn read(path: &Path) -> Result<Report, CompareError> {
-    let failed = |error| CompareError::File { path: path.to_owned(), error };
-    let file = File::open(path).map_err(failed)?;
     let mut text = Vec::new();
-    file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+    let read = File::open(path).and_then(|file| file.take(MAX_REPORT_BYTES + 1).read_to_end(&mut text));
+    read.map_err(|error| CompareError::File { path: path.to_owned(), error })?;
     if text.len() as u64 > MAX_REPORT_BYTES {
         return Err(CompareError::TooLong { path: path.to_owned() });
     }
@@ -143,7 +142,7 @@ pub struct Pair {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Overlapping ranges over the repeats: no difference that the measurement could tell from chance.
+    /// Overlapping ranges over the repeats: no difference that the measurement could distinguish from chance.
     Same,
     /// Improvement in B by more than the spread of the repeats.
     Better,
@@ -169,8 +168,8 @@ pub struct Unpaired {
 /// If they are of two instruments.
 pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
     if a.instrument != b.instrument {
-        let name = |report: &Report| plain(&report.instrument).into_owned();
-        return Err(CompareError::Instruments { a: name(a), b: name(b) });
+        let [a, b] = [a, b].map(|report| plain(&report.instrument).into_owned());
+        return Err(CompareError::Instruments { a, b });
     }
     let mut others: BTreeMap<&Key, &Point> = BTreeMap::new();
     for point in &b.points {
@@ -194,8 +193,8 @@ pub fn compare(a: &Report, b: &Report) -> Result<Comparison, CompareError> {
 impl Comparison {
     /// Returns whether a figure got worse by more than `percent`, or a point cannot be measured any more.
     pub fn is_worse_than(&self, percent: f64) -> bool {
-        let worse = |pair: &Pair| pair.verdict == Verdict::Worse && pair.worse_percent > percent;
-        self.pairs.iter().any(worse) || self.unpaired.iter().any(|one| one.lost)
+        self.pairs.iter().any(|pair| pair.verdict == Verdict::Worse && pair.worse_percent > percent)
+            || self.unpaired.iter().any(|one| one.lost)
     }
 
     /// Formats the comparison for a terminal.
@@ -256,28 +255,21 @@ impl Comparison {
 
 impl Pair {
     fn cells(&self) -> [String; 7] {
-        let maybe = |value: Option<f64>| value.map_or_else(|| NOTHING.to_owned(), number);
+        let optional = [self.ratio, self.spread_a_percent, self.spread_b_percent];
+        let [ratio, spread_a, spread_b] = optional.map(|value| value.map_or_else(|| NOTHING.to_owned(), number));
         let verdict = match self.verdict {
             Verdict::Same => "same",
             Verdict::Better => "better",
             Verdict::Worse => "worse",
         };
-        [
-            size(self.key.size),
-            number(self.a),
-            number(self.b),
-            maybe(self.ratio),
-            maybe(self.spread_a_percent),
-            maybe(self.spread_b_percent),
-            verdict.to_owned(),
-        ]
+        [size(self.key.size), number(self.a), number(self.b), ratio, spread_a, spread_b, verdict.to_owned()]
     }
 }
 
 impl std::fmt::Display for Difference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let said = |text: &str| if text.is_empty() { NOTHING.to_owned() } else { text.to_owned() };
-        write!(f, "{}: {} in A, {} in B", self.what, said(&self.a), said(&self.b))
+        let [a, b] = [&self.a, &self.b].map(|value| if value.is_empty() { NOTHING } else { value });
+        write!(f, "{}: {a} in A, {b} in B", self.what)
     }
 }
 
@@ -287,73 +279,91 @@ impl std::fmt::Display for Unpaired {
     }
 }
 
-/// Principal figure: name with unit, function that returns the value in that unit, and whether less of it is better.
-type Principal = (&'static str, fn(&Figures) -> Option<f64>, bool);
+/// Function that returns a figure, if it was measured.
+type Get = fn(&Figures) -> Option<f64>;
 
-const PRINCIPALS: [Principal; 3] = [
+/// Principal figures: name with unit, function that returns the value in that unit, and whether less of it is better.
+const PRINCIPALS: [(&str, Get, bool); 3] = [
     ("p50, µs", |f| Some(f.latency_us?.p50), true),
     ("Gbit/s", |f| Some(f.goodput_bits_per_second? * 1e-9), false),
     ("1/s", |f| f.messages_per_second, false),
 ];
 
 fn pair(a: &Point, b: &Point) -> Result<Pair, Unpaired> {
-    let both = |(_, get, _): &Principal| get(&a.figures).is_some() && get(&b.figures).is_some();
-    let unpaired = |why: String, lost| Unpaired { key: a.key.clone(), why, lost };
-    let Some((figure, get, less)) = PRINCIPALS.into_iter().find(both) else {
-        return Err(match (&a.error, &b.error) {
-            (Some(error), _) => unpaired(format!("failed in A: {error}"), false),
-            (None, Some(error)) => unpaired(format!("failed in B: {error}"), true),
-            (None, None) => unpaired("they have no figure in common".to_owned(), false),
-        });
+    let values = PRINCIPALS
+        .into_iter()
+        .find_map(|(figure, get, less)| Some((figure, less, Repeated::new(a, get)?, Repeated::new(b, get)?)));
+    let Some((figure, less_is_better, in_a, in_b)) = values else {
+        let (why, lost) = match (&a.error, &b.error) {
+            (Some(error), _) => (format!("failed in A: {error}"), false),
+            (None, Some(error)) => (format!("failed in B: {error}"), true),
+            (None, None) => ("they have no figure in common".to_owned(), false),
+        };
+        return Err(Unpaired { key: a.key.clone(), why, lost });
     };
-    let value = |point: &Point| get(&point.figures).unwrap_or(f64::NAN);
-    let range = |point: &Point| {
-        let own = value(point);
-        let all = point.repeats.iter().filter_map(get);
-        all.fold((own, own), |(least, most), value| (least.min(value), most.max(value)))
-    };
-    let (least_a, most_a) = range(a);
-    let (least_b, most_b) = range(b);
-    let verdict = match least_a <= most_b && least_b <= most_a {
+    let verdict = match in_a.least <= in_b.greatest && in_b.least <= in_a.greatest {
         true => Verdict::Same,
-        false if (value(b) < value(a)) == less => Verdict::Better,
+        false if (in_b.value < in_a.value) == less_is_better => Verdict::Better,
         false => Verdict::Worse,
     };
-    let ratio = (value(a) > 0.0).then(|| value(b) / value(a));
-    let change = ratio.map_or(0.0, |ratio| 100.0 * if less { ratio - 1.0 } else { 1.0 - ratio });
-    let spread = |point: &Point, least: f64, most: f64| {
-        (point.repeats.len() > 1 && value(point) > 0.0).then(|| 100.0 * (most - least) / value(point))
-    };
+    let ratio = (in_a.value > 0.0).then(|| in_b.value / in_a.value);
+    let change = ratio.map_or(0.0, |ratio| 100.0 * if less_is_better { ratio - 1.0 } else { 1.0 - ratio });
     Ok(Pair {
         key: a.key.clone(),
         figure,
-        a: value(a),
-        b: value(b),
+        a: in_a.value,
+        b: in_b.value,
         ratio,
-        spread_a_percent: spread(a, least_a, most_a),
-        spread_b_percent: spread(b, least_b, most_b),
+        spread_a_percent: in_a.spread_percent(),
+        spread_b_percent: in_b.spread_percent(),
         verdict,
         worse_percent: change.max(0.0),
     })
 }
 
+/// Figure of a point, and its range over the repeats.
+struct Repeated {
+    value: f64,
+    least: f64,
+    greatest: f64,
+    repeats: usize,
+}
+
+impl Repeated {
+    fn new(point: &Point, get: Get) -> Option<Self> {
+        let value = get(&point.figures)?;
+        let repeats = point.repeats.iter().filter_map(get);
+        let (least, greatest) =
+            repeats.fold((value, value), |(least, greatest), one| (least.min(one), greatest.max(one)));
+        Some(Self { value, least, greatest, repeats: point.repeats.len() })
+    }
+
+    /// Returns the width of the range in percent of the value, or `None` for a single repeat.
+    fn spread_percent(&self) -> Option<f64> {
+        (self.repeats > 1 && self.value > 0.0).then(|| 100.0 * (self.greatest - self.least) / self.value)
+    }
+}
+
 /// Returns the differences between hosts and between commands.
 fn differences(a: &Report, b: &Report) -> Vec<Difference> {
-    let all = |report: &Report| {
-        let mut all = vec![("options".to_owned(), options(&report.command_line))];
-        all.extend(facts(&report.host).into_iter().map(|(name, value)| (name.to_owned(), value)));
-        let peer = report.peer.iter().flat_map(facts);
-        all.extend(peer.map(|(name, value)| (format!("{name} of the other end"), value)));
-        all
-    };
-    let (a, b) = (all(a), all(b));
-    let value = |all: &[(String, String)], name: &str| {
-        all.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone()).unwrap_or_default()
-    };
+    let (a, b) = (properties(a), properties(b));
     let only_b = b.iter().filter(|(name, _)| a.iter().all(|(own, _)| own != name));
     let names = a.iter().chain(only_b).map(|(name, _)| name);
-    let both = names.map(|name| Difference { what: name.clone(), a: value(&a, name), b: value(&b, name) });
+    let both = names.map(|name| Difference { what: name.clone(), a: property(&a, name), b: property(&b, name) });
     both.filter(|difference| difference.a != difference.b).collect()
+}
+
+/// Returns the name and value of each property of the command and of the hosts.
+fn properties(report: &Report) -> Vec<(String, String)> {
+    let mut properties = vec![("options".to_owned(), options(&report.command_line))];
+    properties.extend(facts(&report.host).into_iter().map(|(name, value)| (name.to_owned(), value)));
+    let peer = report.peer.iter().flat_map(facts);
+    properties.extend(peer.map(|(name, value)| (format!("{name} of the other end"), value)));
+    properties
+}
+
+fn property(properties: &[(String, String)], name: &str) -> String {
+    properties.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone()).unwrap_or_default()
 }
 
 /// Returns the words of a command after `bench`, without the options that name output files.
@@ -407,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_is_told_with_what_else_is_different() {
+    fn changes_are_shown_with_other_differences() {
         let key = |size| Key::new("tcp", "write", size);
         let a = report(
             "6.1",
@@ -491,13 +501,13 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_found_in_a_file_or_at_the_end_of_what_was_printed_and_nowhere_else() {
+    fn a_report_is_found_in_a_file_or_at_the_end_of_printed_output() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.json");
         let error = |text: &[u8]| {
             std::fs::write(&path, text).unwrap();
-            let said = read(&path).map(|report| report.points.len()).map_err(|error| error.to_string());
-            said.map_err(|error| error.replace(&*directory.path().to_string_lossy(), ""))
+            let points = read(&path).map(|report| report.points.len()).map_err(|error| error.to_string());
+            points.map_err(|error| error.replace(&*directory.path().to_string_lossy(), ""))
         };
         let good = serde_json::to_string(&report("6.1", "", vec![point(Key::new("tcp", "write", 1), &[1.0])])).unwrap();
         assert_eq!(error(good.as_bytes()), Ok(1));

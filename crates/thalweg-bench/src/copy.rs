@@ -15,6 +15,7 @@ use crate::cpu::Usage;
 use crate::drive::{Instrument, Stop};
 use crate::memory::{Memory, PageKind, available, must_fit, transparent_mode};
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency};
 use crate::sizes::Sizes;
 use hdrhistogram::Histogram;
@@ -33,7 +34,7 @@ pub struct Options {
     /// Bytes in one copy, read or checksum
     #[arg(long, value_name = "SIZES", default_value = "4KiB..64MiB:x4")]
     sizes: Sizes,
-    /// What to measure (default: everything)
+    /// Methods to measure (default: all)
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Method::ALL)]
     method: Vec<Method>,
     /// Threads that do it at once, each in its own memory
@@ -99,8 +100,12 @@ fn sum(bytes: &[u8]) -> u64 {
     rest.iter().fold(sum, |sum, byte| sum.wrapping_add(u64::from(*byte)))
 }
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if self.sizes.0.contains(&0) {
             return Err(BenchError::Usage("--sizes: 0 bytes cannot be copied".to_owned()));
         }
@@ -161,7 +166,8 @@ impl Instrument for Copying {
             all_ready.iter().take(working.len()).for_each(drop);
             let usage = Usage::now();
             let _ = go.set(true);
-            let done: Vec<Done> = working.into_iter().map(|worker| worker.join().expect("memory is there")).collect();
+            let done: Vec<WorkerResult> =
+                working.into_iter().map(|worker| worker.join().expect("memory is there")).collect();
             Ok::<_, BenchError>((done, usage.used()))
         })?;
         if done.iter().any(|done| done.operations == 0) {
@@ -210,7 +216,7 @@ impl Region {
         let short = (all < wanted).then(|| {
             let (all, wanted) = (ByteSize(all >> 20 << 20), ByteSize(wanted >> 20 << 20));
             format!(
-                "memory is short: cold wandered through {all} instead of {wanted}, part of which the caches may hold"
+                "memory is short: cold operations moved through {all} instead of {wanted}, part of which the caches may hold"
             )
         });
         // A whole number of operations, within the memory that all sides together may use.
@@ -222,7 +228,7 @@ impl Region {
             _ if memory.len() < crate::memory::HUGE_PAGE_BYTES => None,
             Some(fraction) if kind == PageKind::Transparent && fraction > 0.99 => None,
             Some(fraction) => Some(format!("{:.0} % of the memory was in huge pages", 100.0 * fraction)),
-            None => Some("how much of the memory was in huge pages is not known".to_owned()),
+            None => Some("the part of the memory in huge pages is not known".to_owned()),
         };
         self.short.iter().cloned().chain(huge).collect()
     }
@@ -235,8 +241,8 @@ const COLD_LEAST: u64 = 256 << 20;
 /// Returns the size of the largest cache of the first processor, by `/sys`, in bytes.
 fn last_level_cache() -> Option<u64> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache").ok()?;
-    let size = |cache: fs::DirEntry| fs::read_to_string(cache.path().join("size")).ok();
-    caches.filter_map(Result::ok).filter_map(size).filter_map(|text| cache_size(&text)).max()
+    let sizes = caches.flatten().filter_map(|cache| fs::read_to_string(cache.path().join("size")).ok());
+    sizes.filter_map(|text| cache_size(&text)).max()
 }
 
 /// Parses a size as the kernel writes it: `32768K`.
@@ -251,7 +257,7 @@ fn as_len(size: u64) -> usize {
 struct Worker {
     method: Method,
     size: usize,
-    /// Bytes through which the operations move.
+    /// Length of the memory through which the operations move, in bytes.
     span: usize,
     from: Memory,
     to: Option<Memory>,
@@ -260,7 +266,7 @@ struct Worker {
     clock: Clock,
 }
 
-struct Done {
+struct WorkerResult {
     operations: u64,
     seconds: f64,
     /// Times of single operations, if they are long enough for the clock.
@@ -274,7 +280,7 @@ const MIN_UNBATCHED_TIME: Duration = Duration::from_micros(1);
 const BATCH_TIME: Duration = Duration::from_micros(20);
 
 impl Worker {
-    fn work(&mut self, timing: &Timing, stop: &Stop, ready: &mpsc::Sender<()>, go: &OnceLock<bool>) -> Done {
+    fn work(&mut self, timing: &Timing, stop: &Stop, ready: &mpsc::Sender<()>, go: &OnceLock<bool>) -> WorkerResult {
         self.from.touch();
         if let Some(to) = &mut self.to {
             to.touch();
@@ -292,7 +298,7 @@ impl Worker {
         let (mut operations, mut nanos) = (0, 0);
         let _ = ready.send(());
         if !*go.wait() {
-            return Done { operations, seconds: 0.0, times };
+            return WorkerResult { operations, seconds: 0.0, times };
         }
         let mut before = self.clock.raw();
         while u128::from(nanos) < timing.min_time.as_nanos().max(1) && !stop.pressed() {
@@ -308,17 +314,17 @@ impl Worker {
                 times.saturating_record(passed);
             }
         }
-        Done { operations, seconds: nanos.max(1) as f64 * 1e-9, times }
+        WorkerResult { operations, seconds: nanos.max(1) as f64 * 1e-9, times }
     }
 
     /// Returns the shortest time of several operations.
     fn time_of_one(&mut self) -> Duration {
-        let time = |worker: &mut Self| {
-            let before = worker.clock.raw();
-            worker.once();
-            worker.clock.nanos(before, worker.clock.raw())
-        };
-        Duration::from_nanos((0..8).map(|_| time(self)).min().unwrap_or(0))
+        let times = (0..8).map(|_| {
+            let before = self.clock.raw();
+            self.once();
+            self.clock.nanos(before, self.clock.raw())
+        });
+        Duration::from_nanos(times.min().unwrap_or(0))
     }
 
     #[inline]
@@ -368,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_is_a_copy_and_wanders_through_all_of_the_memory() {
+    fn a_copy_moves_through_all_of_the_memory() {
         let mut from = Memory::untouched(3 * 4096, PageKind::Small).unwrap();
         let to = Memory::untouched(3 * 4096, PageKind::Small).unwrap();
         (1u8..).zip(from.chunks_mut(4096)).for_each(|(number, page)| page.fill(number));
@@ -392,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said() {
+    fn impossible_requests_are_refused() {
         assert!(options("--sizes 0").instrument().is_err_and(|error| error.is_usage()));
         let options = options("--sizes 1024GiB");
         let mut instrument = options.instrument().unwrap();

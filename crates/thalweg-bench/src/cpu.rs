@@ -1,5 +1,6 @@
 //! Processor use during a measurement, by three stated definitions.
 
+use crate::point::median_of;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -18,12 +19,25 @@ pub struct Cpu {
     /// The processes' time for 10⁹ payload bytes that arrived, in seconds; `None` if no payload is carried.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_per_gigabyte: Option<f64>,
-    /// As `process_percent`, of the sending end; `None` if the ends are not told apart.
+    /// As `process_percent`, of the sending end; `None` if the ends are not distinguished.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sender_percent: Option<f64>,
     /// As `process_percent`, of the receiving end.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub receiver_percent: Option<f64>,
+}
+
+impl Cpu {
+    /// Returns the median of each figure; `None` if there are no repeats.
+    pub(crate) fn median(repeats: &[Self]) -> Option<Self> {
+        Some(Self {
+            process_percent: median_of(repeats, |one| Some(one.process_percent))?,
+            system_percent: median_of(repeats, |one| Some(one.system_percent))?,
+            seconds_per_gigabyte: median_of(repeats, |one| one.seconds_per_gigabyte),
+            sender_percent: median_of(repeats, |one| one.sender_percent),
+            receiver_percent: median_of(repeats, |one| one.receiver_percent),
+        })
+    }
 }
 
 /// Reading of all counters at one time.
@@ -65,9 +79,8 @@ impl Usage {
             ..Used::default()
         };
         if let (Some(before), Some(after)) = (self.stat, now.stat) {
-            let seconds = |before: u64, after: u64| after.saturating_sub(before) as f64 / ticks_per_second();
-            used.system = seconds(before.busy, after.busy);
-            used.steal = seconds(before.steal, after.steal);
+            used.system = after.busy.saturating_sub(before.busy) as f64 / ticks_per_second();
+            used.steal = after.steal.saturating_sub(before.steal) as f64 / ticks_per_second();
         }
         used
     }
@@ -103,15 +116,18 @@ impl Used {
 
     /// Returns the time that the hypervisor gave to others, in percent of one processor.
     pub fn steal_percent(&self) -> f64 {
-        if self.wall > 0.0 { 100.0 * self.steal / self.wall } else { 0.0 }
+        self.percent_of_wall(self.steal)
+    }
+
+    pub(crate) fn percent_of_wall(&self, seconds: f64) -> f64 {
+        if self.wall > 0.0 { 100.0 * seconds / self.wall } else { 0.0 }
     }
 
     /// Returns the process, system and per-byte figures, for `bytes` payload bytes.
     pub fn cpu(&self, bytes: u64) -> Cpu {
-        let percent = |seconds: f64| if self.wall > 0.0 { 100.0 * seconds / self.wall } else { 0.0 };
         Cpu {
-            process_percent: percent(self.process),
-            system_percent: percent(self.system),
+            process_percent: self.percent_of_wall(self.process),
+            system_percent: self.percent_of_wall(self.system),
             seconds_per_gigabyte: (bytes > 0).then(|| self.process * 1e9 / bytes as f64),
             ..Cpu::default()
         }
@@ -129,15 +145,15 @@ pub(crate) struct Throttled {
 impl Throttled {
     /// Reads the counters; 0 where there are none.
     pub(crate) fn now() -> Self {
-        let count = |path: std::path::PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let cpus = fs::read_dir("/sys/devices/system/cpu").into_iter().flatten().flatten();
+        let counts = cpus.filter_map(|cpu| {
+            let count = fs::read_to_string(cpu.path().join("thermal_throttle/core_throttle_count")).ok()?;
+            count.trim().parse::<u64>().ok()
+        });
         let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let group = group.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/").trim_start_matches('/');
         let stat = fs::read_to_string(std::path::Path::new("/sys/fs/cgroup").join(group).join("cpu.stat"));
-        Self {
-            by_heat: cpus.filter_map(|cpu| count(cpu.path().join("thermal_throttle/core_throttle_count"))).sum(),
-            by_quota: throttled_by_quota(&stat.unwrap_or_default()),
-        }
+        Self { by_heat: counts.sum(), by_quota: throttled_by_quota(&stat.unwrap_or_default()) }
     }
 
     /// Describes the throttling since this reading, for people.
@@ -186,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_stat_is_none() {
+    fn an_invalid_stat_is_none() {
         for text in ["", "cpu", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8", "intr 5"] {
             assert_eq!(stat(text), None, "{text}");
         }

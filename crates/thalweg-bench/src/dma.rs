@@ -8,6 +8,7 @@ use crate::BenchError;
 use crate::cpu::Usage;
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key};
 use crate::sizes::Sizes;
 use std::time::{Duration, Instant};
@@ -33,8 +34,12 @@ const TO: &str = "to memory";
 const FROM: &str = "from memory";
 const BOTH: &str = "both at once";
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         Ok(Box::new(Dma { options: self.clone(), has_iommu: None }))
     }
 }
@@ -54,14 +59,8 @@ impl Instrument for Dma {
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
         let mut engine = DmaEngine::open(&self.options.device, key.size).map_err(device)?;
         self.has_iommu = Some(engine.has_iommu());
-        // With both at once, every second transfer goes from memory.
-        let way = |place: usize| match &key.method[..] {
-            TO => Way::ToMemory,
-            FROM => Way::FromMemory,
-            _ if place.is_multiple_of(2) => Way::ToMemory,
-            _ => Way::FromMemory,
-        };
-        (0..DmaEngine::PLACES).try_for_each(|place| engine.begin(place, way(place))).map_err(device)?;
+        let method = &key.method;
+        (0..DmaEngine::PLACES).try_for_each(|place| engine.begin(place, direction(method, place))).map_err(device)?;
         let warm = Instant::now() + timing.warmup;
         let (mut usage, mut begun, mut last) = (Usage::now(), None, Instant::now());
         let mut transfers = 0_u64;
@@ -76,7 +75,7 @@ impl Instrument for Dma {
             while let Some(place) = engine.done().map_err(device)? {
                 transfers += 1;
                 last = now;
-                engine.begin(place, way(place)).map_err(device)?;
+                engine.begin(place, direction(method, place)).map_err(device)?;
             }
             if now > last + DISK_TIMEOUT {
                 return Err(BenchError::Silent {
@@ -108,6 +107,16 @@ impl Instrument for Dma {
 
 /// Longest silence of the disk, after which it is taken to have failed.
 const DISK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Returns the direction of the transfers in a place of the queue: with both at once, every second one is from memory.
+fn direction(method: &str, place: usize) -> Way {
+    match method {
+        TO => Way::ToMemory,
+        FROM => Way::FromMemory,
+        _ if place.is_multiple_of(2) => Way::ToMemory,
+        _ => Way::FromMemory,
+    }
+}
 
 fn device(error: DeviceError) -> BenchError {
     BenchError::Unavailable { what: "this device's DMA".to_owned(), why: error.to_string() }

@@ -122,7 +122,7 @@ pub fn run(
         instrument: plan.name().to_owned(),
         command_line,
         began,
-        host: Host::probe(plan.interface().as_deref()),
+        host: Host::probe(plan.interface()),
         peer: instrument.peer(),
         points,
         warnings,

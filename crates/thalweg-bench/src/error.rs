@@ -83,6 +83,12 @@ impl BenchError {
         move |error| Self::Os { doing, error: error.into() }
     }
 
+    /// Makes a [`BenchError::File`] in `map_err`.
+    pub(crate) fn file(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |error| Self::File { path, error }
+    }
+
     /// Makes the error for a missing network namespace, in `map_err`.
     pub(crate) fn network(error: NetnsError) -> Self {
         Self::Unavailable { what: "a network of its own".to_owned(), why: error.to_string() }

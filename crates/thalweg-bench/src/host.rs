@@ -24,7 +24,7 @@ pub struct Host {
     /// Frequency governor of the first processor, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub governor: Option<String>,
-    /// Hypervisor that the machine runs under, if it can be told.
+    /// Hypervisor that the machine runs under, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hypervisor: Option<String>,
     /// Clock source of the kernel.
@@ -37,7 +37,7 @@ pub struct Host {
     pub congestion_control: Option<String>,
     /// Processor vulnerabilities that the kernel mitigates, and how: mitigations cost time in every system call.
     pub mitigations: Vec<String>,
-    /// Interface over which was measured.
+    /// Network interface of the measurement.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<Interface>,
 }

@@ -57,17 +57,17 @@ impl Room {
     /// Reserves addresses for `len` bytes, rounded up to whole pages of `kind`.
     pub(crate) fn new(len: u64, kind: PageKind) -> Result<Self, BenchError> {
         let page = if kind == PageKind::Huge { HUGE_PAGE_BYTES } else { PAGE_BYTES };
-        let doing = || format!("setting aside addresses for {}", ByteSize(len));
+        let doing = format!("setting aside addresses for {}", ByteSize(len));
         let lengths = usize::try_from(len).ok().filter(|len| *len > 0).and_then(|len| {
             let len = len.checked_next_multiple_of(page)?;
             Some((len, len.checked_add(2 * HUGE_PAGE_BYTES).filter(|all| isize::try_from(*all).is_ok())?))
         });
         let (len, all_len) =
-            lengths.ok_or_else(|| BenchError::os(doing())(io::Error::from(io::ErrorKind::InvalidInput)))?;
+            lengths.ok_or_else(|| BenchError::os(&*doing)(io::Error::from(io::ErrorKind::InvalidInput)))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a fresh mapping at an address of the kernel's choosing overlaps nothing.
         let all = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), all_len, ProtFlags::empty(), flags) };
-        let all = NonNull::new(all.map_err(BenchError::os(doing()))?.cast::<u8>()).expect("Linux maps nothing at 0");
+        let all = NonNull::new(all.map_err(BenchError::os(doing))?.cast::<u8>()).expect("Linux maps nothing at 0");
         let skip = (all.as_ptr() as usize + PAGE_BYTES).next_multiple_of(HUGE_PAGE_BYTES) - all.as_ptr() as usize;
         // SAFETY: `skip` is at most HUGE_PAGE_BYTES + PAGE_BYTES, and the range is `len` + 2 HUGE_PAGE_BYTES long.
         let start = unsafe { all.add(skip) };
@@ -169,7 +169,7 @@ impl Memory {
     }
 
     /// Returns the fraction of the memory that lies in transparent huge pages, by `/proc/self/smaps`; `None` if that
-    /// file does not tell.
+    /// file does not state it.
     pub(crate) fn transparent_fraction(&self) -> Option<f64> {
         let smaps = fs::read_to_string("/proc/self/smaps").ok()?;
         Some((anon_huge_bytes(&smaps, self.0.start.as_ptr() as usize, self.0.len)? as f64 / self.0.len as f64).min(1.0))
@@ -222,22 +222,22 @@ unsafe impl thalweg_sys::uring::Memory for Memory {
 /// Returns the bytes that can be allocated without evicting others: the available memory by `/proc/meminfo`, or less
 /// where a control group has less.
 pub(crate) fn available() -> u64 {
-    let read = |path: &str| fs::read_to_string(path).ok();
-    let system = read("/proc/meminfo").and_then(|text| mem_available(&text)).unwrap_or(u64::MAX);
-    let group = read("/proc/self/cgroup")
-        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("0::/").map(str::to_owned)));
-    let number = |path: String| read(&path).and_then(|text| text.trim().parse::<u64>().ok());
-    let mut least = system;
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let mut least = mem_available(&meminfo).unwrap_or(u64::MAX);
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     // A limit may be set on any group above this one; "max" is no number and no limit.
-    let mut group = group.as_deref();
+    let mut group = groups.lines().find_map(|line| line.strip_prefix("0::/"));
     while let Some(name) = group {
-        let file = |file: &str| format!("/sys/fs/cgroup/{name}/{file}");
-        if let (Some(limit), Some(used)) = (number(file("memory.max")), number(file("memory.current"))) {
+        if let [Some(limit), Some(used)] = ["memory.max", "memory.current"].map(|file| group_bytes(name, file)) {
             least = least.min(limit.saturating_sub(used));
         }
         group = if name.is_empty() { None } else { Some(name.rsplit_once('/').map_or("", |(above, _)| above)) };
     }
     least
+}
+
+fn group_bytes(group: &str, file: &str) -> Option<u64> {
+    fs::read_to_string(format!("/sys/fs/cgroup/{group}/{file}")).ok()?.trim().parse().ok()
 }
 
 fn mem_available(meminfo: &str) -> Option<u64> {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_cannot_be_are_errors() {
+    fn impossible_lengths_are_errors() {
         for len in [0, u64::MAX, 1 << 62] {
             assert!(matches!(Room::new(len, PageKind::Small), Err(BenchError::Os { .. })), "{len}");
         }
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_that_nobody_reserved_say_how_to() {
+    fn missing_huge_pages_are_reported_with_the_remedy() {
         let error = Memory::untouched(1 << 40, PageKind::Huge).unwrap_err().to_string();
         assert!(error.contains("sysctl vm.nr_hugepages="), "{error}");
     }
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_says_what_there_is() {
+    fn a_shortage_is_reported_with_the_available_memory() {
         assert!(must_fit(1).is_ok());
         let error = must_fit(1 << 60).unwrap_err().to_string();
         assert!(

@@ -14,7 +14,7 @@ pub struct Timing {
     /// Time at the beginning of each repeat that does not count
     #[arg(short = 'O', long, value_name = "TIME", default_value = "100ms", value_parser = time)]
     pub warmup: Duration,
-    /// How often each point is measured: the table shows the median
+    /// Number of times that each point is measured: the table shows the median
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: u32,
 }
@@ -55,23 +55,45 @@ impl FromStr for Cpus {
             return Ok(Self::default());
         }
         let (asking, serving) = text.split_once(['/', ',']).unwrap_or((text, ""));
-        let number = |text: &str| match text {
-            "" => Ok(None),
-            digits => digits.parse().map(Some).map_err(|_| CpusError(digits.to_owned())),
-        };
-        match (number(asking)?, number(serving)?) {
+        match (cpu(asking)?, cpu(serving)?) {
             (None, None) => Err(CpusError(text.to_owned())),
             (asking, serving) => Ok(Self { asking, serving }),
         }
     }
 }
 
+/// Parses the number of a processor; `None` if the text is empty.
+fn cpu(text: &str) -> Result<Option<u32>, CpusError> {
+    match text {
+        "" => Ok(None),
+        digits => digits.parse().map(Some).map_err(|_| CpusError(digits.to_owned())),
+    }
+}
+
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let number = |cpu: Option<u32>| cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
+        if *self == Self::default() {
+            return f.write_str("none");
+        }
+        let [asking, serving] = [self.asking, self.serving].map(|cpu| cpu.map(|cpu| cpu.to_string()));
+        write!(f, "{}/{}", asking.unwrap_or_default(), serving.unwrap_or_default())
+    }
+}
+
+/// Network path between two ends on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+pub enum NetworkPath {
+    /// The host's own
+    Loopback,
+    /// A pair of virtual Ethernet cards, each in a network namespace of its own
+    Veth,
+}
+
+impl NetworkPath {
+    pub(crate) fn name(self) -> &'static str {
         match self {
-            Self { asking: None, serving: None } => f.write_str("none"),
-            Self { asking, serving } => write!(f, "{}/{}", number(*asking), number(*serving)),
+            Self::Loopback => "loopback",
+            Self::Veth => "veth",
         }
     }
 }
@@ -92,30 +114,12 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_people_or_as_iperf3_write_them() {
+    fn times_are_parsed_with_a_unit_or_in_seconds_as_iperf3_does() {
         assert_eq!(time("10"), Ok(Duration::from_secs(10)));
         assert_eq!(time("0.5"), Ok(Duration::from_millis(500)));
         assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
         for nonsense in ["-1", "", "soon", "inf", "NaN", "9999999"] {
             assert!(time(nonsense).is_err(), "{nonsense}");
-        }
-    }
-}
-
-/// Network path between two ends on this host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum On {
-    /// The host's own
-    Loopback,
-    /// A pair of virtual Ethernet cards, each in a network namespace of its own
-    Veth,
-}
-
-impl On {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Loopback => "loopback",
-            Self::Veth => "veth",
         }
     }
 }

@@ -62,7 +62,6 @@ pub struct Row {
 /// Returns the HTML of a report: the methods there and here (paragraphs with an empty line between them), findings and
 /// tables.
 pub fn html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) -> String {
-    let paragraphs = |text: &str| text.trim().split("\n\n").map(|text| html::paragraph("", text)).collect::<String>();
     let (headings, rows) = findings_table(findings);
     format!(
         "<h2>How the paper measured</h2>\n{}<h2>How it is measured here</h2>\n{}<h2>Findings</h2>\n{}{}",
@@ -71,6 +70,10 @@ pub fn html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) ->
         html::table("words", &headings, rows),
         tables.iter().map(Table::html).collect::<String>()
     )
+}
+
+fn paragraphs(text: &str) -> String {
+    text.trim().split("\n\n").map(|text| html::paragraph("", text)).collect()
 }
 
 /// Returns the findings as text for a terminal, under a heading.
@@ -86,10 +89,10 @@ pub fn findings_text(findings: &[Finding]) -> String {
 
 /// Returns the findings as a table: its headings, and a row for each.
 pub fn findings_table(findings: &[Finding]) -> ([&'static str; 4], impl Iterator<Item = Vec<String>>) {
-    let row = |Finding { paper, here, verdict, measured }: &Finding| {
+    let rows = findings.iter().map(|Finding { paper, here, verdict, measured }| {
         vec![paper.clone(), here.clone(), verdict.to_string(), measured.clone()]
-    };
-    (["The paper finds", "Tested here", "", "Measured"], findings.iter().map(row))
+    });
+    (["The paper finds", "Tested here", "", "Measured"], rows)
 }
 
 impl Finding {
@@ -117,11 +120,15 @@ impl std::fmt::Display for Verdict {
 impl Table {
     /// Returns headings and rows, the paper's rows first; if the paper has rows, a first column names each row's side.
     pub fn beside(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        let side = |whose: &str| (!self.paper.is_empty()).then(|| whose.to_owned()).into_iter();
-        let row = |whose, row: &Row| side(whose).chain([row.name.clone()]).chain(row.cells.iter().cloned()).collect();
-        let paper = self.paper.iter().map(|one| row("paper", one));
-        let rows = paper.chain(self.here.iter().map(|one| row("here", one))).collect();
-        (side("").chain(self.headings.iter().cloned()).collect(), rows)
+        let rows = self.paper.iter().map(|row| ("paper", row)).chain(self.here.iter().map(|row| ("here", row)));
+        let rows = rows.map(|(side, row)| self.with_side(side, [&row.name].into_iter().chain(&row.cells)));
+        (self.with_side("", &self.headings), rows.collect())
+    }
+
+    /// Returns the cells of a row, after its side if the paper has rows.
+    fn with_side<'a>(&self, side: &str, cells: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+        let side = (!self.paper.is_empty()).then(|| side.to_owned());
+        side.into_iter().chain(cells.into_iter().cloned()).collect()
     }
 
     fn html(&self) -> String {
@@ -148,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_say_whose_they_are_where_the_paper_has_some() {
+    fn rows_name_their_side_if_the_paper_has_some() {
         let (headings, rows) = table(&["2.00"]).beside();
         assert_eq!(headings, ["", "memory", "µs"]);
         assert_eq!(rows, [["paper", "1 KiB", "2.00"], ["here", "1 KiB", "1.00"]]);
@@ -157,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_say_what_was_found_and_why_not() {
+    fn findings_are_shown_with_their_figures_or_the_reason() {
         let findings = [
             Finding::new("It takes a while.", "At least 1 µs.", Ok::<_, String>((true, "2 µs".into()))),
             Finding::new("It is small.", "The same.", Ok::<_, String>((false, "1 GiB".into()))),

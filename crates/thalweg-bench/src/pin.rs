@@ -7,7 +7,7 @@
 //! - *page list*: [`thalweg_arena::page_list`] of memory that was pinned before: opening and reading
 //!   `/proc/self/pagemap` and making the list, no driver needed.
 //! - *mlock*: `mlock` alone.
-//! - *`MAP_POPULATE`*: `mmap` that brings all pages in. Where the kernel must first be told which pages to use, the
+//! - *`MAP_POPULATE`*: `mmap` that brings all pages in. Where the kernel must first be advised which pages to use, the
 //!   three calls `mmap`, `madvise`, `madvise(MADV_POPULATE_WRITE)` together.
 //! - *`io_uring` registration*: `IORING_REGISTER_BUFFERS` alone, which is the same long-term pin (`FOLL_LONGTERM`) as
 //!   that of an RDMA device or of VFIO: it also keeps pages in place.
@@ -21,6 +21,7 @@ use crate::cpu::Usage;
 use crate::drive::{Instrument, Stop};
 use crate::memory::{HUGE_PAGE_BYTES, Memory, PageKind, Room, must_fit, transparent_mode};
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency, Point};
 use crate::sizes::Sizes;
 use io_uring::IoUring;
@@ -37,14 +38,14 @@ pub struct Options {
     /// Bytes to pin
     #[arg(long, value_name = "SIZES", default_value = "4KiB..1GiB:x4")]
     sizes: Sizes,
-    /// What pages the memory is made of (default: small, transparent where the kernel has them, huge where some are
+    /// Pages that the memory is made of (default: small, transparent where the kernel has them, huge where some are
     /// reserved)
     #[arg(long, value_enum, value_delimiter = ',')]
     pages: Vec<Pages>,
     /// Whether the memory was written before
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Before::Touched, Before::Untouched])]
     before: Vec<Before>,
-    /// What to time
+    /// Operations to time
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Method::PageList, Method::Mlock, Method::Populate, Method::IoUring])]
     method: Vec<Method>,
 }
@@ -86,11 +87,11 @@ impl Before {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Method {
-    /// Where the memory lies
+    /// Find the physical addresses of the memory
     PageList,
     /// Keep it in memory
     Mlock,
-    /// Bring it in
+    /// Bring its pages in
     #[value(name = "map-populate")]
     Populate,
     /// Keep it in place, for devices
@@ -139,35 +140,38 @@ pub struct Ratio {
 
 /// Returns the ratios for each size and kind of page, and for touched and untouched memory.
 pub fn ratios(points: &[Point]) -> Vec<Ratio> {
-    let p50 = |point: &Point| point.figures.latency_us.map(|latency| latency.p50).filter(|p50| *p50 > 0.0);
-    let pages = |point: &Point| point.key.settings.get("pages").cloned().unwrap_or_default();
-    let of = |method: Method| points.iter().filter(move |point| point.key.method == method.name());
-    of(Method::Mlock)
-        .filter_map(|mlock| {
-            let list =
-                of(Method::PageList).find(|list| list.key.size == mlock.key.size && pages(list) == pages(mlock))?;
-            let (page_list_us, mlock_us) = (p50(list)?, p50(mlock)?);
-            Some(Ratio {
-                size: mlock.key.size,
-                pages: pages(mlock),
-                touched: mlock.key.settings.get("before").is_some_and(|before| before == Before::Touched.name()),
-                page_list_us,
-                mlock_us,
-                percent: 100.0 * page_list_us / mlock_us,
-                paper_percent: PAPER_PERCENT
-                    .iter()
-                    .find(|(size, _)| *size == mlock.key.size)
-                    .map(|(_, percent)| *percent),
-            })
-        })
-        .collect()
+    let mlock = points.iter().filter(|point| point.key.method == Method::Mlock.name());
+    mlock.filter_map(|mlock| ratio(points, mlock)).collect()
+}
+
+/// Returns the ratio of the page list of the same memory to a point of `mlock`.
+fn ratio(points: &[Point], mlock: &Point) -> Option<Ratio> {
+    let (size, settings) = (mlock.key.size, &mlock.key.settings);
+    let mut lists = points.iter().filter(|point| point.key.method == Method::PageList.name());
+    let list = lists.find(|list| list.key.size == size && list.key.settings.get("pages") == settings.get("pages"))?;
+    let [page_list_us, mlock_us] =
+        [list, mlock].map(|point| point.figures.latency_us.map(|latency| latency.p50).filter(|p50| *p50 > 0.0));
+    let (page_list_us, mlock_us) = (page_list_us?, mlock_us?);
+    Some(Ratio {
+        size,
+        pages: settings.get("pages").cloned().unwrap_or_default(),
+        touched: settings.get("before").is_some_and(|before| before == Before::Touched.name()),
+        page_list_us,
+        mlock_us,
+        percent: 100.0 * page_list_us / mlock_us,
+        paper_percent: PAPER_PERCENT.iter().find(|(bytes, _)| *bytes == size).map(|(_, percent)| *percent),
+    })
 }
 
 /// Page list in percent of pinning, by size (the ExpEther paper, section 7).
 const PAPER_PERCENT: [(u64, f64); 2] = [(1 << 20, 55.3), (1 << 30, 1.4)];
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if self.sizes.0.contains(&0) {
             return Err(BenchError::Usage("--sizes: there is nothing to pin in 0 bytes".to_owned()));
         }
@@ -181,7 +185,9 @@ impl Options {
         }
         Ok(Box::new(pin))
     }
+}
 
+impl Options {
     fn pages(&self) -> Vec<Pages> {
         if !self.pages.is_empty() {
             return self.pages.clone();
@@ -225,8 +231,12 @@ impl Pin {
             for &before in &self.options.before {
                 for &method in self.options.method.iter().filter(|method| method.goes_with(before)) {
                     // A part of a huge page is no huge page.
-                    let whole = |size: &&u64| pages == Pages::Small || size.is_multiple_of(HUGE_PAGE_BYTES as u64);
-                    let sizes = self.options.sizes.0.iter().filter(whole);
+                    let sizes = self
+                        .options
+                        .sizes
+                        .0
+                        .iter()
+                        .filter(|size| pages == Pages::Small || size.is_multiple_of(HUGE_PAGE_BYTES as u64));
                     cases.extend(sizes.map(|&size| Case { method, pages, before, size }));
                 }
             }
@@ -366,7 +376,9 @@ impl Operation {
             }
             notes.push(match fraction {
                 Some(fraction) => format!("{:.0} % of the memory was in transparent huge pages", 100.0 * fraction),
-                None => "how much was in transparent huge pages is not known: /proc/self/smaps says nothing".to_owned(),
+                None => {
+                    "the part in transparent huge pages is not known: /proc/self/smaps does not state it".to_owned()
+                }
             });
         }
         if self.case.method == Method::PageList {
@@ -436,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_takes_some_time_or_says_why_it_cannot_be_had() {
+    fn every_method_takes_some_time_or_is_unavailable_with_a_reason() {
         let points = measure("--sizes 4KiB,2MiB --pages small,transparent,huge");
         // Two sizes of small pages and one of each other kind; six combinations each.
         assert_eq!(points.len(), 6 * 4);
@@ -459,13 +471,13 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_into_memory_is_not_tried() {
+    fn sizes_that_do_not_fit_into_memory_are_not_tried() {
         let points = measure("--sizes 1024GiB --pages small --method mlock");
         assert!(points.iter().all(|point| point.error.as_ref().unwrap().contains("of memory cannot be had here")));
     }
 
     #[test]
-    fn a_part_of_a_huge_page_is_left_out_and_nothing_at_all_is_an_error() {
+    fn parts_of_huge_pages_are_left_out_and_an_empty_list_is_an_error() {
         assert_eq!(options("--sizes 4KiB,2MiB --pages small,transparent").instrument().unwrap().keys().len(), 6 * 3);
         for words in ["--sizes 4KiB --pages huge", "--method page-list --before untouched", "--sizes 0"] {
             assert!(options(words).instrument().is_err_and(|error| error.is_usage()), "{words}");
@@ -473,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_privilege_page_lists_say_what_is_missing_and_the_rest_is_measured() {
+    fn without_the_privilege_page_lists_name_it_and_the_rest_is_measured() {
         use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
         // Capabilities belong to a thread: this one drops its own.
         let points = std::thread::spawn(|| {

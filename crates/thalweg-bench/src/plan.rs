@@ -12,7 +12,7 @@ pub enum Plan {
     Latency(net::latency::Options),
     /// Bytes per second from one process to another, by message size
     Bandwidth(net::bandwidth::Options),
-    /// Packets per second through one port, by frame size, and what of them arrives
+    /// Packets per second through one port, by frame size, and the part that arrives
     Packets(net::packets::Options),
     /// Latency while messages are sent at a fixed rate, corrected for coordinated omission
     UnderLoad(net::load::Options),
@@ -24,7 +24,7 @@ pub enum Plan {
     Dma(dma::Options),
     /// A disk: sequential and random reads and writes, by block size
     File(file::Options),
-    /// From a file to a socket by each way, by the size of the pieces
+    /// From a file to a socket by each method, by the size of the pieces
     Transfer(transfer::Options),
     /// The data server beside nginx, and beside what the disk gives
     Serve(serve::Options),
@@ -52,65 +52,52 @@ impl Plan {
 
     /// Returns the instrument's name, as on the command line.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Latency(_) => "latency",
-            Self::Bandwidth(_) => "bandwidth",
-            Self::Packets(_) => "packets",
-            Self::UnderLoad(_) => "under-load",
-            Self::Build(_) => "build",
-            Self::Copy(_) => "copy",
-            Self::Dma(_) => "dma",
-            Self::File(_) => "file",
-            Self::Transfer(_) => "transfer",
-            Self::Serve(_) => "serve",
-            Self::Pin(_) => "pin",
-            Self::Access(_) => "access",
-        }
+        self.options().0
     }
 
     /// Returns how long and how often each point is measured.
     pub fn timing(&self) -> Timing {
-        match self {
-            Self::Latency(options) => options.timing,
-            Self::Bandwidth(options) => options.timing,
-            Self::Packets(options) => options.timing,
-            Self::UnderLoad(options) => options.timing,
-            Self::Build(options) => options.timing,
-            Self::Copy(options) => options.timing,
-            Self::Dma(options) => options.timing,
-            Self::File(options) => options.timing,
-            Self::Transfer(options) => options.timing,
-            Self::Serve(options) => options.timing,
-            Self::Pin(options) => options.timing,
-            Self::Access(options) => options.timing,
-        }
+        self.options().1.timing()
     }
 
     pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
-        match self {
-            Self::Latency(options) => options.instrument(),
-            Self::Bandwidth(options) => options.instrument(),
-            Self::Packets(options) => options.instrument(),
-            Self::UnderLoad(options) => options.instrument(),
-            Self::Build(options) => options.instrument(),
-            Self::Copy(options) => options.instrument(),
-            Self::Dma(options) => options.instrument(),
-            Self::File(options) => options.instrument(),
-            Self::Transfer(options) => options.instrument(),
-            Self::Serve(options) => options.instrument(),
-            Self::Pin(options) => options.instrument(),
-            Self::Access(options) => options.instrument(),
-        }
+        self.options().1.instrument()
     }
 
     /// Returns the host at the other end, if any: the network interface to describe is the one that leads there.
-    pub(crate) fn interface(&self) -> Option<String> {
+    pub(crate) fn interface(&self) -> Option<&str> {
+        self.options().1.peer()
+    }
+
+    /// Returns the name and the options of the instrument.
+    fn options(&self) -> (&'static str, &dyn InstrumentOptions) {
         match self {
-            Self::Latency(options) => options.ends.peer.clone(),
-            Self::Bandwidth(options) => options.ends.peer.clone(),
-            Self::Packets(options) => options.ends.peer.clone(),
-            Self::UnderLoad(options) => options.ends.peer.clone(),
-            _ => None,
+            Self::Latency(options) => ("latency", options),
+            Self::Bandwidth(options) => ("bandwidth", options),
+            Self::Packets(options) => ("packets", options),
+            Self::UnderLoad(options) => ("under-load", options),
+            Self::Build(options) => ("build", options),
+            Self::Copy(options) => ("copy", options),
+            Self::Dma(options) => ("dma", options),
+            Self::File(options) => ("file", options),
+            Self::Transfer(options) => ("transfer", options),
+            Self::Serve(options) => ("serve", options),
+            Self::Pin(options) => ("pin", options),
+            Self::Access(options) => ("access", options),
         }
+    }
+}
+
+/// Options of one instrument.
+pub(crate) trait InstrumentOptions {
+    /// Returns how long and how often each point is measured.
+    fn timing(&self) -> Timing;
+
+    /// Makes the instrument, or returns an error if the options make no sense or cannot be met here.
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError>;
+
+    /// Returns the host at the other end, if it is another one.
+    fn peer(&self) -> Option<&str> {
+        None
     }
 }

@@ -152,16 +152,30 @@ impl Latency {
     /// of one.
     pub fn of(histogram: &Histogram<u64>, divisor: f64) -> Self {
         let scale = 1e-3 / divisor;
-        let at = |quantile| histogram.value_at_quantile(quantile) as f64 * scale;
+        let [p50, p90, p99, p999] =
+            [0.5, 0.9, 0.99, 0.999].map(|quantile| histogram.value_at_quantile(quantile) as f64 * scale);
         Self {
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
+            p50,
+            p90,
+            p99,
+            p999,
             max: histogram.max() as f64 * scale,
             mean: histogram.mean() * scale,
             count: histogram.len(),
         }
+    }
+
+    /// Returns the median of each percentile, and the sum of the counts; `None` if there are no repeats.
+    fn median(repeats: &[Self]) -> Option<Self> {
+        Some(Self {
+            p50: median_of(repeats, |one| Some(one.p50))?,
+            p90: median_of(repeats, |one| Some(one.p90))?,
+            p99: median_of(repeats, |one| Some(one.p99))?,
+            p999: median_of(repeats, |one| Some(one.p999))?,
+            max: median_of(repeats, |one| Some(one.max))?,
+            mean: median_of(repeats, |one| Some(one.mean))?,
+            count: repeats.iter().map(|one| one.count).sum(),
+        })
     }
 }
 
@@ -179,6 +193,10 @@ impl Loss {
     pub fn percent(&self) -> f64 {
         if self.sent == 0 { 0.0 } else { 100.0 * self.sent.saturating_sub(self.received) as f64 / self.sent as f64 }
     }
+
+    fn plus(self, other: Self) -> Self {
+        Self { sent: self.sent + other.sent, received: self.received + other.received }
+    }
 }
 
 impl Figures {
@@ -189,40 +207,21 @@ impl Figures {
 
     /// Returns the median of each figure, over repeats that may lack some.
     pub fn median(repeats: &[Self]) -> Self {
-        let of = |get: &dyn Fn(&Self) -> Option<f64>| median(repeats.iter().filter_map(get).collect());
-        let latency = |get: fn(&Latency) -> f64| of(&|one| one.latency_us.as_ref().map(get)).unwrap_or(0.0);
-        let cpu = |get: fn(&Cpu) -> Option<f64>| of(&|one| one.cpu.as_ref().and_then(get));
-        let sum = |get: fn(&Loss) -> u64| repeats.iter().filter_map(|one| one.loss.as_ref()).map(get).sum();
+        let latencies: Vec<Latency> = repeats.iter().filter_map(|one| one.latency_us).collect();
+        let cpus: Vec<Cpu> = repeats.iter().filter_map(|one| one.cpu).collect();
         Self {
-            latency_us: repeats.iter().any(|one| one.latency_us.is_some()).then(|| Latency {
-                p50: latency(|l| l.p50),
-                p90: latency(|l| l.p90),
-                p99: latency(|l| l.p99),
-                p999: latency(|l| l.p999),
-                max: latency(|l| l.max),
-                mean: latency(|l| l.mean),
-                count: repeats.iter().filter_map(|one| one.latency_us).map(|l| l.count).sum(),
-            }),
-            goodput_bits_per_second: of(&|one| one.goodput_bits_per_second),
-            offered_per_second: of(&|one| one.offered_per_second),
-            messages_per_second: of(&|one| one.messages_per_second),
-            percent_of_line_rate: of(&|one| one.percent_of_line_rate),
-            copies_per_byte: of(&|one| one.copies_per_byte),
-            system_calls_per_megabyte: of(&|one| one.system_calls_per_megabyte),
-            cpu: repeats.iter().any(|one| one.cpu.is_some()).then(|| Cpu {
-                process_percent: cpu(|c| Some(c.process_percent)).unwrap_or(0.0),
-                system_percent: cpu(|c| Some(c.system_percent)).unwrap_or(0.0),
-                seconds_per_gigabyte: cpu(|c| c.seconds_per_gigabyte),
-                sender_percent: cpu(|c| c.sender_percent),
-                receiver_percent: cpu(|c| c.receiver_percent),
-            }),
-            page_cache_bytes: of(&|one| one.page_cache_bytes),
-            loss: repeats
-                .iter()
-                .any(|one| one.loss.is_some())
-                .then(|| Loss { sent: sum(|loss| loss.sent), received: sum(|loss| loss.received) }),
-            seconds: of(&|one| Some(one.seconds)).unwrap_or(0.0),
-            steal_percent: of(&|one| Some(one.steal_percent)).unwrap_or(0.0),
+            latency_us: Latency::median(&latencies),
+            goodput_bits_per_second: median_of(repeats, |one| one.goodput_bits_per_second),
+            offered_per_second: median_of(repeats, |one| one.offered_per_second),
+            messages_per_second: median_of(repeats, |one| one.messages_per_second),
+            percent_of_line_rate: median_of(repeats, |one| one.percent_of_line_rate),
+            copies_per_byte: median_of(repeats, |one| one.copies_per_byte),
+            system_calls_per_megabyte: median_of(repeats, |one| one.system_calls_per_megabyte),
+            cpu: Cpu::median(&cpus),
+            page_cache_bytes: median_of(repeats, |one| one.page_cache_bytes),
+            loss: repeats.iter().filter_map(|one| one.loss).reduce(Loss::plus),
+            seconds: median_of(repeats, |one| Some(one.seconds)).unwrap_or(0.0),
+            steal_percent: median_of(repeats, |one| Some(one.steal_percent)).unwrap_or(0.0),
         }
     }
 }
@@ -240,6 +239,11 @@ impl Point {
             error,
         }
     }
+}
+
+/// Returns the median of one figure over the repeats that have it.
+pub(crate) fn median_of<T>(repeats: &[T], get: impl FnMut(&T) -> Option<f64>) -> Option<f64> {
+    median(repeats.iter().filter_map(get).collect())
 }
 
 /// Returns the middle value, or the mean of the two in the middle; `None` for no values.
@@ -268,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_point_is_the_median_of_its_repeats_and_says_how_far_apart_they_lie() {
+    fn a_point_is_the_median_of_its_repeats_with_their_spread() {
         let repeat = |gbps: f64| Figures { goodput_bits_per_second: Some(gbps * 1e9), ..Figures::default() };
         let point =
             Point::new(Key::new("tcp", "write", 1), vec![repeat(9.0), repeat(12.0), repeat(10.0)], vec![], None);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use thalweg_text::ByteSize;
 use thiserror::Error;
 
-/// Largest number of sizes in one list: a slip of the pen must not ask for a day's work.
+/// Largest number of sizes in one list: a typing error must not request a day's work.
 const MAX_SIZE_COUNT: usize = 1024;
 
 /// One or more sizes in bytes, in the order in which they were given.
@@ -57,24 +57,27 @@ impl FromStr for Sizes {
 fn range(whole: &str, from: &str, rest: &str, sizes: &mut Vec<u64>) -> Result<(), SizesError> {
     let (to, step) = rest.split_once(':').unwrap_or((rest, "x2"));
     let (from, to) = (size(from)?, size(to)?);
-    let wrong_step = || SizesError::Step(step.to_owned());
-    let next: Box<dyn Fn(u64) -> Option<u64>> = match (step.strip_prefix('x'), step.strip_prefix('+')) {
-        (Some(factor), _) => {
-            let factor = factor.parse().ok().filter(|factor| *factor > 1).ok_or_else(wrong_step)?;
-            Box::new(move |at: u64| at.checked_mul(factor))
-        }
-        (_, Some(add)) => {
-            let add = size(add).ok().filter(|add| *add > 0).ok_or_else(wrong_step)?;
-            Box::new(move |at: u64| at.checked_add(add))
-        }
-        _ => return Err(wrong_step()),
+    let parsed = match (step.strip_prefix('x'), step.strip_prefix('+')) {
+        (Some(factor), _) => factor.parse().ok().filter(|factor| *factor > 1).map(Step::Multiply),
+        (_, Some(add)) => size(add).ok().filter(|add| *add > 0).map(Step::Add),
+        _ => None,
     };
+    let step = parsed.ok_or_else(|| SizesError::Step(step.to_owned()))?;
     if from == 0 || from > to {
         return Err(SizesError::Empty(whole.to_owned()));
     }
-    let all = std::iter::successors(Some(from), |at| next(*at)).take_while(|at| *at <= to);
-    sizes.extend(all.take(MAX_SIZE_COUNT + 1));
+    let all = std::iter::successors(Some(from), |size| match step {
+        Step::Multiply(factor) => size.checked_mul(factor),
+        Step::Add(bytes) => size.checked_add(bytes),
+    });
+    sizes.extend(all.take_while(|size| *size <= to).take(MAX_SIZE_COUNT + 1));
     Ok(())
+}
+
+/// Step from one size of a range to the next.
+enum Step {
+    Multiply(u64),
+    Add(u64),
 }
 
 fn size(text: &str) -> Result<u64, SizesError> {
@@ -124,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_written_is_understood_or_refused(text in "[0-9KMGi.,:x+ -]{0,24}") {
+        fn any_text_is_parsed_or_refused(text in "[0-9KMGi.,:x+ -]{0,24}") {
             if let Ok(Sizes(sizes)) = text.parse() {
                 prop_assert!(!sizes.is_empty() && sizes.len() <= MAX_SIZE_COUNT);
                 prop_assert_eq!(Sizes(sizes.clone()).to_string().parse(), Ok(Sizes(sizes)));

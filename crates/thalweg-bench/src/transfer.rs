@@ -13,10 +13,12 @@ use crate::memory::must_fit;
 use crate::net::bind;
 use crate::options::{Cpus, Timing};
 use crate::peers::processors;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key};
 use crate::{BenchError, Clock, Cpu, Sizes, Usage};
 use rustix::net::{RecvFlags, recv};
 use rustix::time::{ClockId, clock_gettime};
+use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -40,7 +42,7 @@ pub struct Options {
     /// Bytes that are sent at a time
     #[arg(long, value_name = "SIZES", default_value = "4KiB,64KiB,1MiB")]
     sizes: Sizes,
-    /// By which ways: read, sendfile, splice, ahead, direct, dontcache, uring
+    /// Methods of sending: read, sendfile, splice, ahead, direct, dontcache, uring
     #[arg(long, value_delimiter = ',', default_values_t = Outward::ALL)]
     method: Vec<Outward>,
     /// Whether the file is in the page cache
@@ -60,7 +62,7 @@ enum Cache {
 /// A point, as identified by its key.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    way: Outward,
+    method: Outward,
     cache: Cache,
     size: u64,
 }
@@ -68,12 +70,16 @@ struct Case {
 impl Case {
     fn key(self) -> Key {
         let cache = if self.cache == Cache::Warm { "warm" } else { "cold" };
-        Key::new("tcp", self.way.name(), self.size).with("cache", cache)
+        Key::new("tcp", self.method.name(), self.size).with("cache", cache)
     }
 }
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if self.sizes.0.contains(&0) || self.sizes.largest() > self.file_size.0 {
             return Err(BenchError::Usage(format!(
                 "--sizes: a piece has at least 1 byte, and no more than the file ({})",
@@ -84,13 +90,15 @@ impl Options {
         let disk = format!("{} is {}", self.path.display(), mount(&self.path));
         Ok(Box::new(Transfer { options: self.clone(), target, clock: Clock::new(), disk }))
     }
+}
 
+impl Options {
     /// Returns all points; those that are compared with each other are adjacent.
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &cache in &self.cache {
-            for &way in self.method.iter().filter(|way| cache == Cache::Cold || !way.is_uncached()) {
-                cases.extend(self.sizes.0.iter().map(|&size| Case { way, cache, size }));
+            for &method in self.method.iter().filter(|method| cache == Cache::Cold || !method.is_uncached()) {
+                cases.extend(self.sizes.0.iter().map(|&size| Case { method, cache, size }));
             }
         }
         cases
@@ -132,7 +140,7 @@ impl Instrument for Transfer {
         if case.cache == Cache::Warm {
             must_fit(self.target.size())?;
             self.target.warm(stop)?;
-        } else if case.way.is_uncached() {
+        } else if case.method.is_uncached() {
             self.target.can_be_direct(4096)?;
         }
         self.passes(case, timing.warmup, stop)?;
@@ -140,20 +148,21 @@ impl Instrument for Transfer {
         if done.bytes == 0 {
             return Err(BenchError::Stopped);
         }
-        let percent = |seconds: f64| 100.0 * seconds / done.seconds;
         let both = done.sender + done.receiver;
+        let [process_percent, system_percent, sender_percent, receiver_percent, steal_percent] =
+            [both, done.system, done.sender, done.receiver, done.steal].map(|seconds| 100.0 * seconds / done.seconds);
         Ok(Figures {
             goodput_bits_per_second: Some(done.bytes as f64 * 8.0 / done.seconds),
             messages_per_second: Some(done.bytes as f64 / case.size as f64 / done.seconds),
             cpu: Some(Cpu {
-                process_percent: percent(both),
-                system_percent: percent(done.system),
+                process_percent,
+                system_percent,
                 seconds_per_gigabyte: Some(both * 1e9 / done.bytes as f64),
-                sender_percent: Some(percent(done.sender)),
-                receiver_percent: Some(percent(done.receiver)),
+                sender_percent: Some(sender_percent),
+                receiver_percent: Some(receiver_percent),
             }),
             seconds: done.seconds,
-            steal_percent: percent(done.steal),
+            steal_percent,
             ..Figures::default()
         })
     }
@@ -179,7 +188,7 @@ impl Transfer {
     }
 
     fn pass(&self, case: Case, time: Duration, done: &mut Done, stop: &Stop) -> Result<(), BenchError> {
-        let (sending, receiving) = connection()?;
+        let (sending, receiving) = connection().map_err(BenchError::os("connecting over loopback"))?;
         let file = self.target.file().try_clone().map_err(self.target.error("reading a file"))?;
         let stored = Arc::new(Stored::new(file));
         let cpus = self.options.cpu.unwrap_or_else(|| match processors() {
@@ -202,8 +211,8 @@ impl Transfer {
                 while at < self.target.size() && !stop.pressed() {
                     let piece = at..self.target.size().min(at + case.size);
                     at = piece.end;
-                    let sent = sender.send(case.way, &stored, piece, sending.as_fd(), false);
-                    sent.map_err(self.target.error(&format!("sending by {}", case.way)))?;
+                    let sent = sender.send(case.method, &stored, piece, sending.as_fd(), false);
+                    sent.map_err(self.target.error(&format!("sending by {}", case.method)))?;
                     if self.clock.nanos(begun, self.clock.raw()) >= until {
                         break;
                     }
@@ -217,7 +226,7 @@ impl Transfer {
         let used = before.used();
         let (sent, (bytes, receiver)): (u64, (u64, f64)) = (sent?, received?);
         if sent != bytes {
-            let why = format!("{bytes} bytes came of {sent}");
+            let why = format!("{bytes} of {sent} bytes arrived");
             return Err(BenchError::Peer { peer: "on the measured connection".to_owned(), why });
         }
         done.bytes += bytes;
@@ -230,14 +239,13 @@ impl Transfer {
     }
 }
 
-fn connection() -> Result<(TcpStream, TcpStream), BenchError> {
-    let failed = || BenchError::os("connecting over loopback");
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed())?;
-    let sending = TcpStream::connect(listener.local_addr().map_err(failed())?).map_err(failed())?;
-    let (receiving, _) = listener.accept().map_err(failed())?;
-    sending.set_nodelay(true).map_err(failed())?;
-    sending.set_write_timeout(Some(STALL_TIMEOUT)).map_err(failed())?;
-    receiving.set_read_timeout(Some(STALL_TIMEOUT)).map_err(failed())?;
+fn connection() -> io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let sending = TcpStream::connect(listener.local_addr()?)?;
+    let (receiving, _) = listener.accept()?;
+    sending.set_nodelay(true)?;
+    sending.set_write_timeout(Some(STALL_TIMEOUT))?;
+    receiving.set_read_timeout(Some(STALL_TIMEOUT))?;
     Ok((sending, receiving))
 }
 
@@ -278,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_sends_all_of_a_file_from_the_cache_or_from_the_disk() {
+    fn every_method_sends_a_whole_file_from_the_cache_or_from_the_disk() {
         let options = options("--file-size 300KiB --sizes 4KiB,64KiB -t 1ms -O 1ms");
         let mut instrument = options.instrument().unwrap();
         let keys = instrument.keys();
@@ -297,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_that_no_file_has_are_refused() {
+    fn pieces_larger_than_the_file_are_refused() {
         for words in ["--file-size 4KiB --sizes 64KiB", "--sizes 0"] {
             assert!(options(words).instrument().err().unwrap().is_usage());
         }

@@ -6,9 +6,9 @@
 //! ([`Builder::next_fetch`], [`Builder::next_decision`], [`Builder::next_closed`], [`Builder::release`]). The reasoning
 //! is in `docs/architecture.md`, "How an event is built".
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! | --- | --- |
 //! | `config` | Configuration of a builder, fixed before the run |
 //! | `builder` | The builder of one share of the events |

@@ -6,9 +6,9 @@
 //!
 //! Every phase is bounded in time and in the influence of a source. The reasoning is in `docs/run-control.md`.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! | --- | --- |
 //! | `config` | Configuration of run control, fixed before the run |
 //! | `control` | The state machine of run control |

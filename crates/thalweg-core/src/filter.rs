@@ -104,10 +104,14 @@ impl Decide for Simulated {
 /// Returns a number from 0 up to, but not including, 1: the upper 53 bits of SplitMix64's first output for a seed made
 /// of its first output for `seed` and the event's number.
 fn draw(seed: u64, event: u64) -> f64 {
-    let first = |seed: u64| mix(seed.wrapping_add(GOLDEN_GAMMA));
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
-    let upper = (first(first(seed) ^ event) >> 11) as f64;
+    let upper = (first_output(first_output(seed) ^ event) >> 11) as f64;
     upper / (1u64 << 53) as f64
+}
+
+/// Returns SplitMix64's first output for a seed.
+fn first_output(seed: u64) -> u64 {
+    mix(seed.wrapping_add(GOLDEN_GAMMA))
 }
 
 #[cfg(test)]

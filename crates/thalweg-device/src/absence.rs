@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Maximum relative deviation of a good device's rate from its nominal value.
-const MOST_DRIFT: f64 = 1e-4;
+const MAX_DRIFT: f64 = 1e-4;
 
 /// Time since which no frame has come from a device, and the number that was next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Absence {
     /// within a quarter, and clocks that differ by 100 ppm agree on that number.
     pub fn is_certain(self, rate: Option<f64>, now: Duration) -> bool {
         let frames = rate.map_or(f64::NAN, |rate| now.saturating_sub(self.since).as_secs_f64() * rate);
-        (frames - frames.round()).abs() + frames * MOST_DRIFT <= 0.25
+        (frames - frames.round()).abs() + frames * MAX_DRIFT <= 0.25
     }
 }
 

@@ -451,12 +451,12 @@ mod tests {
         #[test]
         fn every_number_comes_out_once(
             numbers in proptest::collection::vec(0u64..40, 0..40),
-            said in proptest::collection::vec((0u64..40, 0u64..5), 0..4),
+            reported in proptest::collection::vec((0u64..40, 0u64..5), 0..4),
             reorders in 0u32..6,
         ) {
             let mut pool = SlotPool::new("slots", 64, 64).unwrap();
             let mut order = FrameOrder::new(reorders);
-            said.iter().for_each(|(first, count)| order.lost(*first, *count));
+            reported.iter().for_each(|(first, count)| order.lost(*first, *count));
             let (mut next, mut seen) = (0, Vec::new());
             for (at, number) in numbers.iter().enumerate() {
                 if let Some(back) = order.came(frame(&mut pool, *number)) {

@@ -95,24 +95,27 @@ const HALVING_COUNT: usize = 11;
 
 /// Sets `window` to baseline and noise, four samples at a time in one 64-bit word: no lane of it can overflow.
 fn add_noise(state: &mut u64, window: &mut [u8]) {
-    const NOISE_MASK: u64 = 0x0007_0007_0007_0007;
-    const NOISE_BASELINE: u64 = 0x00c1_00c1_00c1_00c1;
-    let mut four_samples = || {
-        *state = state.wrapping_add(GOLDEN_GAMMA);
-        let h = mix(*state);
-        (NOISE_BASELINE + (h & NOISE_MASK) + (h >> 3 & NOISE_MASK)).to_le_bytes()
-    };
     let mut blocks = window.chunks_exact_mut(8);
     for block in &mut blocks {
-        block.copy_from_slice(&four_samples());
+        block.copy_from_slice(&next_noise(state));
     }
     let rest = blocks.into_remainder();
     if rest.is_empty() {
         return;
     }
     let whole = rest.len() & !1;
-    rest[..whole].copy_from_slice(&four_samples()[..whole]);
+    rest[..whole].copy_from_slice(&next_noise(state)[..whole]);
     rest[whole..].fill(0);
+}
+
+/// Returns the next four samples of baseline and noise.
+#[inline]
+fn next_noise(state: &mut u64) -> [u8; 8] {
+    const NOISE_MASK: u64 = 0x0007_0007_0007_0007;
+    const NOISE_BASELINE: u64 = 0x00c1_00c1_00c1_00c1;
+    *state = state.wrapping_add(GOLDEN_GAMMA);
+    let h = mix(*state);
+    (NOISE_BASELINE + (h & NOISE_MASK) + (h >> 3 & NOISE_MASK)).to_le_bytes()
 }
 
 /// Adds the pulse that the bits of `p` describe. Every product stays below 2¹⁶, so that the loops become 16-bit vector
@@ -156,12 +159,8 @@ pub(crate) struct ModelAdc {
 impl ModelAdc {
     pub(crate) fn new(config: &ModelAdcConfig) -> Result<Self, DeviceError> {
         let &ModelAdcConfig { size, size_from, seed, source, period } = config;
-        let bytes = |option, ByteSize(value), most, expected| {
-            let bytes = usize::try_from(value).ok().filter(|size| (1..=most).contains(size));
-            bytes.ok_or(DeviceError::Setting { option, value, expected })
-        };
-        let largest = bytes("size", size, MAX_PAYLOAD, "from 1 byte to 1 GiB")?;
-        let smallest = bytes("size_from", size_from.unwrap_or(size), largest, "from 1 byte to `size`")?;
+        let largest = checked_size("size", size, MAX_PAYLOAD, "from 1 byte to 1 GiB")?;
+        let smallest = checked_size("size_from", size_from.unwrap_or(size), largest, "from 1 byte to `size`")?;
         let source = source.unwrap_or_default();
         let description = Description {
             kind: "model-adc".to_owned(),
@@ -188,6 +187,17 @@ impl ModelAdc {
             false => payload_len(self.seed, self.source, self.given, from as u64, to as u64) as usize,
         }
     }
+}
+
+/// Returns the value of an option as a length in memory, from 1 to `limit` bytes.
+fn checked_size(
+    option: &'static str,
+    ByteSize(value): ByteSize,
+    limit: usize,
+    expected: &'static str,
+) -> Result<usize, DeviceError> {
+    let size = usize::try_from(value).ok().filter(|size| (1..=limit).contains(size));
+    size.ok_or(DeviceError::Setting { option, value, expected })
 }
 
 impl Device for ModelAdc {

@@ -1,7 +1,7 @@
 //! Events numbered by time: for devices that share a clock, or a trigger, and no counter.
 //!
 //! A machine's beat sets the times of events: event *n* is at `origin + n · period`. A frame belongs to the beat that
-//! is nearest to its time stamp. The device's counter tells what the time stamp alone does not: whether a beat without
+//! is nearest to its time stamp. The device's counter shows what the time stamp alone does not: whether a beat without
 //! a frame is one whose frame was lost, one whose trigger was missed, or one whose frame was stamped late.
 //!
 //! | the counter | the time stamp | what happened |
@@ -24,7 +24,7 @@ use thalweg_wire::TaiNanos;
 
 /// Maximum by which a frame may be stamped later, against its arrival, than any frame before it, in nanoseconds. By
 /// more, its clock was set.
-const MOST_AHEAD: i128 = 1_000_000_000;
+const MAX_LEAD_NANOS: i128 = 1_000_000_000;
 /// Number of consecutive frames that contradict those before, after which they are taken to be right.
 const MIN_CONTRADICTIONS: u32 = 4;
 /// Maximum relative difference between a device's clock and the beat, where it is not known yet, and where it is.
@@ -257,7 +257,7 @@ impl<T> Beats<T> {
     }
 
     /// Returns by how much the device's clock is slower than the beat, in parts per billion; negative if it is faster.
-    /// `None` before there are enough frames to tell.
+    /// `None` before there are enough frames to determine it.
     pub fn drift(&self) -> Option<f64> {
         self.drift.per_beat().map(|off| off / self.beat.period() as f64 * 1e9)
     }
@@ -343,7 +343,7 @@ impl<T> Beats<T> {
 
     /// Returns whether the device's clock was set: time stamps cannot run ahead of the frames' arrival.
     fn is_ahead(&self, time: TaiNanos, arrived: Duration) -> bool {
-        self.ahead.is_some_and(|most| ahead(time, arrived) > most + MOST_AHEAD)
+        self.ahead.is_some_and(|most| ahead(time, arrived) > most + MAX_LEAD_NANOS)
     }
 
     fn follow(&mut self, seen: Seen<T>, last: Last) {
@@ -717,7 +717,7 @@ mod tests {
         }
 
         /// Draws the fate of an event's frame. Two unusual fates never follow each other directly: they could not be
-        /// told apart.
+        /// distinguished.
         fn fate(&self, event: u64) -> Fate {
             match (event % 3, self.draw(event, 0) % 40) {
                 (1, 0) => Fate::Lost,

@@ -22,10 +22,13 @@ impl TaiClock {
     /// Returns TAI minus UTC in seconds.
     pub fn offset(self) -> i32 {
         let (utc, tai) = (clock_gettime(ClockId::Realtime), tai());
-        let nanos = |time: Timespec| i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
         let known = (nanos(tai) - nanos(utc) + 500_000_000).div_euclid(1_000_000_000);
         i32::try_from(known + i128::from(correction(utc, tai))).unwrap_or(0)
     }
+}
+
+fn nanos(time: Timespec) -> i128 {
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
 /// Returns the seconds to add to `CLOCK_TAI`: zero if the kernel knows the offset.

@@ -4,7 +4,7 @@ use crate::{
     Acquired, Acquisition, Buffer, Description, Device, DeviceConfig, DeviceKind, DeviceOptions, Filled, MAX_PAYLOAD,
     OpenDevice,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use thalweg_arena::SlotPool;
 use thalweg_wire::{EventId, TaiNanos};
@@ -80,34 +80,37 @@ pub fn an_unknown_option_is_named<T: DeviceKind>(table: &str) {
 pub fn a_device_keeps_its_promises<T: DeviceKind>(table: &str) {
     let options = config::<T>(table).unwrap_or_else(|error| panic!("{table}: {error}"));
     options.check().unwrap();
-    let open = || options.open(None).unwrap_or_else(|error| panic!("{table}: {error}"));
-    let most = match open() {
+    let max_payload = match open(&options) {
         OpenDevice::Device(mut device) => {
             assert!(!options.is_acquisition());
-            let OpenDevice::Device(mut other) = open() else { panic!("two sorts of device") };
-            asked(&mut *device, &mut *other);
+            let OpenDevice::Device(mut other) = open(&options) else { panic!("two sorts of device") };
+            fill_and_skip(&mut *device, &mut *other);
             device.max_payload()
         }
         OpenDevice::Acquisition(mut device) => {
             assert!(options.is_acquisition());
-            driven_by_itself(&mut *device, &*options);
+            acquire(&mut *device, &*options);
             device.max_payload()
         }
     };
     if let Some(longest) = options.longest() {
-        assert_eq!(longest, most as u64, "longest");
+        assert_eq!(longest, max_payload as u64, "longest");
     }
 }
 
-fn described(description: &Description) {
+fn open(options: &DeviceConfig) -> OpenDevice {
+    options.open(None).unwrap_or_else(|error| panic!("{options:?}: {error}"))
+}
+
+fn check_description(description: &Description) {
     assert!(!description.kind.is_empty() && !description.payload_type.is_empty(), "{description:?}");
 }
 
-/// One device fills, and the other skips: both are in the same place then.
-fn asked(device: &mut dyn Device, other: &mut dyn Device) {
-    described(device.description());
-    let most = device.max_payload();
-    assert!((1..=MAX_PAYLOAD).contains(&most));
+/// Checks that a device that fills and one that skips are in the same place after each event.
+fn fill_and_skip(device: &mut dyn Device, other: &mut dyn Device) {
+    check_description(device.description());
+    let max_payload = device.max_payload();
+    assert!((1..=MAX_PAYLOAD).contains(&max_payload));
     let mut payloads: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     for event in (0..FRAGMENT_COUNT).map(EventId) {
         let length = device.next_len();
@@ -116,7 +119,7 @@ fn asked(device: &mut dyn Device, other: &mut dyn Device) {
             assert_eq!(device.next_len(), None, "the device is over, and stays so");
             break;
         };
-        assert!(length <= most, "{event:?}: {length} bytes of {most}");
+        assert!(length <= max_payload, "{event:?}: {length} bytes of {max_payload}");
         let key = device.content_key(event);
         let mut payload = vec![0; length];
         let Filled { payload_type, status, window, .. } = device.fill(event, &mut payload).unwrap();
@@ -128,17 +131,17 @@ fn asked(device: &mut dyn Device, other: &mut dyn Device) {
     }
 }
 
-/// Buffers come back filled, each number once, and no more of them than were posted.
-fn driven_by_itself(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
-    described(device.description());
-    let most = device.max_payload();
-    assert!((1..=MAX_PAYLOAD).contains(&most));
-    let mut pool = SlotPool::new("conformance", SLOT_COUNT, thalweg_wire::record_len(most)).unwrap();
+/// Checks that buffers come back filled, each number once, and no more of them than were posted.
+fn acquire(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
+    check_description(device.description());
+    let max_payload = device.max_payload();
+    assert!((1..=MAX_PAYLOAD).contains(&max_payload));
+    let mut pool = SlotPool::new("conformance", SLOT_COUNT, thalweg_wire::record_len(max_payload)).unwrap();
     let mut posted = 0;
-    let (mut came, mut numbers) = (0, std::collections::BTreeSet::new());
+    let mut numbers = BTreeSet::new();
     let began = Instant::now();
     device.start(TaiNanos(0)).unwrap();
-    while came < FRAGMENT_COUNT {
+    while (numbers.len() as u64) < FRAGMENT_COUNT {
         while posted < device.depth().min(SLOT_COUNT)
             && let Some(slot) = pool.take()
         {
@@ -149,15 +152,14 @@ fn driven_by_itself(device: &mut dyn Acquisition, options: &dyn DeviceOptions) {
             Acquired::Frame(frame) => {
                 assert!(posted > 0, "a frame in no slot that was posted");
                 posted -= 1;
-                assert!(frame.len <= most, "{} bytes of {most}", frame.len);
+                assert!(frame.len <= max_payload, "{} bytes of {max_payload}", frame.len);
                 assert!(numbers.insert(frame.number), "number {} comes twice", frame.number);
                 assert!(!options.has_times() || frame.filled.timestamp.is_some(), "a frame without a time");
                 pool.give_back(frame.buffer.into_slot());
-                came += 1;
             }
             Acquired::Lost { count, .. } | Acquired::Missed { count, .. } => assert!(count > 0),
             Acquired::NotYet => {
-                assert!(began.elapsed() < FRAME_TIMEOUT, "{came} frames in {FRAME_TIMEOUT:?}");
+                assert!(began.elapsed() < FRAME_TIMEOUT, "{} frames in {FRAME_TIMEOUT:?}", numbers.len());
                 std::thread::yield_now();
             }
             Acquired::Over => break,

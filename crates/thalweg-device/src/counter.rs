@@ -25,7 +25,9 @@ impl Counter {
     pub fn read(&self, from: &[u8]) -> Option<u64> {
         let (at, length) = (self.at as usize, self.bytes as usize);
         let bytes = from.get(at..)?.get(..length)?;
-        let append = |value: u64, byte: &u8| value << 8 | u64::from(*byte);
-        Some(if self.little_endian { bytes.iter().rev().fold(0, append) } else { bytes.iter().fold(0, append) })
+        Some((0..length).fold(0, |value, i| {
+            let byte = bytes[if self.little_endian { length - 1 - i } else { i }];
+            value << 8 | u64::from(byte)
+        }))
     }
 }

@@ -231,7 +231,7 @@ pub enum DeviceError {
         given: usize,
     },
     /// An event before the first or after the last of the recording.
-    #[error("event {} is not in the recording, which has {records} records from the first event that was asked for", event.0)]
+    #[error("event {} is not in the recording, which has {records} records from the first event that was requested", event.0)]
     Event {
         /// Number of the event.
         event: EventId,

@@ -19,13 +19,13 @@ pub(crate) struct InputFile {
 impl InputFile {
     /// Opens a regular file for reading.
     pub(crate) fn open(path: &Path) -> Result<Self, DeviceError> {
-        let wrap = |doing| move |error| DeviceError::File { doing, file: path.to_owned(), error };
         // A pipe or a terminal has no length to check against, and cannot be played twice; opening one might never end.
-        if !std::fs::metadata(path).map_err(wrap("opening"))?.is_file() {
-            return Err(wrap("opening")(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
-        }
-        let file = File::open(path).map_err(wrap("opening"))?;
-        let len = file.metadata().map_err(wrap("looking at"))?.len();
+        let regular = std::fs::metadata(path).and_then(|metadata| match metadata.is_file() {
+            true => File::open(path),
+            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+        });
+        let file = regular.map_err(|error| file_error("opening", path, error))?;
+        let len = file.metadata().map_err(|error| file_error("looking at", path, error))?.len();
         Ok(Self { file, path: path.to_owned(), start: 0, len })
     }
 
@@ -66,6 +66,11 @@ impl InputFile {
         self.read_at(0, &mut bytes)?;
         Ok(bytes)
     }
+}
+
+/// Returns the error of an operation on a file that the system refused.
+pub(crate) fn file_error(doing: &'static str, path: &Path, error: io::Error) -> DeviceError {
+    DeviceError::File { doing, file: path.to_owned(), error }
 }
 
 /// One of the real recordings that tests are run with.

@@ -499,14 +499,18 @@ impl FrameCounter {
         self.believe(count, number, now)
     }
 
-    /// Returns whether a device that began anew, in a silence of so many seconds or among dropped frames, can have
+    /// Returns whether a device that began anew, in a silence of `silent` seconds or among dropped frames, can have
     /// counted up to there, at `fastest` frames per second.
     fn can_have_begun_anew(&self, count: u64, silent: f64, fastest: Option<f64>) -> bool {
         let newest = self.newest.map_or(0, |(_, newest)| newest);
         let fastest = fastest.unwrap_or(MAX_FRAMES_PER_SECOND).max(self.pace.average(newest, self.believed));
-        let counted = count.saturating_sub(self.rules.lowest) / self.rules.step;
         self.rules.trust.restarts_unseen
-            && counted as f64 <= (silent * fastest + self.dropped as f64) * MAX_SPEEDUP_FACTOR
+            && self.frames_since_lowest(count) as f64 <= (silent * fastest + self.dropped as f64) * MAX_SPEEDUP_FACTOR
+    }
+
+    /// Returns the number of frames in which the counter goes from its lowest count to this one.
+    fn frames_since_lowest(&self, count: u64) -> u64 {
+        count.saturating_sub(self.rules.lowest) / self.rules.step
     }
 
     fn believe(&mut self, count: u64, number: u64, now: Duration) -> FrameNumber {
@@ -518,12 +522,13 @@ impl FrameCounter {
             if let (Some(before), Some(taken)) = self.taken {
                 self.pace.passed_by_device(gap, taken.0.saturating_sub(before.0));
             }
-            let counted = || count.saturating_sub(self.rules.lowest) / self.rules.step;
             // All that are missing were dropped, and no others: the counter goes on.
             let is_accounted = self.dropped.saturating_add(PAUSE_STEP) == gap;
             let more_than_missing = self.dropped > 2 * gap && (gap > PAUSE_STEP || self.dropped > MAX_STRAY_FRAMES);
             let far_ahead = self.dropped > 0 && i128::from(gap) > MAX_NEAR_FRAMES;
-            if (more_than_missing || far_ahead && !is_accounted) && counted() <= self.dropped.saturating_mul(2) {
+            if (more_than_missing || far_ahead && !is_accounted)
+                && self.frames_since_lowest(count) <= self.dropped.saturating_mul(2)
+            {
                 if self.is_certain(number) {
                     tracing::warn!(
                         number,
@@ -619,29 +624,29 @@ impl Pace {
     /// Returns the highest number that the device can have reached by now, or `None` if that is not known.
     fn furthest(&self, now: Duration) -> Option<u64> {
         let fastest = self.fastest? * MAX_SPEEDUP_FACTOR;
-        let from = |(since, number): (Duration, u64)| {
-            number.saturating_add((fastest * now.saturating_sub(since).as_secs_f64()) as u64)
-        };
-        self.looks.iter().flatten().map(|look| from(*look)).max()
+        let reachable =
+            self.looks.iter().flatten().map(|(since, number)| {
+                number.saturating_add((fastest * now.saturating_sub(*since).as_secs_f64()) as u64)
+            });
+        reachable.max()
     }
 
     /// Returns the seconds for which a frame with this number has waited since it was sent, at most, at the fastest pace
     /// so far; 0 while that is not known.
     fn behind(&self, number: u64, now: Duration) -> f64 {
         let Some(fastest) = self.fastest.filter(|fastest| *fastest > 0.0) else { return 0.0 };
-        let since = |(since, first): (Duration, u64)| {
-            now.saturating_sub(since).as_secs_f64() - number.saturating_sub(first) as f64 / fastest
-        };
-        self.looks.iter().flatten().map(|look| since(*look)).fold(0.0, f64::max)
+        let waited = self.looks.iter().flatten().map(|(since, first)| {
+            now.saturating_sub(*since).as_secs_f64() - number.saturating_sub(*first) as f64 / fastest
+        });
+        waited.fold(0.0, f64::max)
     }
 
     /// Returns the highest number of frames per second up to this frame, over a window or more: a window that ended with
     /// the first of the frames that waited at a port is too slow.
     fn average(&self, number: u64, now: Duration) -> f64 {
         let windows = self.looks.iter().flatten().filter(|(since, _)| now >= *since + PACE_WINDOW);
-        let pace =
-            |(since, first): &(Duration, u64)| number.saturating_sub(*first) as f64 / (now - *since).as_secs_f64();
-        windows.map(pace).fold(0.0, f64::max)
+        let paces = windows.map(|(since, first)| number.saturating_sub(*first) as f64 / (now - *since).as_secs_f64());
+        paces.fold(0.0, f64::max)
     }
 
     /// Records that `frames` frames were taken in `nanos` nanoseconds.

@@ -1,6 +1,6 @@
 //! Devices for a file, recognised by its name and its first bytes: for `thalweg demo --input FILE…`.
 
-use crate::file::InputFile;
+use crate::file::{InputFile, file_error};
 use crate::pgm::has_ending;
 use crate::sigmf_files::{Container, file_names};
 use crate::{DeviceConfig, DeviceError, NpyConfig, PgmConfig, SigmfConfig, TiffConfig, VdifConfig, npy, tiff, vdif};
@@ -19,33 +19,18 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
     for input in inputs {
         match format_of(input)? {
             Format::Sigmf => {
-                let device = |file, recording| {
-                    Guess::Whole(SigmfConfig { file, recording, samples_per_fragment: None, looped }.into())
-                };
-                let made = match Container::of(input) {
-                    None => vec![device(file_names(input).0, None)],
-                    Some(container) => {
-                        let names = container.recordings(input)?.into_iter();
-                        names.map(|name| device(input.clone(), Some(name))).collect()
-                    }
-                };
-                if made.is_empty() {
-                    return Err(DeviceError::Empty { file: input.clone() });
-                }
-                for device in made {
+                for (file, recording) in sigmf_recordings(input)? {
+                    let config = SigmfConfig { file, recording, samples_per_fragment: None, looped };
+                    let device = Guess::Whole(config.into());
                     if !devices.contains(&device) {
                         devices.push(device);
                     }
                 }
             }
-            Format::Vdif => {
-                let threads = vdif::threads(input)?.into_iter();
-                let device = |thread| {
-                    let (file, thread) = (input.clone(), Some(thread));
-                    Guess::Whole(VdifConfig { file, thread, sample_rate: None, rate: None, looped }.into())
-                };
-                devices.extend(threads.map(device));
-            }
+            Format::Vdif => devices.extend(vdif::threads(input)?.into_iter().map(|thread| {
+                let (file, thread) = (input.clone(), Some(thread));
+                Guess::Whole(VdifConfig { file, thread, sample_rate: None, rate: None, looped }.into())
+            })),
             Format::Pgm => match devices.iter_mut().find_map(Guess::images) {
                 Some(images) => images.files.push(input.clone()),
                 None => devices.push(Guess::Images(PgmConfig { files: vec![input.clone()], rate: None, looped })),
@@ -59,12 +44,17 @@ pub fn devices_for(inputs: &[PathBuf], looped: bool) -> Result<Vec<DeviceConfig>
             }
         }
     }
-    let device = |guess| match guess {
-        Guess::Whole(device) => device,
-        Guess::Images(images) => images.into(),
-        Guess::Stacks(stacks) => stacks.into(),
-    };
-    Ok(devices.into_iter().map(device).collect())
+    Ok(devices.into_iter().map(Guess::into_config).collect())
+}
+
+/// Returns the recordings that a SigMF file stands for: the file of each, and its name in an archive or collection.
+fn sigmf_recordings(input: &Path) -> Result<Vec<(PathBuf, Option<String>)>, DeviceError> {
+    let Some(container) = Container::of(input) else { return Ok(vec![(file_names(input).0, None)]) };
+    let names = container.recordings(input)?;
+    if names.is_empty() {
+        return Err(DeviceError::Empty { file: input.to_owned() });
+    }
+    Ok(names.into_iter().map(|name| (input.to_owned(), Some(name))).collect())
 }
 
 /// A device, or a sequence of files that others are added to.
@@ -83,6 +73,14 @@ impl Guess {
     fn stacks(&mut self) -> Option<&mut TiffConfig> {
         if let Self::Stacks(stacks) = self { Some(stacks) } else { None }
     }
+
+    fn into_config(self) -> DeviceConfig {
+        match self {
+            Self::Whole(device) => device,
+            Self::Images(images) => images.into(),
+            Self::Stacks(stacks) => stacks.into(),
+        }
+    }
 }
 
 enum Format {
@@ -94,7 +92,6 @@ enum Format {
 }
 
 fn format_of(path: &Path) -> Result<Format, DeviceError> {
-    let wrap = |error| DeviceError::File { doing: "looking at", file: path.to_owned(), error };
     let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default().to_ascii_lowercase();
     match ending.as_str() {
         "sigmf-meta" | "sigmf-data" | "sigmf" | "sigmf-collection" => return Ok(Format::Sigmf),
@@ -104,28 +101,33 @@ fn format_of(path: &Path) -> Result<Format, DeviceError> {
         "npy" => return Ok(Format::Npy),
         _ => {}
     }
-    let unknown = || DeviceError::NotRecognised { file: path.to_owned() };
     if !path.exists() && file_names(path).0.exists() {
         return Ok(Format::Sigmf);
     }
-    if std::fs::metadata(path).map_err(wrap)?.is_dir() {
-        let entries: Vec<PathBuf> =
-            std::fs::read_dir(path).map_err(wrap)?.filter_map(Result::ok).map(|entry| entry.path()).collect();
-        let has = |endings: &[&str]| entries.iter().any(|entry| has_ending(entry, endings));
-        return match (has(&["pgm"]), has(&tiff::ENDINGS)) {
-            (true, _) => Ok(Format::Pgm),
-            (false, true) => Ok(Format::Tiff),
-            (false, false) => Err(unknown()),
-        };
+    let is_directory = std::fs::metadata(path).map_err(|error| file_error("looking at", path, error))?.is_dir();
+    let format = if is_directory { format_of_directory(path)? } else { format_of_content(path)? };
+    format.ok_or_else(|| DeviceError::NotRecognised { file: path.to_owned() })
+}
+
+/// Returns the format of the images in a directory, if there are any.
+fn format_of_directory(path: &Path) -> Result<Option<Format>, DeviceError> {
+    let entries = std::fs::read_dir(path).map_err(|error| file_error("looking at", path, error))?;
+    let files: Vec<PathBuf> = entries.filter_map(Result::ok).map(|entry| entry.path()).collect();
+    if files.iter().any(|file| has_ending(file, &["pgm"])) {
+        return Ok(Some(Format::Pgm));
     }
+    Ok(files.iter().any(|file| has_ending(file, &tiff::ENDINGS)).then_some(Format::Tiff))
+}
+
+/// Returns the format that a file's first bytes show.
+fn format_of_content(path: &Path) -> Result<Option<Format>, DeviceError> {
     let file = InputFile::open(path)?;
-    match file.head(6)?[..] {
-        [b'P', b'5', behind, ..] if behind.is_ascii_whitespace() => Ok(Format::Pgm),
-        [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Ok(Format::Tiff),
-        ref head if head == npy::MAGIC => Ok(Format::Npy),
-        _ if vdif::looks_like_vdif(&file) => Ok(Format::Vdif),
-        _ => Err(unknown()),
-    }
+    Ok(match file.head(6)?[..] {
+        [b'P', b'5', separator, ..] if separator.is_ascii_whitespace() => Some(Format::Pgm),
+        [b'I', b'I', 42 | 43, 0, ..] | [b'M', b'M', 0, 42 | 43, ..] => Some(Format::Tiff),
+        ref head if head == npy::MAGIC => Some(Format::Npy),
+        _ => vdif::looks_like_vdif(&file).then_some(Format::Vdif),
+    })
 }
 
 #[cfg(test)]

@@ -56,12 +56,12 @@ pub trait DeviceOptions: AnyOptions {
         &[]
     }
 
-    /// Returns the same, to be resolved.
+    /// Returns the [files](Self::paths), to resolve relative names.
     fn paths_mut(&mut self) -> &mut [PathBuf] {
         &mut []
     }
 
-    /// Returns the part behind the kind in the device's address: `GV01` of `gige:GV01`.
+    /// Returns the part after the kind in the device's address: `GV01` of `gige:GV01`.
     fn place(&self) -> String {
         self.paths().iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     }
@@ -117,7 +117,7 @@ pub trait DeviceKind: DeviceOptions + Clone + PartialEq + Serialize + Deserializ
     /// Form of addresses that need no further options, such as `gige:NAME`; `None` if every device needs some.
     const ADDRESS: Option<&'static str> = None;
 
-    /// Creates the options of the device at a place, the part behind the kind in an [`ADDRESS`](Self::ADDRESS).
+    /// Creates the options of the device at a place, the part after the kind in an [`ADDRESS`](Self::ADDRESS).
     fn at(_place: &str) -> Option<Self> {
         None
     }

@@ -56,33 +56,40 @@ fn record_of(
     stored: Option<StoredType>,
     shape: Option<&[u64]>,
 ) -> Result<(u64, Option<Vec<u64>>), DeviceError> {
-    let wrong = |option, problem| Err(DeviceError::Option { option, problem });
     match (stored, shape, record) {
         (None, None, Some(record)) => Ok((record, None)),
         (_, None, None) => {
             let problem = "missing: write the bytes of a record, such as record = 4096, or what it is made of, such as \
                            type = \"i16\", shape = [1024, 2]";
-            wrong("record", problem.to_owned())
+            Err(option_error("record", problem))
         }
         (None, Some(_), _) => {
-            wrong("shape", "what the elements are is not said: add type, such as type = \"i16\"".into())
+            Err(option_error("shape", "the type of the elements is missing: add type, such as type = \"i16\""))
         }
         (Some(StoredType { element, .. }), None, Some(record)) => match record.is_multiple_of(element.size() as u64) {
             true => Ok((record, Some(vec![record / element.size() as u64]))),
-            false => wrong("record", format!("{record} bytes are not a whole number of {element}")),
+            false => Err(option_error("record", format!("{record} bytes are not a whole number of {element}"))),
         },
         (Some(StoredType { element, .. }), Some(shape), record) => {
             if shape.is_empty() || shape.len() > MAX_AXES || shape.contains(&0) {
-                return wrong("shape", format!("{shape:?}: it must have 1 to {MAX_AXES} lengths, each at least 1"));
+                let problem = format!("{shape:?}: it must have 1 to {MAX_AXES} lengths, each at least 1");
+                return Err(option_error("shape", problem));
             }
             match (element.bytes_of(shape), record) {
                 (Some(bytes), None) => Ok((bytes, Some(shape.to_vec()))),
                 (Some(bytes), Some(record)) if bytes == record => Ok((bytes, Some(shape.to_vec()))),
-                (Some(bytes), Some(record)) => {
-                    wrong("shape", format!("{shape:?} of {element} takes {bytes} bytes, and record says {record}"))
+                (Some(bytes), Some(record)) => Err(option_error(
+                    "shape",
+                    format!("{shape:?} of {element} takes {bytes} bytes, and record is {record}"),
+                )),
+                (None, _) => {
+                    Err(option_error("shape", format!("{shape:?} of {element} takes more bytes than can be addressed")))
                 }
-                (None, _) => wrong("shape", format!("{shape:?} of {element} takes more bytes than there can be")),
             }
         }
     }
+}
+
+fn option_error(option: &'static str, problem: impl Into<String>) -> DeviceError {
+    DeviceError::Option { option, problem: problem.into() }
 }

@@ -318,12 +318,10 @@ pub struct Description {
 /// The device has a pace of its own, an option makes no sense, or the recording cannot be read, is empty, or does not
 /// have the expected format.
 pub fn open(config: &DeviceConfig) -> Result<Box<dyn Device>, DeviceError> {
-    let self_driven = || DeviceError::WorksByItself(config.kind().to_owned());
-    if config.is_acquisition() {
-        return Err(self_driven());
+    if !config.is_acquisition()
+        && let OpenDevice::Device(device) = config.open(None)?
+    {
+        return Ok(device);
     }
-    match config.open(None)? {
-        OpenDevice::Device(device) => Ok(device),
-        OpenDevice::Acquisition(_) => Err(self_driven()),
-    }
+    Err(DeviceError::WorksByItself(config.kind().to_owned()))
 }

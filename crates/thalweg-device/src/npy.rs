@@ -20,21 +20,21 @@ const MAX_HEADER: usize = 10_000;
 pub(crate) fn open(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
     let file = InputFile::open(&config.file)?;
     let Header { stored, shape, data_at } = Header::read(&file)?;
-    let wrong =
-        |field, found, expected| DeviceError::Header { file: config.file.clone(), at: 0, field, found, expected };
+    let path = &config.file;
     let [fragments, axes @ ..] = &shape[..] else {
-        return Err(wrong("shape", "()".into(), "of at least two axes: the first counts fragments"));
+        return Err(header_error(path, 0, "shape", "()", "of at least two axes: the first counts fragments"));
     };
     if axes.is_empty() {
         let expected = "of at least two axes, the first of which counts fragments: save array.reshape(fragments, -1)";
-        return Err(wrong("shape", format!("({fragments},)"), expected));
+        return Err(header_error(path, 0, "shape", &format!("({fragments},)"), expected));
     }
     if shape.len() > MAX_AXES + 1 {
-        return Err(wrong("shape", format!("{shape:?}"), "of at most 9 axes"));
+        return Err(header_error(path, 0, "shape", &format!("{shape:?}"), "of at most 9 axes"));
     }
     let size = stored.element.bytes_of(axes).filter(|size| (1..=MAX_PAYLOAD as u64).contains(size));
     let Some(size) = size.and_then(|size| usize::try_from(size).ok()) else {
-        return Err(wrong("shape", format!("{shape:?}"), "such that a fragment has 1 byte to 1 GiB"));
+        let expected = "such that a fragment has 1 byte to 1 GiB";
+        return Err(header_error(path, 0, "shape", &format!("{shape:?}"), expected));
     };
     if *fragments == 0 {
         return Err(DeviceError::Empty { file: config.file.clone() });
@@ -44,7 +44,7 @@ pub(crate) fn open(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
         Some(needed) if needed == left => {}
         Some(needed) if needed < left => {
             let found = format!("{} bytes long", left - needed);
-            return Err(wrong("data behind the array", found, "absent: one file holds one array"));
+            return Err(header_error(path, 0, "data after the array", &found, "absent: one file holds one array"));
         }
         needed => {
             let (file, needed) = (config.file.clone(), needed.unwrap_or(u64::MAX));
@@ -118,57 +118,65 @@ impl Header {
     }
 
     fn parse(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
-        let wrong = |at: usize, field, found: String, expected| {
-            // The text comes from an untrusted file, so it is shortened.
-            let found = found.chars().take(80).collect();
-            DeviceError::Header { file: path.to_owned(), at: at as u64, field, found, expected }
-        };
-        let cut = || wrong(bytes.len(), "the header", "cut off".into(), "whole");
-        let Some(([major, _minor], behind)) = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_first_chunk::<2>())
-        else {
-            let found = bytes[..bytes.len().min(8)].escape_ascii().to_string();
-            return Err(wrong(0, "the magic number", format!("\"{found}\""), "\"\\x93NUMPY\" and a version"));
-        };
-        let (length, text_at) = match major {
-            1 => (behind.first_chunk::<2>().map(|b| u32::from(u16::from_le_bytes(*b))), 10),
-            2 | 3 => (behind.first_chunk::<4>().map(|b| u32::from_le_bytes(*b)), 12),
-            _ => return Err(wrong(6, "the version", major.to_string(), "1, 2 or 3")),
-        };
-        let length = length.ok_or_else(cut)? as usize;
-        if length > MAX_HEADER {
-            return Err(wrong(8, "the header's length", length.to_string(), "at most 10000 bytes"));
-        }
-        let text = bytes.get(text_at..text_at + length).ok_or_else(cut)?;
+        let (text_at, text) = header_text(path, bytes)?;
         let literal = Literal::parse(text).map_err(|at| {
-            let found = text[at..].escape_ascii().to_string();
-            wrong(text_at + at, "the header", format!("\"{found}\""), "a Python dictionary, as numpy.save writes it")
+            let found = format!("\"{}\"", text[at..].escape_ascii());
+            let expected = "a Python dictionary, as numpy.save writes it";
+            header_error(path, text_at + at, "the header", &found, expected)
         })?;
         let Literal::Dict(entries) = &literal else {
-            return Err(wrong(text_at, "the header", "no dictionary".into(), "a Python dictionary"));
+            return Err(header_error(path, text_at, "the header", "no dictionary", "a Python dictionary"));
         };
-        let entry = |name: &str| entries.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-        let stored = entry("descr").and_then(stored_type).ok_or_else(|| {
-            let found = entry("descr").map_or("missing".into(), |value| format!("{value:?}"));
-            wrong(text_at, "descr", found, "a type of numbers of 1 to 8 bytes, or of complex numbers")
+        let descr = entry(entries, "descr");
+        let stored = descr.and_then(stored_type).ok_or_else(|| {
+            let found = descr.map_or("missing".into(), |value| format!("{value:?}"));
+            let expected = "a type of numbers of 1 to 8 bytes, or of complex numbers";
+            header_error(path, text_at, "descr", &found, expected)
         })?;
-        match entry("fortran_order") {
+        match entry(entries, "fortran_order") {
             Some(Literal::Bool(false)) => {}
             Some(Literal::Bool(true)) => {
-                let expected = "False: fragments do not lie one behind the other; save numpy.ascontiguousarray(array)";
-                return Err(wrong(text_at, "fortran_order", "True".into(), expected));
+                let expected = "False: fragments do not lie one after the other; save numpy.ascontiguousarray(array)";
+                return Err(header_error(path, text_at, "fortran_order", "True", expected));
             }
-            _ => return Err(wrong(text_at, "fortran_order", "missing".into(), "True or False")),
+            _ => return Err(header_error(path, text_at, "fortran_order", "missing", "True or False")),
         }
-        let lengths = |values: &[Literal]| {
-            values.iter().map(|value| if let Literal::Number(n) = value { Some(*n) } else { None }).collect()
-        };
-        let shape: Option<Vec<u64>> = match entry("shape") {
-            Some(Literal::Tuple(values)) => lengths(values),
+        let shape: Option<Vec<u64>> = match entry(entries, "shape") {
+            Some(Literal::Tuple(values)) => values.iter().map(Literal::as_number).collect(),
             _ => None,
         };
-        let shape = shape.ok_or_else(|| wrong(text_at, "shape", "missing".into(), "a tuple of lengths"))?;
-        Ok(Self { stored, shape, data_at: (text_at + length) as u64 })
+        let shape = shape.ok_or_else(|| header_error(path, text_at, "shape", "missing", "a tuple of lengths"))?;
+        Ok(Self { stored, shape, data_at: (text_at + text.len()) as u64 })
     }
+}
+
+/// Returns the header's text and its offset, in bytes.
+fn header_text<'a>(path: &Path, bytes: &'a [u8]) -> Result<(usize, &'a [u8]), DeviceError> {
+    let Some(([major, _minor], rest)) = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_first_chunk::<2>()) else {
+        let found = format!("\"{}\"", bytes[..bytes.len().min(8)].escape_ascii());
+        return Err(header_error(path, 0, "the magic number", &found, "\"\\x93NUMPY\" and a version"));
+    };
+    let (length, text_at) = match major {
+        1 => (rest.first_chunk::<2>().map(|b| u32::from(u16::from_le_bytes(*b))), 10),
+        2 | 3 => (rest.first_chunk::<4>().map(|b| u32::from_le_bytes(*b)), 12),
+        _ => return Err(header_error(path, 6, "the version", &major.to_string(), "1, 2 or 3")),
+    };
+    let length = length.map(|length| length as usize);
+    if let Some(length) = length.filter(|length| *length > MAX_HEADER) {
+        return Err(header_error(path, 8, "the header's length", &length.to_string(), "at most 10000 bytes"));
+    }
+    let text = length.and_then(|length| bytes.get(text_at..text_at + length));
+    Ok((text_at, text.ok_or_else(|| header_error(path, bytes.len(), "the header", "cut off", "whole"))?))
+}
+
+fn header_error(path: &Path, at: usize, field: &'static str, found: &str, expected: &'static str) -> DeviceError {
+    // The text comes from an untrusted file, so it is shortened.
+    let found = found.chars().take(80).collect();
+    DeviceError::Header { file: path.to_owned(), at: at as u64, field, found, expected }
+}
+
+fn entry<'a>(entries: &'a [(String, Literal)], name: &str) -> Option<&'a Literal> {
+    entries.iter().find(|(key, _)| key == name).map(|(_, value)| value)
 }
 
 /// Returns the type of the elements of a `descr`: `'<f4'`, or two fields of one type of whole numbers.
@@ -177,20 +185,20 @@ fn stored_type(descr: &Literal) -> Option<StoredType> {
         Literal::Text(name) => simple_type(name),
         Literal::Tuple(fields) => {
             let [real, imaginary] = &fields[..] else { return None };
-            let of_field = |field: &Literal| match field {
-                Literal::Tuple(parts) => match &parts[..] {
-                    [Literal::Text(_), Literal::Text(name)] => simple_type(name),
-                    _ => None,
-                },
-                _ => None,
-            };
-            let (real, imaginary) = (of_field(real)?, of_field(imaginary)?);
+            let (real, imaginary) = (field_type(real)?, field_type(imaginary)?);
             let whole = real.element.number_kind() != NumberKind::Float && !real.element.is_complex();
             let element = format!("c{}", real.element).parse().ok().filter(|_| whole && real == imaginary)?;
             Some(StoredType { element, ..real })
         }
         _ => None,
     }
+}
+
+/// Returns the type of a field, a tuple of its name and type.
+fn field_type(field: &Literal) -> Option<StoredType> {
+    let Literal::Tuple(parts) = field else { return None };
+    let [Literal::Text(_), Literal::Text(name)] = &parts[..] else { return None };
+    simple_type(name)
 }
 
 /// Parses a type such as `<f4`: byte order, kind, bytes of an element.
@@ -237,6 +245,10 @@ impl Literal {
         parser.space();
         if parser.at == text.len() { Ok(literal) } else { Err(parser.at) }
     }
+
+    fn as_number(&self) -> Option<u64> {
+        if let Self::Number(number) = self { Some(*number) } else { None }
+    }
 }
 
 struct Parser<'a> {
@@ -271,19 +283,19 @@ impl Parser<'_> {
             }
             b'(' => self.row("(", ")", |parser| parser.literal(depth + 1)).map(Literal::Tuple),
             b'[' => self.row("[", "]", |parser| parser.literal(depth + 1)).map(Literal::Tuple),
-            b'{' => {
-                let entry = |parser: &mut Self| {
-                    parser.space();
-                    let key = parser.string()?;
-                    parser.takes(":").then_some(())?;
-                    Some((key, parser.literal(depth + 1)?))
-                };
-                self.row("{", "}", entry).map(Literal::Dict)
-            }
+            b'{' => self.row("{", "}", |parser| parser.entry(depth + 1)).map(Literal::Dict),
             _ if self.takes("True") => Some(Literal::Bool(true)),
             _ if self.takes("False") => Some(Literal::Bool(false)),
             _ => None,
         }
+    }
+
+    /// Parses an entry of a dictionary, whose value is nested `depth` levels deep.
+    fn entry(&mut self, depth: usize) -> Option<(String, Literal)> {
+        self.space();
+        let key = self.string()?;
+        self.takes(":").then_some(())?;
+        Some((key, self.literal(depth)?))
     }
 
     /// Parses items with commas between; a trailing comma is allowed.

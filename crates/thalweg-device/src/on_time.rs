@@ -28,7 +28,7 @@ pub struct OnTime {
 
 /// Maximum number of frames without a time stamp, before any with one: after these the device is taken to have no
 /// clock.
-const MOST_UNDATED: u32 = 16;
+const MAX_UNDATED_FRAMES: u32 = 16;
 
 impl OnTime {
     /// Creates the device, at its beginning.
@@ -55,7 +55,7 @@ impl OnTime {
             self.undated += u32::from(!self.is_dated);
             self.beats.came(frame.number, frame.filled.timestamp, now, frame);
         }
-        if !self.is_dated && (self.undated >= MOST_UNDATED || self.over && self.undated > 0) {
+        if !self.is_dated && (self.undated >= MAX_UNDATED_FRAMES || self.over && self.undated > 0) {
             let problem = "its frames have no time stamps, so no `beat` can number them".to_owned();
             return Err(DeviceError::Hardware { device: self.description().kind.clone(), problem });
         }
@@ -258,20 +258,20 @@ mod tests {
     }
 
     /// Returns all results up to that time as text, and posts the buffers that came with them again.
-    fn said(device: &mut OnTime, now: u64) -> Vec<String> {
-        let mut said = Vec::new();
+    fn reports(device: &mut OnTime, now: u64) -> Vec<String> {
+        let mut reports = Vec::new();
         loop {
             match device.poll(Duration::from_millis(now)).unwrap() {
                 Acquired::Frame(frame) => {
-                    said.push(format!("frame {}", frame.number));
+                    reports.push(format!("frame {}", frame.number));
                     device.post(frame.buffer);
                 }
-                Acquired::Lost { first, count } => said.push(format!("lost {first} {count}")),
-                Acquired::Missed { first, count } => said.push(format!("missed {first} {count}")),
-                Acquired::NotYet => return said,
+                Acquired::Lost { first, count } => reports.push(format!("lost {first} {count}")),
+                Acquired::Missed { first, count } => reports.push(format!("missed {first} {count}")),
+                Acquired::NotYet => return reports,
                 Acquired::Over => {
-                    said.push("over".into());
-                    return said;
+                    reports.push("over".into());
+                    return reports;
                 }
             }
         }
@@ -280,10 +280,10 @@ mod tests {
     #[test]
     fn a_frame_ahead_of_its_counter_waits_for_the_next_but_not_for_ever() {
         let (mut device, _pool) = on_time(&[(5, at(0)), (7, at(2)), (8, at(4))], false);
-        assert_eq!(said(&mut device, 100), ["frame 0", "lost 1 1", "frame 2"]);
+        assert_eq!(reports(&mut device, 100), ["frame 0", "lost 1 1", "frame 2"]);
         assert_eq!(device.next_time(), Some(Duration::from_millis(120)), "two periods");
-        assert!(said(&mut device, 119).is_empty());
-        assert_eq!(said(&mut device, 120), ["missed 3 1", "frame 4"]);
+        assert!(reports(&mut device, 119).is_empty());
+        assert_eq!(reports(&mut device, 120), ["missed 3 1", "frame 4"]);
         assert_eq!(device.next_time(), None);
         assert!(device.counters().contains(&("missed_triggers", 1)));
     }
@@ -293,7 +293,7 @@ mod tests {
         let stray = Some(1005 * MS);
         let (mut device, _pool) =
             on_time(&[(0, stray), (1, stray), (2, stray), (3, stray), (4, at(1)), (5, at(3))], true);
-        assert_eq!(said(&mut device, 0), ["missed 0 1", "frame 1", "missed 2 1", "frame 3", "over"]);
+        assert_eq!(reports(&mut device, 0), ["missed 0 1", "frame 1", "missed 2 1", "frame 3", "over"]);
         assert!(device.counters().contains(&("of_no_event", 4)));
     }
 

@@ -3,10 +3,11 @@
 //! One fragment is one image: its pixels row by row, 8 bits each where white is at most 255, else 16 bits. PGM stores
 //! the more significant byte first; in the fragment pixels are little-endian.
 
-use crate::file::InputFile;
+use crate::file::{InputFile, file_error};
 use crate::replay::{Clock, Recording, Replay};
 use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, PgmConfig, StoredType};
 use std::cmp::Ordering;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{Element, PayloadType};
@@ -59,14 +60,10 @@ pub(crate) fn images_in(path: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, D
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
-    let wrap = |error| DeviceError::File { doing: "listing", file: path.to_owned(), error };
-    let mut images = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(wrap)? {
-        let file = entry.map_err(wrap)?.path();
-        if has_ending(&file, endings) && file.is_file() {
-            images.push(file);
-        }
-    }
+    let files: io::Result<Vec<PathBuf>> =
+        std::fs::read_dir(path).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+    let mut images = files.map_err(|error| file_error("listing", path, error))?;
+    images.retain(|file| has_ending(file, endings) && file.is_file());
     images.sort_by(|one, other| in_natural_order(one, other));
     if images.is_empty() { Err(DeviceError::Empty { file: path.to_owned() }) } else { Ok(images) }
 }
@@ -187,7 +184,7 @@ fn check(file: &InputFile) -> Result<(Shape, u64), DeviceError> {
         return Err(DeviceError::Header {
             file: file.path().to_owned(),
             at: pixels_at + needed,
-            field: "data behind the image",
+            field: "data after the image",
             found: format!("{} bytes long", left - needed),
             expected: "absent: one file holds one image",
         });
@@ -377,7 +374,7 @@ mod tests {
         assert!(refused(b"P5 4294967295 4294967295 65535 x").contains("the image's size"));
         let error = refused(b"P5 1000 1000 255 abc");
         assert!(error.contains("the image at byte 17 needs 1000000 bytes, and 3 are left"), "{error}");
-        assert!(refused(b"P5 1 1 255 abc").contains("data behind the image at byte 12 is 2 bytes long"));
+        assert!(refused(b"P5 1 1 255 abc").contains("data after the image at byte 12 is 2 bytes long"));
         let comment = [b"P5 #".as_slice(), &[b'x'; 5000], b"\n1 1 255 x"].concat();
         assert!(refused(&comment).contains("not within the first 4096 bytes"));
     }

@@ -33,7 +33,7 @@ pub struct ModelAdcConfig {
     /// Seed of the waveforms. Below 2⁶³ where it is written in TOML.
     #[serde(default = "one")]
     pub seed: u64,
-    /// Source of which the waveforms are, `"1.0"`; the node's own source where left out, and 0.0 where there is none.
+    /// Source that the waveforms belong to, `"1.0"`; the node's own source where left out, and 0.0 where there is none.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "source_id")]
     pub source: Option<SourceId>,
     /// Number of different waveforms: event *e* has that of *e* mod `period`. 0: every event has its own.
@@ -172,8 +172,7 @@ pub struct RawConfig {
 impl RawConfig {
     /// Returns the number of bytes in each record, or `None` if the options do not determine it.
     pub fn record_bytes(&self) -> Option<u64> {
-        let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
-        self.record.map(|record| record.0).or_else(of_shape)
+        self.record.map(|record| record.0).or_else(|| self.stored?.element.bytes_of(self.shape.as_deref()?))
     }
 }
 

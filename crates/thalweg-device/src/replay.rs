@@ -106,12 +106,12 @@ impl<R: Recording> Device for Replay<R> {
 
     fn contents(&self) -> Option<Contents> {
         let records = self.recording.records();
-        let at = |record| self.recording.filled(record).timestamp.unwrap_or_default();
+        let [first, last] = [0, records - 1].map(|record| self.recording.filled(record).timestamp.unwrap_or_default());
         let (invalid, missing) = self.recording.marked();
         Some(Contents {
             records,
-            first: at(0),
-            last: at(records - 1),
+            first,
+            last,
             nanos: self.recording.pass_nanos(),
             files: self.recording.ends().map(|(first, last)| [first, last].map(|file| file.display().to_string())),
             invalid,
@@ -142,7 +142,7 @@ impl<R: Recording> Device for Replay<R> {
     }
 
     fn skip(&mut self, event: EventId) -> Filled {
-        let position = self.position(event).expect("an event behind the end of the recording was skipped");
+        let position = self.position(event).expect("an event after the end of the recording was skipped");
         self.advance(event, position);
         self.filled(position)
     }

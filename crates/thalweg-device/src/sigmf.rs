@@ -8,11 +8,11 @@
 //! are played, but not the bytes before a capture's samples and after the last one.
 
 use crate::file::InputFile;
-use crate::replay::{Recording, Replay};
+use crate::replay::{Clock, Recording, Replay};
 use crate::sigmf_files::{MAX_METADATA, Parts, is_file_name};
 use crate::time::parse_utc;
 use crate::{Description, DeviceError, Filled, MAX_PAYLOAD, Rate, SigmfConfig, StoredType};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use thalweg_wire::{Meaning, PayloadType, Status, TaiNanos};
 
@@ -45,7 +45,7 @@ pub(crate) fn open(config: &SigmfConfig) -> Result<Replay<Sigmf>, DeviceError> {
         payload_type: payload_type.name().to_owned(),
         shape: Some(vec![per_fragment, metadata.channels]),
         channels: u32::try_from(metadata.channels).ok(),
-        sample_rate: metadata.rate.map(Rate::hertz),
+        sample_rate: metadata.clock.0.map(Rate::hertz),
         bits: u32::try_from(metadata.stored.element.number_size() * 8).ok(),
         complex: metadata.stored.element.is_complex().then_some(true),
         record_bytes: Some(per_fragment * frame),
@@ -57,8 +57,8 @@ pub(crate) fn open(config: &SigmfConfig) -> Result<Replay<Sigmf>, DeviceError> {
     };
     // At most MAX_PAYLOAD, so it is a length in memory.
     let longest = (per_fragment * frame) as usize;
-    let Metadata { rate, stored, .. } = metadata;
-    let recording = Sigmf { file, stored, payload_type, frame, samples, per_fragment, rate, segments };
+    let Metadata { clock, stored, .. } = metadata;
+    let recording = Sigmf { file, stored, payload_type, frame, samples, per_fragment, clock, segments };
     Ok(Replay::new(recording, description, longest, config.looped))
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct Sigmf {
     samples: u64,
     /// Samples per channel in a full fragment.
     per_fragment: u64,
-    rate: Option<Rate>,
+    clock: Clock,
     /// Segments of the recording. At least one; each holds at least one sample.
     segments: Vec<Segment>,
 }
@@ -111,12 +111,11 @@ impl Recording for Sigmf {
 
     fn filled(&self, record: u64) -> Filled {
         let (segment, begin, samples) = self.locate(record);
-        let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
         Filled {
             payload_type: self.payload_type,
             status: Status::REPLAYED,
-            window: u32::try_from(nanos(samples)).unwrap_or(u32::MAX),
-            timestamp: Some(TaiNanos(segment.began.0.saturating_add(nanos(begin)))),
+            window: u32::try_from(self.clock.nanos(samples)).unwrap_or(u32::MAX),
+            timestamp: Some(TaiNanos(segment.began.0.saturating_add(self.clock.nanos(begin)))),
         }
     }
 
@@ -128,10 +127,10 @@ impl Recording for Sigmf {
     }
 
     fn pass_nanos(&self) -> u64 {
-        let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
         let (Some(first), Some(last)) = (self.segments.first(), self.segments.last()) else { return 0 };
         // With gaps between its captures a pass takes longer than its samples.
-        last.began.0.saturating_sub(first.began.0).saturating_add(nanos(last.samples)).max(nanos(self.samples))
+        let with_gaps = last.began.0.saturating_sub(first.began.0).saturating_add(self.clock.nanos(last.samples));
+        with_gaps.max(self.clock.nanos(self.samples))
     }
 }
 
@@ -139,11 +138,11 @@ impl Recording for Sigmf {
 #[derive(Debug)]
 struct Metadata {
     file: PathBuf,
-    global: Map<String, Value>,
+    global: Value,
     captures: Vec<Capture>,
     stored: StoredType,
     channels: u64,
-    rate: Option<Rate>,
+    clock: Clock,
     /// Name of the file with the samples, if the metadata give one.
     dataset: Option<String>,
     /// Number of bytes after the last sample.
@@ -159,102 +158,100 @@ struct Capture {
 }
 
 impl Capture {
-    /// Reads the capture of this number. `bad` makes an error from a field, its value and the expected value.
-    fn read(
-        i: usize,
-        capture: &Value,
-        offset: u64,
-        bad: impl Fn(&str, &Value, &'static str) -> DeviceError,
-    ) -> Result<Self, DeviceError> {
-        let field = |name: &str| capture.get(name).unwrap_or(&Value::Null);
-        let wrong = |name: &str, expected| bad(&format!("captures[{i}] {name}"), field(name), expected);
-        let sample_start = field("core:sample_start")
+    /// Reads a capture of a recording whose first sample has the number `offset`.
+    fn read(capture: &Fields, offset: u64) -> Result<Self, DeviceError> {
+        let sample_start = capture
+            .get("core:sample_start")
             .as_u64()
             .and_then(|start| start.checked_sub(offset))
-            .ok_or_else(|| wrong("core:sample_start", "a sample number, not below global core:offset"))?;
-        let header = match field("core:header_bytes") {
-            Value::Null => 0,
-            value => value.as_u64().ok_or_else(|| wrong("core:header_bytes", "a number of bytes"))?,
-        };
-        let began =
-            match field("core:datetime") {
-                Value::Null => None,
-                value => Some(value.as_str().and_then(parse_utc).ok_or_else(|| {
-                    wrong("core:datetime", "a time in UTC since 1972, such as \"2020-03-01T12:00:00Z\"")
-                })?),
-            };
+            .ok_or_else(|| capture.error("core:sample_start", "a sample number, not below global core:offset"))?;
+        let header = capture.read("core:header_bytes", "a number of bytes", Value::as_u64)?.unwrap_or(0);
+        let expected = "a time in UTC since 1972, such as \"2020-03-01T12:00:00Z\"";
+        let began = capture.read("core:datetime", expected, |value| value.as_str().and_then(parse_utc))?;
         Ok(Self { sample_start, header, began })
+    }
+}
+
+/// An object of the metadata.
+struct Fields<'a> {
+    file: &'a Path,
+    /// Name of the object, for messages.
+    name: String,
+    object: &'a Value,
+}
+
+impl Fields<'_> {
+    /// Returns the value of a field; null if it is absent.
+    fn get(&self, field: &str) -> &Value {
+        self.object.get(field).unwrap_or(&Value::Null)
+    }
+
+    /// Returns the value of a field that may be absent, as `parse` reads it.
+    fn read<T>(
+        &self,
+        field: &str,
+        expected: &'static str,
+        parse: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>, DeviceError> {
+        match self.get(field) {
+            Value::Null => Ok(None),
+            value => parse(value).map(Some).ok_or_else(|| self.error(field, expected)),
+        }
+    }
+
+    fn error(&self, field: &str, expected: &'static str) -> DeviceError {
+        bad_field(self.file, &format!("{} {field}", self.name), self.get(field), expected)
     }
 }
 
 impl Metadata {
     fn parse(path: &Path, bytes: &[u8]) -> Result<Self, DeviceError> {
-        let bad = |field: &str, found: &Value, expected| bad_field(path, field, found, expected);
         if bytes.len() > MAX_METADATA {
             let found = Value::from(format!("more than {MAX_METADATA} bytes"));
-            return Err(bad("the file's length", &found, "at most 16 MiB"));
+            return Err(bad_field(path, "the file's length", &found, "at most 16 MiB"));
         }
         let mut document: Value =
             serde_json::from_slice(bytes).map_err(|error| DeviceError::Json { file: path.to_owned(), error })?;
-        let global = match document.get_mut("global").map(Value::take) {
-            Some(Value::Object(global)) => global,
-            found => return Err(bad("global", &found.unwrap_or_default(), "an object")),
-        };
-        let global_field = |name: &str| global.get(name).unwrap_or(&Value::Null);
+        let object = document.get("global").unwrap_or(&Value::Null);
+        if !object.is_object() {
+            return Err(bad_field(path, "global", object, "an object"));
+        }
+        let global = Fields { file: path, name: "global".to_owned(), object };
 
-        let stored = global_field("core:datatype").as_str().and_then(stored_type).ok_or_else(|| {
+        let stored = global.get("core:datatype").as_str().and_then(stored_type).ok_or_else(|| {
             let expected = "r or c (real, complex), then f32, f64, i32, i16, u32 or u16 and _le or _be, or i8 or u8, such \
                             as \"cf32_le\"";
-            bad("global core:datatype", global_field("core:datatype"), expected)
+            global.error("core:datatype", expected)
         })?;
-        if !matches!(global_field("core:metadata_only"), Value::Null | Value::Bool(false)) {
+        if !matches!(global.get("core:metadata_only"), Value::Null | Value::Bool(false)) {
             let expected = "absent: a recording without samples cannot be played";
-            return Err(bad("global core:metadata_only", global_field("core:metadata_only"), expected));
+            return Err(global.error("core:metadata_only", expected));
         }
-        let dataset = match global_field("core:dataset") {
-            Value::Null => None,
-            value => Some(
-                value
-                    .as_str()
-                    .filter(|name| is_file_name(name))
-                    .map(str::to_owned)
-                    .ok_or_else(|| bad("global core:dataset", value, "the name of a file beside the metadata"))?,
-            ),
-        };
-        let number = |name: &str, expected| match global_field(name) {
-            Value::Null => Ok(0),
-            value => value.as_u64().ok_or_else(|| bad(&format!("global {name}"), value, expected)),
-        };
-        let trailing = number("core:trailing_bytes", "a number of bytes")?;
+        let dataset = global.read("core:dataset", "the name of a file beside the metadata", |value| {
+            value.as_str().filter(|name| is_file_name(name)).map(str::to_owned)
+        })?;
+        let trailing = global.read("core:trailing_bytes", "a number of bytes", Value::as_u64)?.unwrap_or(0);
+        let channels = global.read("core:num_channels", "a number from 1 to 65536", |value| {
+            value.as_u64().filter(|n| (1..=65536).contains(n))
+        })?;
         // Absent means one channel (SigMF 1.2, core:num_channels).
-        let channels = match global_field("core:num_channels") {
-            Value::Null => 1,
-            value => value
-                .as_u64()
-                .filter(|n| (1..=65536).contains(n))
-                .ok_or_else(|| bad("global core:num_channels", value, "a number from 1 to 65536"))?,
-        };
-        let rate = match global_field("core:sample_rate") {
-            Value::Null => None,
-            value => Some(
-                value
-                    .as_f64()
-                    .and_then(Rate::new)
-                    .ok_or_else(|| bad("global core:sample_rate", value, "samples per second, from 10^-6 to 10^12"))?,
-            ),
-        };
-        let offset = number("core:offset", "a number of samples")?;
+        let channels = channels.unwrap_or(1);
+        let rate = global.read("core:sample_rate", "samples per second, from 10^-6 to 10^12", |value| {
+            value.as_f64().and_then(Rate::new)
+        })?;
+        let offset = global.read("core:offset", "a number of samples", Value::as_u64)?.unwrap_or(0);
 
         let captures = match document.get("captures") {
             Some(Value::Array(captures)) => captures.as_slice(),
-            found => return Err(bad("captures", found.unwrap_or(&Value::Null), "an array")),
+            found => return Err(bad_field(path, "captures", found.unwrap_or(&Value::Null), "an array")),
         };
         let captures: Vec<Capture> = captures
             .iter()
             .enumerate()
-            .map(|(i, capture)| Capture::read(i, capture, offset, bad))
+            .map(|(i, object)| Capture::read(&Fields { file: path, name: format!("captures[{i}]"), object }, offset))
             .collect::<Result<_, DeviceError>>()?;
-        Ok(Self { file: path.to_owned(), global, captures, stored, channels, rate, dataset, trailing })
+        let global = document["global"].take();
+        Ok(Self { file: path.to_owned(), global, captures, stored, channels, clock: Clock(rate), dataset, trailing })
     }
 
     /// Returns the number of samples per channel in the file, if it is a whole number, each of `frame` bytes.
@@ -295,15 +292,14 @@ impl Metadata {
         }
         // A capture without a date follows the one before it without a gap, as its samples do; the samples before the
         // first dated capture end at its date. Where no capture has a date, time begins at 0.
-        let nanos = |samples| self.rate.map_or(0, |rate| rate.nanos(samples));
         let dated = starts.iter().find_map(|&(start, began, _)| Some((start, began?)));
         let (start, began) = dated.unwrap_or_default();
-        let mut known = (0, TaiNanos(began.0.saturating_sub(nanos(start))));
+        let (mut known_sample, mut known_time) = (0, TaiNanos(began.0.saturating_sub(self.clock.nanos(start))));
         let mut segments: Vec<Segment> = Vec::new();
         for (i, &(first_sample, began, skipped)) in starts.iter().enumerate() {
-            let follows = || TaiNanos(known.1.0.saturating_add(nanos(first_sample - known.0)));
-            let began = began.unwrap_or_else(follows);
-            known = (first_sample, began);
+            let passed = self.clock.nanos(first_sample - known_sample);
+            let began = began.unwrap_or(TaiNanos(known_time.0.saturating_add(passed)));
+            (known_sample, known_time) = (first_sample, began);
             let end = starts.get(i + 1).map_or(samples, |(next, ..)| *next);
             if end > first_sample {
                 let first_record =
@@ -317,10 +313,9 @@ impl Metadata {
     /// Returns the `global` object for the device's description, or a note that it was omitted if it is too long to
     /// travel.
     fn described(&self) -> Value {
-        let global = Value::Object(self.global.clone());
-        let length = global.to_string().len();
+        let length = self.global.to_string().len();
         if length <= MAX_DESCRIBED {
-            return global;
+            return self.global.clone();
         }
         serde_json::json!({ "omitted": format!("{length} bytes of global metadata, which are in {}", self.file.display()) })
     }
@@ -338,12 +333,12 @@ fn bad_field(file: &Path, field: &str, found: &Value, expected: &'static str) ->
 
 /// Parses a type by the standard's grammar (SigMF 1.2, *Dataset Format*).
 fn stored_type(datatype: &str) -> Option<StoredType> {
-    let ours = match datatype.split_at_checked(1)? {
+    let name = match datatype.split_at_checked(1)? {
         ("r", stored) => stored.to_owned(),
         ("c", _) => datatype.to_owned(),
         _ => return None,
     };
-    let stored: StoredType = ours.parse().ok()?;
+    let stored: StoredType = name.parse().ok()?;
     // `rci16_le` would be parsed as well; and the byte order may be left out for single bytes only, where it must be.
     let complex = stored.element.is_complex() == datatype.starts_with('c');
     let ordered = datatype.ends_with("_le") || datatype.ends_with("_be");

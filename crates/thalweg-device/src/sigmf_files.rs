@@ -1,10 +1,11 @@
 //! Metadata and samples of a SigMF recording: from two files, an archive, or a collection (SigMF 1.2, *SigMF Files*,
 //! *SigMF Archives*, *SigMF Collections*).
 
-use crate::file::InputFile;
+use crate::file::{InputFile, file_error};
 use crate::{DeviceError, SigmfConfig};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -57,19 +58,11 @@ impl Parts {
     fn in_archive(archive: &Path, wanted: Option<&str>) -> Result<Self, DeviceError> {
         let mut recordings = in_archive(archive)?;
         let name = chosen(archive, wanted, recordings.keys().cloned().collect())?;
-        let Some(Member { meta: Some((at, len)), data }) = recordings.remove(&name) else {
+        let Some(Member { meta: Some(meta), data }) = recordings.remove(&name) else {
             return Err(DeviceError::Recording { file: archive.into(), wanted: Some(name), recordings: Vec::new() });
         };
-        let part = |(at, len)| {
-            let needed = u64::saturating_add(at, len);
-            let file = InputFile::open(archive)?;
-            let left = file.len();
-            let what = "the archive up to the recording's end";
-            let cut = DeviceError::Truncated { file: archive.to_owned(), at: 0, what, needed, left };
-            file.part(at, len).ok_or(cut)
-        };
-        let meta_bytes = part((at, len))?.head(MAX_METADATA + 1)?;
-        let data = data.map(part).transpose()?;
+        let meta_bytes = archive_part(archive, meta)?.head(MAX_METADATA + 1)?;
+        let data = data.map(|data| archive_part(archive, data)).transpose()?;
         Ok(Self { meta: archive.join(format!("{name}.sigmf-meta")), meta_bytes, data: Data::Part(data) })
     }
 
@@ -89,16 +82,24 @@ impl Parts {
     }
 }
 
+/// Opens the part of an archive with this offset and length, in bytes.
+fn archive_part(archive: &Path, (at, len): (u64, u64)) -> Result<InputFile, DeviceError> {
+    let file = InputFile::open(archive)?;
+    let (needed, left) = (at.saturating_add(len), file.len());
+    let what = "the archive up to the recording's end";
+    file.part(at, len).ok_or_else(|| DeviceError::Truncated { file: archive.to_owned(), at: 0, what, needed, left })
+}
+
 /// Returns the two files of the recording that `path` names: by either of them, or by their name without ending.
 pub(crate) fn file_names(path: &Path) -> (PathBuf, PathBuf) {
     let known = path.extension().is_some_and(|ending| ending == "sigmf-meta" || ending == "sigmf-data");
     let stem = if known { path.with_extension("") } else { path.to_owned() };
-    let with = |ending: &str| {
+    let [meta, data] = [".sigmf-meta", ".sigmf-data"].map(|ending| {
         let mut name = stem.clone().into_os_string();
         name.push(ending);
         PathBuf::from(name)
-    };
-    (with(".sigmf-meta"), with(".sigmf-data"))
+    });
+    (meta, data)
 }
 
 /// A file that may stand for several recordings.
@@ -143,24 +144,28 @@ fn chosen(file: &Path, wanted: Option<&str>, recordings: Vec<String>) -> Result<
 /// Returns the names in the `core:streams` of a collection.
 fn named_by_collection(path: &Path) -> Result<Vec<String>, DeviceError> {
     let bytes = InputFile::open(path)?.head(MAX_METADATA + 1)?;
-    let bad = |found: String| DeviceError::Metadata {
-        file: path.to_owned(),
-        field: "collection core:streams".to_owned(),
-        found,
-        expected: "an array of objects, each with the name of a recording beside this file",
-    };
     if bytes.len() > MAX_METADATA {
-        return Err(bad("more than 16 MiB".to_owned()));
+        return Err(streams_error(path, "more than 16 MiB"));
     }
     let document: Value =
         serde_json::from_slice(&bytes).map_err(|error| DeviceError::Json { file: path.to_owned(), error })?;
     let streams = document.pointer("/collection/core:streams").and_then(Value::as_array);
-    let streams = streams.ok_or_else(|| bad("missing, or no array".to_owned()))?;
+    let streams = streams.ok_or_else(|| streams_error(path, "missing, or no array"))?;
     let names = streams.iter().map(|stream| {
         let name = stream.get("name").and_then(Value::as_str).filter(|name| is_file_name(name));
-        name.map(str::to_owned).ok_or_else(|| bad(stream.to_string().chars().take(60).collect()))
+        name.map(str::to_owned).ok_or_else(|| streams_error(path, &stream.to_string()))
     });
     names.collect()
+}
+
+fn streams_error(path: &Path, found: &str) -> DeviceError {
+    DeviceError::Metadata {
+        file: path.to_owned(),
+        field: "collection core:streams".to_owned(),
+        // The text comes from an untrusted file, so it is shortened.
+        found: found.chars().take(60).collect(),
+        expected: "an array of objects, each with the name of a recording beside this file",
+    }
 }
 
 /// Returns whether an untrusted text names a file of the same directory, and no other.
@@ -177,13 +182,16 @@ struct Member {
 
 /// Returns the recordings of an archive, by the name of their files without ending.
 fn in_archive(path: &Path) -> Result<BTreeMap<String, Member>, DeviceError> {
-    let wrap = |error| DeviceError::File { doing: "reading the archive", file: path.to_owned(), error };
     let file = InputFile::open(path)?.into_inner();
+    read_archive(file).map_err(|error| file_error("reading the archive", path, error))
+}
+
+fn read_archive(file: File) -> io::Result<BTreeMap<String, Member>> {
     let mut archive = tar::Archive::new(Frugal { file, left: MAX_HEADERS });
     let mut recordings: BTreeMap<String, Member> = BTreeMap::new();
-    for entry in archive.entries_with_seek().map_err(wrap)? {
-        let entry = entry.map_err(wrap)?;
-        let name = entry.path().map_err(wrap)?.into_owned();
+    for entry in archive.entries_with_seek()? {
+        let entry = entry?;
+        let name = entry.path()?.into_owned();
         // Any other entry, such as a sparse file, has no bytes that could be played.
         if !entry.header().entry_type().is_file() {
             continue;

@@ -84,7 +84,7 @@ impl<'de> Deserialize<'de> for StoredType {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<StoredType, E> {
-                text.parse().map_err(|error| E::custom(format!("{error}; _be behind it means big-endian")))
+                text.parse().map_err(|error| E::custom(format!("{error}; _be after it means big-endian")))
             }
         }
         deserializer.deserialize_any(Visitor)

@@ -2,7 +2,7 @@
 
 use crate::{Acquired, Acquisition, Buffer, Contents, Description, Device, DeviceError, Filled};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::{Errno, read, write};
+use rustix::io::{read, write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -82,9 +82,10 @@ pub enum Next {
 }
 
 fn pair(longest: usize, depth: usize) -> Result<(Tap, Copies), DeviceError> {
-    let failed =
-        |error: Errno| DeviceError::Hardware { device: "a calibration".into(), problem: format!("eventfd: {error}") };
-    let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
+    let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(|error| DeviceError::Hardware {
+        device: "a calibration".into(),
+        problem: format!("eventfd: {error}"),
+    })?;
     let shared = Arc::new(Shared { bell, next: AtomicU64::new(0) });
     // Besides copies, messages about missed frames may be queued.
     let (copies, taken) = sync_channel(2 * depth);
@@ -142,7 +143,7 @@ impl Tap {
         }
     }
 
-    /// Tells the observer that nothing more will come.
+    /// Reports to the observer that nothing more will come.
     fn end(&mut self) {
         self.copies = None;
         ring(&self.shared.bell);

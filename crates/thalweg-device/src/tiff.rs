@@ -56,7 +56,7 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
             let has = pages.len() - before;
             if let Some(announced) = announced.filter(|announced| *announced > has as u64) {
                 let what = format!(
-                    "its description tells of {announced} images, and it has a page for {has}: write a page for each (in \
+                    "its description announces {announced} images, and it has a page for {has}: write a page for each (in \
                      tifffile without `truncate`)"
                 );
                 return Err(page_error(&path, 0, std::io::Error::other(what).into()));
@@ -90,9 +90,12 @@ fn images_announced(decoder: &mut Decoder<BufReader<File>>, page: &Page) -> Opti
         return text.lines().find_map(|line| line.strip_prefix("images=")?.trim().parse().ok());
     }
     let described: serde_json::Value = serde_json::from_str(&text).ok()?;
-    let product = |axes: &[u64]| axes.iter().try_fold(1_u64, |all, axis| all.checked_mul(*axis));
     let axes: Option<Vec<u64>> = described.get("shape")?.as_array()?.iter().map(serde_json::Value::as_u64).collect();
     product(&axes?)?.checked_div(product(&page.shape)?)
+}
+
+fn product(axes: &[u64]) -> Option<u64> {
+    axes.iter().try_fold(1_u64, |product, axis| product.checked_mul(*axis))
 }
 
 fn decoder(path: &Path) -> Result<Decoder<BufReader<File>>, DeviceError> {
@@ -137,16 +140,7 @@ impl Recording for Tiff {
             Some((open, decoder)) if open == file => decoder,
             _ => decoder(path)?,
         };
-        let wrap = |error| page_error(path, page as usize, error);
-        open.seek_to_image(page as usize).map_err(wrap)?;
-        // The file may have changed.
-        if Page::of(&mut open).map_err(wrap)?.bytes != payload.len() {
-            let what = "the page has another size than when the recording was opened";
-            return Err(wrap(std::io::Error::other(what).into()));
-        }
-        // Pixels come in the byte order of this machine, which is little-endian.
-        const { assert!(cfg!(target_endian = "little")) };
-        open.read_image_bytes(payload).map_err(wrap)?;
+        read_page(&mut open, page as usize, payload).map_err(|error| page_error(path, page as usize, error))?;
         self.open = Some((file, open));
         Ok(())
     }
@@ -161,6 +155,17 @@ impl Recording for Tiff {
     }
 }
 
+fn read_page(decoder: &mut Decoder<BufReader<File>>, page: usize, payload: &mut [u8]) -> Result<(), TiffError> {
+    decoder.seek_to_image(page)?;
+    // The file may have changed.
+    if Page::of(decoder)?.bytes != payload.len() {
+        return Err(std::io::Error::other("the page has another size than when the recording was opened").into());
+    }
+    // Pixels come in the byte order of this machine, which is little-endian.
+    const { assert!(cfg!(target_endian = "little")) };
+    decoder.read_image_bytes(payload)
+}
+
 /// Format of a page's pixels, from its directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Page {
@@ -173,7 +178,6 @@ struct Page {
 
 impl Page {
     fn of(decoder: &mut Decoder<BufReader<File>>) -> Result<Self, TiffError> {
-        let refused = |what: String| Err(TiffError::IoError(std::io::Error::other(what)));
         let (width, height) = decoder.dimensions()?;
         let color = decoder.colortype()?;
         let (bits, colors) = match color {
@@ -182,7 +186,7 @@ impl Page {
             ColorType::RGB(bits) => (bits, 3),
             ColorType::RGBA(bits) => (bits, 4),
             ColorType::Multiband { bit_depth, num_samples } => (bit_depth, u64::from(num_samples)),
-            _ => return refused(format!("its pixels are {color:?}; grey and red, green, blue can be played")),
+            _ => return Err(unsupported(format!("its pixels are {color:?}; grey and red, green, blue can be played"))),
         };
         let layout = decoder.image_buffer_layout()?;
         let element = match layout.sample_type {
@@ -196,17 +200,19 @@ impl Page {
             Some(DecodingSampleType::I64) => Element::I64,
             Some(DecodingSampleType::F32) => Element::F32,
             Some(DecodingSampleType::F64) => Element::F64,
-            _ => return refused(format!("its pixels are {:?} of {bits} bits", layout.sample_format)),
+            _ => return Err(unsupported(format!("its pixels are {:?} of {bits} bits", layout.sample_format))),
         };
         let mut shape = vec![u64::from(height), u64::from(width)];
         if colors != 1 {
             shape.push(colors);
         }
         let bytes = element.bytes_of(&shape).filter(|bytes| (1..=MAX_PAYLOAD as u64).contains(bytes));
-        let Some(bytes) = bytes else { return refused(format!("it is {width} x {height} pixels: 1 GiB is possible")) };
+        let Some(bytes) = bytes else {
+            return Err(unsupported(format!("it is {width} x {height} pixels: 1 GiB is possible")));
+        };
         // Pixels of fewer bits than a number has, and colours in separate planes, would have another layout.
         if usize::from(bits) != element.size() * 8 || layout.complete_len as u64 != bytes || layout.planes != 1 {
-            return refused(format!("its pixels of {bits} bits are not laid out one number behind the other"));
+            return Err(unsupported(format!("its pixels of {bits} bits are not laid out one number after the other")));
         }
         Ok(Self { element, shape, bytes: bytes as usize })
     }
@@ -215,6 +221,10 @@ impl Page {
         let axes: Vec<String> = self.shape.iter().map(u64::to_string).collect();
         format!("{} of {}", axes.join(" x "), self.element)
     }
+}
+
+fn unsupported(problem: String) -> TiffError {
+    TiffError::IoError(std::io::Error::other(problem))
 }
 
 #[cfg(test)]

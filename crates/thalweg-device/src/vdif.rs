@@ -46,7 +46,7 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
         return Err(DeviceError::Thread { file: config.file.clone(), wanted: Some(thread), threads });
     };
     let rate = index.frame_rate(&header, config)?;
-    let missing = index.frames.iter().filter(|frame| frame.place == Frame::MISSING_PLACE).count();
+    let missing = index.frames.iter().filter(|frame| frame.is_missing()).count();
     let description = Description {
         kind: "vdif".to_owned(),
         payload_type: PayloadType::VDIF.name().to_owned(),
@@ -73,8 +73,8 @@ pub(crate) fn open(config: &VdifConfig) -> Result<Replay<Vdif>, DeviceError> {
 /// Returns samples per second and channel: as configured, or computed from the configured frame rate, or from the
 /// header.
 fn sample_rate(config: &VdifConfig, header: &Header) -> Option<f64> {
-    let of_frames = || Some(config.rate?.hertz() * header.samples()? as f64);
-    config.sample_rate.map(|rate| rate as f64).or_else(of_frames).or(header.sample_rate())
+    let configured = config.sample_rate.map(|rate| rate as f64);
+    configured.or_else(|| Some(config.rate?.hertz() * header.samples()? as f64)).or(header.sample_rate())
 }
 
 /// Returns the threads of a recording, in order. Reads all headers of the file.
@@ -84,18 +84,19 @@ pub(crate) fn threads(path: &Path) -> Result<Vec<u16>, DeviceError> {
 
 /// Returns whether a file of unknown name begins like a VDIF recording, with two frames that fit together.
 pub(crate) fn looks_like_vdif(file: &InputFile) -> bool {
-    let header_at = |at: u64| {
-        let left = usize::try_from(file.len().checked_sub(at)?).unwrap_or(usize::MAX);
-        let mut bytes = [0; HEADER_BYTES];
-        let bytes = &mut bytes[..left.min(HEADER_BYTES)];
-        file.read_at(at, bytes).ok()?;
-        Header::parse(bytes).ok().filter(|header| !header.reserved)
-    };
-    let Some(first) = header_at(0) else { return false };
-    header_at(first.length as u64).is_some_and(|second| {
-        let like = |h: &Header| (h.length, h.epoch, h.station, h.legacy);
-        like(&first) == like(&second) && second.seconds.abs_diff(first.seconds) <= 1
-    })
+    let Some(first) = header_at(file, 0) else { return false };
+    let Some(second) = header_at(file, first.length as u64) else { return false };
+    let [first_form, second_form] = [first, second].map(|h| (h.length, h.epoch, h.station, h.legacy));
+    first_form == second_form && second.seconds.abs_diff(first.seconds) <= 1
+}
+
+/// Returns the plausible frame header at this offset, if there is one.
+fn header_at(file: &InputFile, at: u64) -> Option<Header> {
+    let left = usize::try_from(file.len().checked_sub(at)?).unwrap_or(usize::MAX);
+    let mut bytes = [0; HEADER_BYTES];
+    let bytes = &mut bytes[..left.min(HEADER_BYTES)];
+    file.read_at(at, bytes).ok()?;
+    Header::parse(bytes).ok().filter(|header| !header.reserved)
 }
 
 fn threads_in(file: &InputFile) -> Result<Vec<u16>, DeviceError> {
@@ -120,8 +121,8 @@ pub(crate) struct Vdif {
 
 impl Vdif {
     fn nanos(&self, frame: Frame) -> u64 {
-        let since = |rate| u64::from(frame.number()) * 1_000_000_000 / u64::from(rate);
-        frame.second() * 1_000_000_000 + self.rate.map_or(0, since)
+        let since_second = self.rate.map_or(0, |rate| u64::from(frame.number()) * 1_000_000_000 / u64::from(rate));
+        frame.second() * 1_000_000_000 + since_second
     }
 
     /// Returns the time that one frame covers, in nanoseconds; 0 if unknown.
@@ -136,16 +137,14 @@ impl Recording for Vdif {
     }
 
     fn payload_len(&self, record: u64) -> usize {
-        if self.frames[record as usize].place == Frame::MISSING_PLACE { 0 } else { self.length }
+        if self.frames[record as usize].is_missing() { 0 } else { self.length }
     }
 
     fn filled(&self, record: u64) -> Filled {
         let frame = self.frames[record as usize];
-        let status = match frame.place {
-            Frame::MISSING_PLACE => Status::REPLAYED | Status::MISSING,
-            place if place & Frame::INVALID_BIT != 0 => Status::REPLAYED | Status::CORRUPT,
-            _ => Status::REPLAYED,
-        };
+        let mut status = Status::REPLAYED;
+        status.set(Status::MISSING, frame.is_missing());
+        status.set(Status::CORRUPT, frame.is_invalid());
         let timestamp = Some(TaiNanos(self.nanos(frame)));
         Filled { payload_type: PayloadType::VDIF, status, window: self.window(), timestamp }
     }
@@ -164,9 +163,9 @@ impl Recording for Vdif {
     }
 
     fn marked(&self) -> (u64, u64) {
-        let count = |is: fn(u64) -> bool| self.frames.iter().filter(|frame| is(frame.place)).count() as u64;
-        let is_missing = |place| place == Frame::MISSING_PLACE;
-        (count(|place| place != Frame::MISSING_PLACE && place & Frame::INVALID_BIT != 0), count(is_missing))
+        let invalid = self.frames.iter().filter(|frame| frame.is_invalid()).count();
+        let missing = self.frames.iter().filter(|frame| frame.is_missing()).count();
+        (invalid as u64, missing as u64)
     }
 }
 
@@ -188,8 +187,21 @@ impl Frame {
     }
 
     fn number(self) -> u32 {
-        (self.time & 0xff_ffff) as u32
+        number(self.time)
     }
+
+    fn is_missing(self) -> bool {
+        self.place == Self::MISSING_PLACE
+    }
+
+    fn is_invalid(self) -> bool {
+        !self.is_missing() && self.place & Self::INVALID_BIT != 0
+    }
+}
+
+/// Returns the number of a frame in its second, from [`Frame::time`].
+fn number(time: u64) -> u32 {
+    (time & 0xff_ffff) as u32
 }
 
 /// Index of a recording's frames, for one thread.
@@ -238,7 +250,7 @@ impl Index {
                 // One thread has one frame length; a change of it is damage, or another recording after the first.
                 if header.length != first.get_or_insert(*header).length {
                     let found = format!("{} bytes", header.length);
-                    return Err(wrong(file, at, "the frame length", found, "that of the thread's first frame"));
+                    return Err(header_error(file, at, "the frame length", found, "that of the thread's first frame"));
                 }
                 own.push(Frame { time, place: at | if header.invalid { Frame::INVALID_BIT } else { 0 } });
             }
@@ -249,18 +261,15 @@ impl Index {
         })?;
         // Frames that fill a gap may have no time: their clock is 0.
         let valid = times.iter().min().copied().zip(times.iter().max().copied());
-        let is_near = |time: u64| {
-            valid.is_none_or(|(first, last)| {
-                (first.saturating_sub(MAX_INVALID_DISTANCE)..=last.saturating_add(MAX_INVALID_DISTANCE)).contains(&time)
-            })
-        };
+        let credible = valid.map_or(0..=u64::MAX, |(first, last)| {
+            first.saturating_sub(MAX_INVALID_DISTANCE)..=last.saturating_add(MAX_INVALID_DISTANCE)
+        });
         let all = own.len();
-        own.retain(|frame| frame.place & Frame::INVALID_BIT == 0 || is_near(frame.time));
+        own.retain(|frame| !frame.is_invalid() || credible.contains(&frame.time));
         let undated = all - own.len();
-        times.extend(invalid_times.into_iter().filter(|time| is_near(*time)));
+        times.extend(invalid_times.into_iter().filter(|time| credible.contains(time)));
         times.sort_unstable();
         times.dedup();
-        let number = |time: u64| (time & 0xff_ffff) as u32;
         let highest = times.iter().map(|time| number(*time)).max().unwrap_or(0);
         let rolls = times.windows(2).filter(|pair| pair[1] >> 24 == (pair[0] >> 24) + 1 && number(pair[1]) == 0);
         let seen = rolls.map(|pair| number(pair[0]) + 1).max();
@@ -281,19 +290,18 @@ impl Index {
 
     /// Returns frames per second, or `None` if they are not known, or if a frame number contradicts the headers.
     fn frame_rate(&self, header: &Header, config: &VdifConfig) -> Result<Option<u32>, DeviceError> {
-        let possible = |rate| vdif_rate(rate).filter(|rate| *rate > self.highest);
         match (config.rate, config.sample_rate) {
             (None, None) => {
-                let seen = || self.seen.filter(|rate| *rate > self.highest);
-                Ok(self.stated.map_or_else(seen, possible))
+                let rate = self.stated.map_or(self.seen, vdif_rate);
+                Ok(rate.filter(|rate| *rate > self.highest))
             }
             (None, Some(value)) => {
-                let frames = header.samples().and_then(|samples| possible(value as f64 / samples as f64));
+                let frames = header.samples().and_then(|samples| self.possible_rate(value as f64 / samples as f64));
                 let expected =
                     "such that a second has a whole number of the recording's frames, and no frame has a higher number";
                 frames.map(Some).ok_or(DeviceError::Setting { option: "sample_rate", value, expected })
             }
-            (Some(rate), None) => possible(rate.hertz()).map(Some).ok_or_else(|| {
+            (Some(rate), None) => self.possible_rate(rate.hertz()).map(Some).ok_or_else(|| {
                 let problem = format!(
                     "{}: it must be the whole number of frames that a second of one thread has; the recording has frame \
                      number {}, so that it is at least {}",
@@ -304,10 +312,15 @@ impl Index {
                 DeviceError::Option { option: "rate", problem }
             }),
             (Some(_), Some(_)) => {
-                let problem = "goes with sample_rate, which says the same: write one of them".to_owned();
+                let problem = "given together with sample_rate, which determines it too: write one of them".to_owned();
                 Err(DeviceError::Option { option: "rate", problem })
             }
         }
+    }
+
+    /// Returns the number of frames per second, if it is possible and no frame has a higher number.
+    fn possible_rate(&self, rate: f64) -> Option<u32> {
+        vdif_rate(rate).filter(|rate| *rate > self.highest)
     }
 
     /// Returns the frame of this thread that the file's end cuts off, if any.
@@ -338,7 +351,7 @@ impl Index {
         }
         if rate.is_none() {
             notes.push(format!(
-                "{file} does not say how many frames a second has: a frame's time is that of its second; set the option \
+                "{file} does not state how many frames a second has: a frame's time is that of its second; set the option \
                  rate (frames per second of one thread) or sample_rate to have it exactly"
             ));
         }
@@ -386,7 +399,6 @@ fn for_each_frame(
     if file.len() == 0 {
         return Err(DeviceError::Empty { file: file.path().to_owned() });
     }
-    let cut = |at, what, needed, left| DeviceError::Truncated { file: file.path().to_owned(), at, what, needed, left };
     let mut bytes = [0; HEADER_BYTES];
     let mut at = 0;
     let mut longest = 0;
@@ -397,17 +409,17 @@ fn for_each_frame(
         let header = match Header::parse(bytes) {
             Ok(header) => header,
             Err(HeaderError::Short(_)) if longest > 0 => return Ok(Some(Cut { at, left, thread: None })),
-            Err(HeaderError::Short(needed)) => return Err(cut(at, "the frame header", needed as u64, left)),
+            Err(HeaderError::Short(needed)) => return Err(truncated(file, at, "the frame header", needed, left)),
             Err(HeaderError::Length(found)) => {
                 let expected = "longer than its header; is this a VDIF recording from its first byte on?";
-                return Err(wrong(file, at, "the frame length", format!("{found} bytes"), expected));
+                return Err(header_error(file, at, "the frame length", format!("{found} bytes"), expected));
             }
         };
         if header.length as u64 > left {
             // A length that no frame had may be damage, after which more data follow.
             return match header.length <= longest {
                 true => Ok(Some(Cut { at, left, thread: Some(header.thread) })),
-                false => Err(cut(at, "the data frame", header.length as u64, left)),
+                false => Err(truncated(file, at, "the data frame", header.length, left)),
             };
         }
         longest = longest.max(header.length);
@@ -417,8 +429,12 @@ fn for_each_frame(
     Ok(None)
 }
 
-fn wrong(file: &InputFile, at: u64, field: &'static str, found: String, expected: &'static str) -> DeviceError {
+fn header_error(file: &InputFile, at: u64, field: &'static str, found: String, expected: &'static str) -> DeviceError {
     DeviceError::Header { file: file.path().to_owned(), at, field, found, expected }
+}
+
+fn truncated(file: &InputFile, at: u64, what: &'static str, needed: usize, left: u64) -> DeviceError {
+    DeviceError::Truncated { file: file.path().to_owned(), at, what, needed: needed as u64, left }
 }
 
 /// Reference epochs, in TAI seconds since 1970. An epoch has 6 bits.
@@ -694,13 +710,13 @@ pub(crate) mod tests {
         let mut device = open(&VdifConfig { looped: true, ..config(&file, 0) }).unwrap();
         assert_eq!(device.description().records, Some(2));
         assert!(device.description().notes.iter().any(|note| note.contains("marked as invalid")));
-        let second = |device: &mut dyn Device, event| device.skip(EventId(event)).timestamp.unwrap().0 / 1_000_000_000;
-        let seconds: Vec<u64> = (0..4).map(|event| second(&mut device, event)).collect();
+        let seconds: Vec<u64> =
+            (0..4).map(|event| device.skip(EventId(event)).timestamp.unwrap().0 / 1_000_000_000).collect();
         assert!(seconds[2] - seconds[0] <= 1, "{seconds:?}");
     }
 
     #[test]
-    fn where_nobody_says_the_rate_a_frame_has_the_time_of_its_second() {
+    fn without_a_stated_rate_a_frame_has_the_time_of_its_second() {
         let frames: Vec<Written> =
             (0..3).flat_map(|frame| [0, 1].map(|thread| Written::at(thread, 5, frame))).collect();
         let (_dir, file) = recording(&frames);
@@ -759,7 +775,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn frames_that_come_twice_and_a_cut_end_are_passed_over_and_told() {
+    fn frames_that_come_twice_and_a_cut_end_are_passed_over_and_reported() {
         let frames = [
             Written { invalid: true, ..Written::at(0, 5, 0) },
             Written::at(1, 5, 0),
@@ -797,7 +813,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn threads_whose_clocks_disagree_are_told_with_their_times() {
+    fn threads_whose_clocks_disagree_are_reported_with_their_times() {
         let months = 86_400 * 60;
         let frames: Vec<Written> = (0..4)
             .flat_map(|thread| {

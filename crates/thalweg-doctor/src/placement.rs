@@ -37,16 +37,16 @@ pub fn placement(listen: IpAddr, directory: &Path) -> Placement {
 }
 
 fn judge(allowed: &[u32], interrupts: &[(String, Vec<u32>)], disk: Option<String>) -> Placement {
-    let taken = |cpu: &u32| interrupts.iter().any(|(_, cpus)| cpus.contains(cpu));
-    let free: Vec<u32> = allowed.iter().copied().filter(|cpu| !taken(cpu)).collect();
-    let told: Vec<String> =
+    let mut free = allowed.to_vec();
+    free.retain(|cpu| interrupts.iter().all(|(_, cpus)| !cpus.contains(cpu)));
+    let interrupted: Vec<String> =
         interrupts.iter().map(|(name, cpus)| format!("{name} interrupts processor {}", join(cpus))).collect();
-    let (cpus, choice) = if told.is_empty() {
+    let (cpus, choice) = if interrupted.is_empty() {
         (allowed.to_vec(), "no network card leads to its clients, it serves on all".to_owned())
     } else if free.is_empty() || free.len() == allowed.len() {
-        (allowed.to_vec(), format!("{}, it serves on all", told.join(", ")))
+        (allowed.to_vec(), format!("{}, it serves on all", interrupted.join(", ")))
     } else {
-        (free.clone(), format!("{}, it serves on {}", told.join(", "), join(&free)))
+        (free.clone(), format!("{}, it serves on {}", interrupted.join(", "), join(&free)))
     };
     Placement { cpus, why: [Some(choice), disk].into_iter().flatten().collect::<Vec<_>>().join("; ") }
 }
@@ -60,8 +60,9 @@ pub(crate) fn towards(address: IpAddr) -> Vec<Interface> {
         .filter(|interface| interface.ip() == address)
         .map(|interface| interface.name)
         .collect();
-    let wanted = |interface: &Interface| address.is_unspecified() || named.contains(&interface.name);
-    Interface::all().into_iter().filter(|one| one.up && one.physical() && wanted(one)).collect()
+    let mut interfaces = Interface::all();
+    interfaces.retain(|one| one.up && one.physical() && (address.is_unspecified() || named.contains(&one.name)));
+    interfaces
 }
 
 /// Returns a device's message-signalled interrupts and the processors that handle them.
@@ -69,13 +70,17 @@ pub(crate) fn lines(msi_irqs: &Path) -> Vec<(u32, Vec<u32>)> {
     let numbers = read::names(msi_irqs).into_iter().filter_map(|number| number.parse().ok());
     numbers
         .filter_map(|number: u32| {
-            let list = |kind: &str| read::text(format!("/proc/irq/{number}/{kind}")).map(|text| read::list(&text));
-            let (possible, now) =
-                (list("smp_affinity_list"), list("effective_affinity_list").filter(|now| !now.is_empty()));
-            // An interrupt that was moved stays where it was until it occurs the next time.
-            let stays =
-                |now: &Vec<u32>| possible.as_ref().is_none_or(|possible| now.iter().all(|cpu| possible.contains(cpu)));
-            Some((number, now.filter(stays).or(possible)?))
+            let [possible, now] = ["smp_affinity_list", "effective_affinity_list"]
+                .map(|kind| read::text(format!("/proc/irq/{number}/{kind}")).map(|text| read::list(&text)));
+            let now = now.filter(|now| !now.is_empty());
+            match (possible, now) {
+                // An interrupt that was moved stays where it was until it occurs the next time.
+                (Some(possible), Some(now)) => {
+                    let is_moved = now.iter().any(|cpu| !possible.contains(cpu));
+                    Some((number, if is_moved { possible } else { now }))
+                }
+                (possible, now) => Some((number, now.or(possible)?)),
+            }
         })
         .collect()
 }
@@ -103,8 +108,8 @@ mod tests {
         assert_eq!(judge(&[0, 1], &eth0(&[0, 1]), None).cpus, [0, 1], "there is nowhere to go");
         assert_eq!(judge(&[2, 3], &eth0(&[0]), None).cpus, [2, 3], "it interrupts others");
         assert_eq!(judge(&[0, 1], &[], None).cpus, [0, 1]);
-        let told = judge(&[0, 1], &[], Some("vda: rq_affinity 1".to_owned())).why;
-        assert!(told.ends_with("; vda: rq_affinity 1"), "{told}");
+        let why = judge(&[0, 1], &[], Some("vda: rq_affinity 1".to_owned())).why;
+        assert!(why.ends_with("; vda: rq_affinity 1"), "{why}");
     }
 
     #[test]

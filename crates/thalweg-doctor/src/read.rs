@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(list("0-3,5"), [0, 1, 2, 3, 5]);
         assert!(list("").is_empty());
         assert_eq!(list("3-1,x,-,7"), [7]);
-        assert!(list("0-4294967295").is_empty(), "no machine has so many");
+        assert!(list("0-4294967295").is_empty(), "no machine has that number");
         assert_eq!(chosen("always within_size advise [never] deny force"), Some("never"));
         assert_eq!(chosen("]["), None);
     }

@@ -61,12 +61,11 @@ impl Steered {
     /// # Errors
     /// The interrupts of the disk are not listed, or the kernel does not move one. All settings are as before then.
     pub fn disk(directory: &Path, cpus: &[u32]) -> Result<Self, SteerError> {
-        let nothing = || SteerError::NoDisk(directory.to_owned());
-        let disk = completions::of(directory).ok_or_else(nothing)?;
-        let interrupts = numbers(disk.interrupts.as_deref().ok_or_else(nothing)?);
-        if interrupts.is_empty() {
-            return Err(nothing());
-        }
+        let disk = completions::of(directory);
+        let interrupts = disk.as_ref().and_then(|disk| disk.interrupts.as_deref()).map(numbers).unwrap_or_default();
+        let Some(disk) = disk.filter(|_| !interrupts.is_empty()) else {
+            return Err(SteerError::NoDisk(directory.to_owned()));
+        };
         let mut steered = Self::default().with_interrupts(&interrupts, cpus)?;
         steered.write(disk.queue.join("rq_affinity"), "0".to_owned())?;
         Ok(steered)
@@ -125,9 +124,9 @@ mod tests {
     #[test]
     fn what_interrupts_nobody_cannot_be_moved() {
         let loopback = IpAddr::from([127, 0, 0, 1]);
-        let told = Steered::network(loopback, &[0]).unwrap_err().to_string();
-        assert_eq!(told, "no network card leads to 127.0.0.1: there are no interrupts to be moved");
-        let told = Steered::disk(Path::new("/proc"), &[0]).unwrap_err().to_string();
-        assert_eq!(told, "/proc: the interrupts of its disk are not listed");
+        let error = Steered::network(loopback, &[0]).unwrap_err().to_string();
+        assert_eq!(error, "no network card leads to 127.0.0.1: there are no interrupts to be moved");
+        let error = Steered::disk(Path::new("/proc"), &[0]).unwrap_err().to_string();
+        assert_eq!(error, "/proc: the interrupts of its disk are not listed");
     }
 }

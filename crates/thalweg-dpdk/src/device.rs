@@ -50,54 +50,50 @@ const ORDINARY_MTU: u16 = 1500;
 impl Device {
     /// Parses a device's name, and adds the arguments that follow from the options.
     pub(crate) fn new(device: &str, options: &Options) -> Result<Self, DpdkError> {
-        let wrong = |why| DpdkError::Name { device: device.into(), why };
-        let (name, arguments) = device.split_once(',').unwrap_or((device, ""));
+        let (name, given) = device.split_once(',').unwrap_or((device, ""));
+        let mut arguments = Arguments { device, given, text: device.to_owned() };
         if name.is_empty() {
-            return Err(wrong("there is no name in it"));
+            return Err(arguments.error("there is no name in it"));
         }
-        let value = |key: &str| arguments.split(',').find_map(|argument| argument.strip_prefix(key)?.strip_prefix('='));
-        let mut text = device.to_owned();
-        let mut add = |key: &str, number: u32| {
-            if value(key).is_none() {
-                text.push_str(&format!(",{key}={number}"));
-            }
-        };
         let descriptors = u32::from(options.descriptors.max(1));
         let (mut mtu, mut room) = (u32::from(options.mtu.unwrap_or(0)), 0);
         let driver = name.trim_end_matches(|letter: char| letter.is_ascii_digit());
         match driver {
             "net_memif" => {
-                if value("zero-copy").is_some_and(|value| value == "yes") {
-                    return Err(wrong("with zero-copy=yes a peer reads DPDK's own memory, and no other"));
+                if arguments.value("zero-copy").is_some_and(|value| value == "yes") {
+                    return Err(arguments.error("with zero-copy=yes a peer reads DPDK's own memory, and no other"));
                 }
                 mtu = options.mtu.unwrap_or(ORDINARY_MTU).into();
                 // A frame is in one buffer: up to DPDK 26 the driver does not clear the mark of frames that continue in
                 // the next one (f7a52200d4, "fix descriptor Tx flags corruption").
-                add("bsize", (mtu + ETHERNET_HEADER_BYTES).next_multiple_of(64).max(MIN_BUFFER_BYTES));
-                add("rsize", descriptors.ilog2());
+                arguments.add("bsize", (mtu + ETHERNET_HEADER_BYTES).next_multiple_of(64).max(MIN_BUFFER_BYTES));
+                arguments.add("rsize", descriptors.ilog2());
             }
             "net_af_packet" => {
-                let interface = value("iface").ok_or_else(|| wrong("iface=NAME says which interface it is"))?;
+                let interface = arguments.interface()?;
                 mtu = interface_mtu(interface, options)?.into();
                 let frame = (mtu + ETHERNET_HEADER_BYTES + PACKET_HEADER).next_power_of_two().max(MIN_BUFFER_BYTES);
-                add("framesz", frame);
-                add("blocksz", frame.max(4096));
-                add("framecnt", descriptors.next_multiple_of(2));
-                room = value("framesz").map_or(Ok(frame), str::parse).map_err(|_| wrong("framesz is a number"))?;
+                arguments.add("framesz", frame);
+                arguments.add("blocksz", frame.max(4096));
+                arguments.add("framecnt", descriptors.next_multiple_of(2));
+                room = match arguments.value("framesz") {
+                    Some(value) => value.parse().map_err(|_| arguments.error("framesz is a number"))?,
+                    None => frame,
+                };
             }
             "net_af_xdp" => {
-                let interface = value("iface").ok_or_else(|| wrong("iface=NAME says which interface it is"))?;
+                let interface = arguments.interface()?;
                 mtu = interface_mtu(interface, options)?.into();
             }
             "net_pcap" => {
-                mtu = match value("iface") {
+                mtu = match arguments.value("iface") {
                     Some(interface) => interface_mtu(interface, options)?.into(),
                     None => options.mtu.unwrap_or(ORDINARY_MTU).into(),
                 };
             }
             _ => {}
         }
-        let text = CString::new(text).map_err(|_| wrong("there is a zero in it"))?;
+        let text = CString::new(&*arguments.text).map_err(|_| arguments.error("there is a zero in it"))?;
         let lax = LAX.contains(&driver).into();
         let all = options.promiscuous.into();
         let settings = Settings { mtu, room, lax, all, receive: options.descriptors, transmit: options.descriptors };
@@ -105,10 +101,37 @@ impl Device {
     }
 }
 
+/// Arguments of a device's driver, as they are given with its name and as others are added.
+struct Arguments<'a> {
+    device: &'a str,
+    given: &'a str,
+    text: String,
+}
+
+impl<'a> Arguments<'a> {
+    fn value(&self, key: &str) -> Option<&'a str> {
+        self.given.split(',').find_map(|argument| argument.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    fn interface(&self) -> Result<&'a str, DpdkError> {
+        self.value("iface").ok_or_else(|| self.error("the argument iface=NAME is missing: the name of the interface"))
+    }
+
+    /// Adds an argument, unless it is given.
+    fn add(&mut self, key: &str, number: u32) {
+        if self.value(key).is_none() {
+            self.text.push_str(&format!(",{key}={number}"));
+        }
+    }
+
+    fn error(&self, why: &'static str) -> DpdkError {
+        DpdkError::Name { device: self.device.into(), why }
+    }
+}
+
 /// Returns the requested MTU, if the interface's is as large: this process does not change the interface.
 fn interface_mtu(interface: &str, options: &Options) -> Result<u16, DpdkError> {
-    let failed = |error| DpdkError::Interface { interface: interface.into(), error };
-    let present = kernel_mtu(interface).map_err(failed)?;
+    let present = kernel_mtu(interface).map_err(|error| DpdkError::Interface { interface: interface.into(), error })?;
     match options.mtu {
         Some(wanted) if wanted > present => Err(DpdkError::Mtu { interface: interface.into(), present, wanted }),
         wanted => Ok(wanted.unwrap_or(present)),
@@ -150,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_is_told_what_follows_from_the_options() {
+    fn arguments_follow_from_the_options() {
         let long = Options { mtu: Some(9000), ..Options::default() };
         assert_eq!(text("net_ring0", &long), "net_ring0");
         assert_eq!(text("0000:00:11.0", &long), "0000:00:11.0");
@@ -160,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_in_the_name_stands() {
+    fn a_given_argument_is_kept() {
         let ours = "net_memif0,rsize=8,bsize=4096";
         assert_eq!(text(ours, &Options::default()), ours);
     }
@@ -170,7 +193,7 @@ mod tests {
         assert!(refusal("").contains("no name"));
         assert!(refusal("net_memif0,zero-copy=yes").contains("zero-copy=yes"));
         assert!(refusal("net_af_packet0").contains("iface=NAME"));
-        assert!(refusal("net_af_packet0,iface=nobody").contains("asking for the MTU of nobody"));
+        assert!(refusal("net_af_packet0,iface=missing0").contains("asking for the MTU of missing0"));
         assert!(refusal("net_ring0\0").contains("zero"));
     }
 }

@@ -32,7 +32,7 @@ pub fn available() -> Result<Version, String> {
     Ok(Version(version.to_string_lossy().into_owned()))
 }
 
-/// The environment, once it is started. Its holder is the only one who opens, closes or changes ports.
+/// The environment, once it is started. Only its holder opens, closes or changes ports.
 pub(crate) struct Environment {
     pub(crate) shim: &'static Shim,
     _alone: MutexGuard<'static, ()>,
@@ -41,10 +41,10 @@ pub(crate) struct Environment {
 }
 
 /// Size of DPDK's memory in MiB without huge pages: only addresses at first, and pages as they are touched.
-const ORDINARY: &str = "1024";
+const SMALL_PAGE_MEMORY_MIB: &str = "1024";
 /// Address of a PCI adapter that does not exist. A list of allowed adapters keeps DPDK from all others, and one that is
 /// named later can still be added; `--no-pci` would forbid that, too.
-const NOBODY: &str = "ffff:ff:1f.7";
+const NO_ADAPTER: &str = "ffff:ff:1f.7";
 
 impl Environment {
     /// Starts the environment, if it is not started. Its memory is in huge pages if the first port requests that, and
@@ -58,8 +58,8 @@ impl Environment {
             // SAFETY: the function reads the settings, and nothing else.
             let bytes = huge_pages.then(|| unsafe { (shim.port_bytes)(settings) });
             // In a thread of its own, which ends: EAL pins the thread that starts it.
-            let start = || start(shim, bytes, physical);
-            std::thread::scope(|scope| scope.spawn(start).join()).unwrap_or_else(|_| Err("the thread panicked".into()))
+            std::thread::scope(|scope| scope.spawn(|| start(shim, bytes, physical)).join())
+                .unwrap_or_else(|_| Err("the thread panicked".into()))
         });
         match started {
             Ok(()) => Ok(Self { shim, _alone: alone, _huge_pages: huge_pages_lock }),
@@ -98,11 +98,11 @@ fn start(shim: &Shim, bytes: Option<u64>, physical: bool) -> Result<(), String> 
     let pointers: Vec<*mut c_char> = owned.into_iter().map(CString::into_raw).chain([std::ptr::null_mut()]).collect();
     let pointers: &'static mut [*mut c_char] = pointers.leak();
     let count = c_int::try_from(pointers.len() - 1).expect("a dozen");
-    forget_said();
+    clear_errors();
     // SAFETY: `count` strings followed by a null pointer, all of which are leaked. No other thread starts EAL.
     match unsafe { (shim.start)(count, pointers.as_mut_ptr(), log) } {
         0 => Ok(()),
-        error => Err(format!("{}{}", std::io::Error::from_raw_os_error(-error), said())),
+        error => Err(format!("{}{}", std::io::Error::from_raw_os_error(-error), kept_errors())),
     }
 }
 
@@ -114,7 +114,7 @@ fn arguments(huge: bool, physical: bool) -> Vec<String> {
         // Addresses on the bus are those of the process: an arena has the same address for both. Not without an IOMMU.
         if physical { "--iova-mode=pa" } else { "--iova-mode=va" },
         "--allow",
-        NOBODY,
+        NO_ADAPTER,
     ]
     .map(Into::into)
     .into();
@@ -126,7 +126,7 @@ fn arguments(huge: bool, physical: bool) -> Vec<String> {
         arguments.push("--in-memory".into());
     } else {
         // Memory without huge pages is never a file; EAL does not accept both options.
-        arguments.extend(["--no-shconf", "--no-huge", "-m", ORDINARY].map(Into::into));
+        arguments.extend(["--no-shconf", "--no-huge", "-m", SMALL_PAGE_MEMORY_MIB].map(Into::into));
     }
     arguments
 }
@@ -142,12 +142,14 @@ fn processors() -> String {
 /// Returns the size of the free huge pages, in bytes.
 fn free_huge_pages() -> u64 {
     let sizes = Path::new("/sys/kernel/mm/hugepages").read_dir();
-    let free = |entry: std::fs::DirEntry| {
-        let kib: u64 = entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let pages: u64 = std::fs::read_to_string(entry.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
-        Some(kib * 1024 * pages)
-    };
-    sizes.into_iter().flatten().flatten().filter_map(free).max().unwrap_or(0)
+    sizes.into_iter().flatten().flatten().filter_map(|entry| free_bytes(&entry)).max().unwrap_or(0)
+}
+
+/// Returns the size of the free huge pages of one kind, in bytes.
+fn free_bytes(entry: &std::fs::DirEntry) -> Option<u64> {
+    let kib: u64 = entry.file_name().to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+    let pages: u64 = std::fs::read_to_string(entry.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
+    Some(kib * 1024 * pages)
 }
 
 /// Number of error lines that are kept.
@@ -177,12 +179,12 @@ extern "C" fn log(level: c_int, bytes: *const c_char, length: usize) {
 }
 
 /// Clears the kept error lines: those that follow belong to the next operation.
-pub(crate) fn forget_said() {
+pub(crate) fn clear_errors() {
     lines().clear();
 }
 
 /// Returns the kept error lines, after a colon; an empty string if there are none.
-pub(crate) fn said() -> String {
+pub(crate) fn kept_errors() -> String {
     let lines = lines();
     if lines.is_empty() { String::new() } else { format!(": {}", Vec::from_iter(lines.iter().cloned()).join("; ")) }
 }

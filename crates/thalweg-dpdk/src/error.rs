@@ -60,7 +60,7 @@ pub enum DpdkError {
         error: io::Error,
     },
     /// The device cannot be opened.
-    #[error("opening {device}: {doing}: {error}{said}")]
+    #[error("opening {device}: {doing}: {error}{log}")]
     Open {
         /// Name of the device.
         device: String,
@@ -69,6 +69,6 @@ pub enum DpdkError {
         /// Error of DPDK.
         error: io::Error,
         /// Error lines that DPDK has logged meanwhile, after a colon.
-        said: String,
+        log: String,
     },
 }

@@ -1,7 +1,7 @@
 //! Links through a port: the three verbs over UDP and IPv4, past the kernel. The datagrams are those of UDP, so that
 //! the other end may have an ordinary socket.
 
-use crate::{DpdkError, DpdkPort, Options};
+use crate::{DpdkPort, Options};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -63,11 +63,9 @@ pub fn datagrams(adapter: &Adapter, at: SocketAddrV4) -> Result<EthernetPort<Dpd
 
 /// Opens a port for datagrams through an adapter.
 fn open(adapter: &Adapter, own: SocketAddrV4, options: Options) -> Result<EthernetPort<DpdkPort>, LinkError> {
-    let failed = |error: DpdkError| LinkError::Unusable {
-        doing: format!("speaking by {}", adapter.device),
-        error: io::Error::other(error),
-    };
-    let port = DpdkPort::open(&adapter.device, &Options { mtu: adapter.mtu, ..options }).map_err(failed)?;
+    let port = DpdkPort::open(&adapter.device, &Options { mtu: adapter.mtu, ..options }).map_err(|error| {
+        LinkError::Unusable { doing: format!("speaking by {}", adapter.device), error: io::Error::other(error) }
+    })?;
     let prefix = adapter.address.and_then(|address| address.prefix).unwrap_or(0);
     Ok(EthernetPort::new(port, own, Subnet { prefix, gateway: adapter.gateway, answers: true }))
 }
@@ -77,8 +75,8 @@ fn needed<'a>(by: Option<&'a Adapter>, address: &Address) -> Result<&'a Adapter,
 }
 
 fn resolve(at: &Address) -> Result<SocketAddrV4, LinkError> {
-    let doing = || format!("resolving '{}'", at.place());
-    let all = at.resolve().map_err(|error| LinkError::Unusable { doing: doing(), error })?;
+    let all =
+        at.resolve().map_err(|error| LinkError::Unusable { doing: format!("resolving '{}'", at.place()), error })?;
     let first = all.into_iter().find_map(|address| match address {
         SocketAddr::V4(address) => Some(address),
         SocketAddr::V6(_) => None,

@@ -2,7 +2,7 @@
 
 use crate::DpdkError;
 use crate::device::{Device, ETHERNET_HEADER_BYTES, Options};
-use crate::environment::{Environment, alone, forget_said, register_thread, said};
+use crate::environment::{Environment, alone, clear_errors, kept_errors, register_thread};
 use crate::memory::Admitted;
 use crate::shim::{self, COPIED, Facts, Frame, Places, Shim, Statistics, TAKEN};
 use std::ffi::{CStr, c_int};
@@ -54,7 +54,7 @@ impl DpdkPort {
         let shim = environment.shim;
         let mut facts = Facts::default();
         let (mut doing, mut error): (_, c_int) = (ptr::null(), 0);
-        forget_said();
+        clear_errors();
         // SAFETY: the environment is started, and locked by this thread for now.
         let port = unsafe {
             (shim.open)(
@@ -69,7 +69,7 @@ impl DpdkPort {
             // SAFETY: the pointer is that of a constant string.
             let doing = unsafe { CStr::from_ptr(doing) }.to_string_lossy().into_owned();
             let error = io::Error::from_raw_os_error(error);
-            return Err(DpdkError::Open { device: name.into(), doing, error, said: said() });
+            return Err(DpdkError::Open { device: name.into(), doing, error, log: kept_errors() });
         };
         if let Some(has_iommu) = has_iommu(name) {
             // SAFETY: the environment is started.
@@ -164,10 +164,13 @@ impl RawIo for DpdkPort {
         // SAFETY: the port is open, and this thread has the lock.
         let admitted = unsafe { Admitted::new(self.shim, self.port, memory, self.facts.physical != 0) };
         // A device that cannot read it is most likely behind an IOMMU, with a mapping that cannot be written.
-        let doing = || {
-            format!("letting {} read {memory:?} (of an arena that was made here, register that itself)", self.device)
-        };
-        self.memories.push(admitted.map_err(|error| FramesError { doing: doing(), error })?);
+        self.memories.push(admitted.map_err(|error| FramesError {
+            doing: format!(
+                "letting {} read {memory:?} (of an arena that was made here, register that itself)",
+                self.device
+            ),
+            error,
+        })?);
         Ok(())
     }
 
@@ -341,10 +344,10 @@ const MPOL_F_ADDR: c_int = 2;
 /// Returns the NUMA node of an arena's first page.
 fn node_of(arena: &Arena) -> io::Result<u32> {
     let mut node: c_int = 0;
-    let nobody = ptr::null_mut::<libc::c_ulong>();
+    let no_mask = ptr::null_mut::<libc::c_ulong>();
     let start = arena.mapping().cast::<u8>();
     let flags = MPOL_F_NODE | MPOL_F_ADDR;
     // SAFETY: get_mempolicy(2) writes one number, and inspects a page that is mapped.
-    let answer = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut node, nobody, 0, start, flags) };
+    let answer = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut node, no_mask, 0, start, flags) };
     if answer == 0 { Ok(node.cast_unsigned()) } else { Err(io::Error::last_os_error()) }
 }

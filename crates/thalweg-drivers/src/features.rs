@@ -6,9 +6,9 @@
 //! before the image is moved at all. If a fit takes longer than the time between two images, images are skipped: their
 //! events have no fit (`lost_in_device`), and the camera does not wait.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! | --- | --- |
 //! | `options` | Options of a fit: its `device = { kind = "fit", … }` table |
 //! | `fit` | A device that fits copies of another's images |

@@ -2,9 +2,9 @@
 //!
 //! Each is an [`Acquisition`](thalweg_device::Acquisition): it fills slots that are posted to it.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! | --- | --- |
 //! | `options` | Options of devices that are files: their `device = { kind = "stream", … }`, `"v4l2"`, `"comedi"` and `"dma"` tables |
 //! | `found` | Search for devices under /dev that this crate takes data from |

@@ -41,19 +41,18 @@ impl Adapter {
     /// # Errors
     /// The key, and the problem with its value.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
-        let must = |holds, key, problem: String| if holds { Ok(()) } else { Err((key, problem)) };
         let named = !self.device.is_empty() && !self.device.contains(char::is_control);
-        must(named, "device", format!("{:?} is no name of a device: write its PCI address", self.device))?;
+        require(named, "device", format!("{:?} is no name of a device: write its PCI address", self.device))?;
         if let Some(OwnAddress { ip, .. }) = self.address {
-            must(is_of_one_host(ip), "address", format!("{ip} is no address that one host has"))?;
+            require(is_of_one_host(ip), "address", format!("{ip} is no address that one host has"))?;
         }
         if let Some(gateway) = self.gateway {
             let near = self.address.is_some_and(|own| own.prefix.is_some() && own.reaches(gateway));
             let text = format!("{gateway} is no neighbour: give `address` with its network, such as \"10.0.0.2/24\"");
-            must(near, "gateway", text)?;
+            require(near, "gateway", text)?;
         }
         let mtu = self.mtu.unwrap_or(1500);
-        must(mtu >= 576, "mtu", format!("{mtu}; 576 to 65535 are possible"))
+        require(mtu >= 576, "mtu", format!("{mtu}; 576 to 65535 are possible"))
     }
 }
 
@@ -65,6 +64,11 @@ impl OwnAddress {
     }
 }
 
+/// Returns an error with the key and the problem unless the condition holds.
+fn require(holds: bool, key: &'static str, problem: String) -> Result<(), (&'static str, String)> {
+    if holds { Ok(()) } else { Err((key, problem)) }
+}
+
 /// True if the address names one host, and not the host that uses it.
 fn is_of_one_host(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
@@ -74,12 +78,16 @@ impl FromStr for OwnAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no address of an adapter: write one such as 10.0.0.2/24");
-        let (ip, prefix) = text.split_once('/').map_or((text, None), |(ip, prefix)| (ip, Some(prefix)));
-        let ip = ip.parse().map_err(|_| wrong())?;
-        let prefix = prefix.map(|bits| bits.parse().ok().filter(|bits| *bits <= 32).ok_or_else(wrong)).transpose()?;
-        Ok(Self { ip, prefix })
+        parse(text).ok_or_else(|| format!("'{text}' is no address of an adapter: write one such as 10.0.0.2/24"))
     }
+}
+
+fn parse(text: &str) -> Option<OwnAddress> {
+    let Some((ip, prefix)) = text.split_once('/') else {
+        return Some(OwnAddress { ip: text.parse().ok()?, prefix: None });
+    };
+    let prefix = prefix.parse().ok().filter(|bits| *bits <= 32)?;
+    Some(OwnAddress { ip: ip.parse().ok()?, prefix: Some(prefix) })
 }
 
 impl fmt::Display for OwnAddress {
@@ -132,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_with_its_key() {
+    fn an_impossible_value_is_reported_with_its_key() {
         let wrong = |adapter: Adapter| adapter.check().unwrap_err().0;
         assert!(adapter("10.0.0.2/24").check().is_ok());
         for ip in ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255"] {

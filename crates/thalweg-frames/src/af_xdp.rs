@@ -127,14 +127,14 @@ impl EthernetPort<AfXdp> {
     /// # Errors
     /// No interface has the address; and the errors of [`open`](Self::open).
     pub fn at(address: SocketAddr) -> Result<Self, FramesError> {
-        let doing = || format!("looking for the interface of {address}");
-        let SocketAddr::V4(address) = address else { return Err(only_v4(doing())) };
+        let doing = format!("looking for the interface of {address}");
+        let SocketAddr::V4(address) = address else { return Err(only_v4(doing)) };
         let mut kernel = Kernel::open()?;
         let all = kernel.addresses()?;
         let (own, index) = all
             .iter()
             .find(|(own, _)| own == address.ip())
-            .ok_or_else(|| FramesError { doing: doing(), error: io::ErrorKind::AddrNotAvailable.into() })?;
+            .ok_or_else(|| FramesError { doing, error: io::ErrorKind::AddrNotAvailable.into() })?;
         let name = kernel.interface_at(*index)?.name;
         Self::open(&name, address.port(), &Options { address: Some(*own), ..Options::default() })
     }
@@ -260,7 +260,7 @@ impl RawIo for AfXdp {
             return Ok(());
         }
         if !self.binding.several {
-            tracing::info!("{}: pieces are copied behind their heads: a frame is in one part", self.interface.name);
+            tracing::info!("{}: pieces are copied after their heads: a frame is in one part", self.interface.name);
             return Ok(());
         }
         let with: Vec<_> = self.arenas.iter().chain([memory]).cloned().collect();
@@ -270,7 +270,7 @@ impl RawIo for AfXdp {
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!("{}: pieces of {memory:?} are copied behind their heads: {error}", self.interface.name);
+                tracing::warn!("{}: pieces of {memory:?} are copied after their heads: {error}", self.interface.name);
                 let without = self.arenas.clone();
                 self.replace(&without)
             }
@@ -401,8 +401,8 @@ fn bindings(interface: &Interface, native: bool, options: &Options) -> Vec<Bindi
     let all = [(true, true), (true, false), (false, true), (false, false)];
     let all = all.map(|(zero_copy, several)| Binding { zero_copy, several });
     // Zero-copy needs the driver. A copy is preferred to frames that are cut short.
-    let possible = |binding: &Binding| !binding.zero_copy || (native && !options.copy && (binding.several || fits));
-    all.into_iter().filter(possible).collect()
+    let may_zero_copy = native && !options.copy;
+    all.into_iter().filter(|binding| !binding.zero_copy || may_zero_copy && (binding.several || fits)).collect()
 }
 
 /// Returns the result of the first way that works. A kernel or a driver that does not support a way returns an error.
@@ -464,9 +464,9 @@ fn queues(interface: &str) -> Result<u32, FramesError> {
         other: u32,
         combined: u32,
     }
-    let doing = || format!("counting the queues of {interface}");
+    let doing = format!("counting the queues of {interface}");
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
-        .map_err(FramesError::io(doing()))?;
+        .map_err(FramesError::io(&*doing))?;
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     // SAFETY: a name and a union of integers and pointers, for which all zeros is a valid value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -480,7 +480,7 @@ fn queues(interface: &str) -> Result<u32, FramesError> {
     match io::Error::last_os_error() {
         _ if done == 0 => Ok((channels.receiving + channels.combined).max(1)),
         error if error.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
-        error => Err(FramesError { doing: doing(), error }),
+        error => Err(FramesError { doing, error }),
     }
 }
 

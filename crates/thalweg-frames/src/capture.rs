@@ -63,8 +63,7 @@ impl PacketRing {
     /// There is no such interface, or this process has no permission (`CAP_NET_RAW`).
     pub fn open(interface: &str, snap: u32, bytes: usize, promiscuous: bool) -> Result<Self, FramesError> {
         let found = Kernel::open()?.interface(interface)?;
-        let opened = || Self::open_at(found.index, snap, bytes, promiscuous);
-        opened().map_err(|error| match error.kind() {
+        Self::open_at(found.index, snap, bytes, promiscuous).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => FramesError {
                 doing: format!(
                     "seeing the packets of {interface}, which takes the capability CAP_NET_RAW: run it as root, or \
@@ -138,7 +137,6 @@ impl PacketRing {
     /// # Errors
     /// The interface does not exist any more.
     pub fn wait(&mut self, longest: Duration) -> Result<(), FramesError> {
-        let failed = |error| FramesError { doing: "waiting for packets".into(), error };
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::ERR)];
         let longest = Timespec { tv_sec: longest.as_secs().cast_signed(), tv_nsec: longest.subsec_nanos().into() };
         let error = match poll(&mut fds, Some(&longest)) {
@@ -156,12 +154,12 @@ impl PacketRing {
                     tracing::warn!("the interface is down: nothing comes until it is up again");
                 }
             }
-            Some(error) => return Err(failed(error)),
+            Some(error) => return Err(FramesError::io("waiting for packets")(error)),
             None => {}
         }
         // The kernel does not report the removal of an interface that was down before.
         if self.is_down && !self.is_there() {
-            return Err(failed(io::Error::from_raw_os_error(libc::ENODEV)));
+            return Err(FramesError::io("waiting for packets")(io::Error::from_raw_os_error(libc::ENODEV)));
         }
         Ok(())
     }
@@ -250,11 +248,11 @@ impl PacketRing {
 
 /// Returns the VLAN tag, as it was after the addresses.
 fn tag(packet: &libc::tpacket3_hdr) -> Option<[u8; 4]> {
-    let valid = |flag| packet.tp_status & flag != 0;
-    let kind = if valid(libc::TP_STATUS_VLAN_TPID_VALID) { packet.hv1.tp_vlan_tpid } else { 0x8100 };
+    let status = packet.tp_status;
+    let kind = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 { packet.hv1.tp_vlan_tpid } else { 0x8100 };
     let [a, b] = kind.to_be_bytes();
     let [c, d] = (packet.hv1.tp_vlan_tci as u16).to_be_bytes();
-    valid(libc::TP_STATUS_VLAN_VALID).then_some([a, b, c, d])
+    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some([a, b, c, d])
 }
 
 impl AsFd for PacketRing {

@@ -87,8 +87,8 @@ impl DirectSocket {
         let nothing = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
         let mut parts = [[nothing; 3]; MAX_RECEIVED_DATAGRAMS];
         for (at, place) in places.iter_mut().take(count).enumerate() {
-            let part = |bytes: &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            parts[at] = [part(place.front), part(place.rest), part(place.more)];
+            parts[at] = [&mut *place.front, &mut *place.rest, &mut *place.more]
+                .map(|part| libc::iovec { iov_base: part.as_mut_ptr().cast(), iov_len: part.len() });
             let header = &mut messages[at].msg_hdr;
             header.msg_name = ptr::from_mut(&mut names[at]).cast();
             header.msg_namelen = names[at].size_of();

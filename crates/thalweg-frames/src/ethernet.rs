@@ -70,7 +70,7 @@ pub struct EthernetPort<R> {
     /// Current time, updated once a burst.
     now: Duration,
     /// Time at which the kernel is asked again for its reports.
-    deaf_until: Duration,
+    next_report_check: Duration,
     /// Room for a datagram that came through the kernel.
     room: Option<Box<[u8]>>,
     sent: u64,
@@ -124,7 +124,7 @@ impl<R: RawIo> EthernetPort<R> {
             last: None,
             began: Instant::now(),
             now: Duration::ZERO,
-            deaf_until: Duration::ZERO,
+            next_report_check: Duration::ZERO,
             room: None,
             sent: 0,
             received: 0,
@@ -186,24 +186,24 @@ impl<R: RawIo> EthernetPort<R> {
     }
 
     /// Returns the kernel's address of a neighbour that is needed for the first time.
-    fn ask_kernel(&mut self, who: Ipv4Addr) -> Option<Mac> {
+    fn ask_kernel(&mut self, host: Ipv4Addr) -> Option<Mac> {
         let Network::Beside(kernel) = &mut self.network else { return None };
-        let mac = kernel.neighbour(who)?;
-        self.neighbours.heard(who, mac, self.now).then_some(mac)
+        let mac = kernel.neighbour(host)?;
+        self.neighbours.heard(host, mac, self.now).then_some(mac)
     }
 
     /// Asks for neighbours that are due, and sends the datagrams that waited for them.
     fn tend_neighbours(&mut self) {
         let Self { raw, own, network, neighbours, .. } = self;
         match network {
-            Network::Alone(_) => neighbours.ask(self.now, |who, mac| {
-                raw.send(&Arp::question(*own, who).frame(own.mac, mac.unwrap_or(BROADCAST)), None);
+            Network::Alone(_) => neighbours.ask(self.now, |host, mac| {
+                raw.send(&Arp::question(*own, host).frame(own.mac, mac.unwrap_or(BROADCAST)), None);
             }),
             Network::Beside(kernel) => {
-                let mut heard = Vec::new();
-                neighbours.ask(self.now, |who, _| heard.extend(kernel.neighbour(who).map(|mac| (who, mac))));
-                for (who, mac) in heard {
-                    neighbours.heard(who, mac, self.now);
+                let mut found = Vec::new();
+                neighbours.ask(self.now, |host, _| found.extend(kernel.neighbour(host).map(|mac| (host, mac))));
+                for (host, mac) in found {
+                    neighbours.heard(host, mac, self.now);
                 }
             }
         }
@@ -217,13 +217,13 @@ impl<R: RawIo> EthernetPort<R> {
     /// kernel is asked only now and then, since that is a system call.
     fn hear_kernel(&mut self, each: &mut dyn FnMut(SocketAddr, Arrival<'_>)) {
         let Network::Beside(kernel) = &mut self.network else { return };
-        if self.now < self.deaf_until {
+        if self.now < self.next_report_check {
             return;
         }
-        self.deaf_until = self.now + COMPLAINT_INTERVAL;
+        self.next_report_check = self.now + COMPLAINT_INTERVAL;
         for _ in 0..MAX_REMARKS_PER_BURST {
             match kernel.next_complaint() {
-                Some(Complaint::Nobody(to)) => each(to.into(), Arrival::Nobody),
+                Some(Complaint::Unreachable(to)) => each(to.into(), Arrival::Unreachable),
                 Some(Complaint::TooLong(to)) => each(to.into(), Arrival::TooLong),
                 None => break,
             }
@@ -254,12 +254,11 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
     }
 
     fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
-        let from = self.own.at;
-        let unreachable = || FramesError {
-            doing: format!("looking for a way from {from} to {to}"),
+        let unreachable = FramesError {
+            doing: format!("looking for a way from {} to {to}", self.own.at),
             error: io::ErrorKind::HostUnreachable.into(),
         };
-        let SocketAddr::V4(address) = to else { return Err(unreachable()) };
+        let SocketAddr::V4(address) = to else { return Err(unreachable) };
         let most = self.raw.longest();
         let packet = match &self.network {
             Network::Alone(_) => most - ETHERNET_HEADER_BYTES,
@@ -268,7 +267,7 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
                 mtu.min(most - ETHERNET_HEADER_BYTES)
             }
         };
-        self.hop(*address.ip()).ok_or_else(unreachable)?;
+        self.hop(*address.ip()).ok_or(unreachable)?;
         Ok(packet.min(usize::from(u16::MAX)).saturating_sub(IPV4_HEADER_BYTES + UDP_HEADER_BYTES))
     }
 
@@ -316,7 +315,7 @@ impl<R: RawIo> FrameIo for EthernetPort<R> {
                 received += 1;
                 each(from.into(), Arrival::Datagram(payload));
             }
-            Seen::Nobody(to) => each(to.into(), Arrival::Nobody),
+            Seen::Unreachable(to) => each(to.into(), Arrival::Unreachable),
             Seen::TooLong(to) => each(to.into(), Arrival::TooLong),
             Seen::Arp(arp) => {
                 let Network::Alone(subnet) = network else { return };
@@ -379,7 +378,7 @@ impl Path {
         ethernet[..6].copy_from_slice(&mac);
         ethernet[6..12].copy_from_slice(&own.mac);
         ethernet[12..].copy_from_slice(&[0x08, 0x00]);
-        // Version 4, five words, "don't fragment", so that the identification says nothing (RFC 6864); 64 hops, UDP.
+        // Version 4, five words, "don't fragment", so that the identification has no meaning (RFC 6864); 64 hops, UDP.
         ip[..10].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17]);
         ip[12..16].copy_from_slice(&own.at.ip().octets());
         ip[16..].copy_from_slice(&to.ip().octets());
@@ -416,7 +415,7 @@ pub enum Seen<'a> {
     /// A question or an answer about an Ethernet address.
     Arp(Arp),
     /// The report that there is no receiver at an address this port has sent to (ICMP: RFC 792).
-    Nobody(SocketAddrV4),
+    Unreachable(SocketAddrV4),
     /// The report that a datagram of this port to the address was too long for its path (RFC 1191).
     TooLong(SocketAddrV4),
     /// Any other frame, and any damaged one.
@@ -447,8 +446,9 @@ fn read<'a>(frame: &'a [u8], own: &Own) -> Option<Seen<'a>> {
 
 fn datagram<'a>(packet: &Packet<'a>, own: &Own) -> Option<Seen<'a>> {
     let (udp, _) = packet.payload.split_first_chunk::<UDP_HEADER_BYTES>()?;
-    let port = |at: usize| u16::from_be_bytes([udp[at], udp[at + 1]]);
-    let (source, destination, length, checksum) = (port(0), port(2), usize::from(port(4)), port(6));
+    let [source, destination, length, checksum] =
+        [0, 2, 4, 6].map(|offset| u16::from_be_bytes([udp[offset], udp[offset + 1]]));
+    let length = usize::from(length);
     let whole = packet.payload.get(..length).filter(|_| length >= UDP_HEADER_BYTES)?;
     if destination != own.at.port() || !checksum_holds(packet, whole, checksum) {
         return None;
@@ -481,7 +481,7 @@ fn complaint<'a>(icmp: &[u8], own: &Own) -> Option<Seen<'a>> {
     let to = SocketAddrV4::new(address(&ip[16..]), u16::from_be_bytes([udp[2], udp[3]]));
     match head[1] {
         // Protocol and port unreachable.
-        2 | 3 => Some(Seen::Nobody(to)),
+        2 | 3 => Some(Seen::Unreachable(to)),
         4 => Some(Seen::TooLong(to)),
         // The route may be found again (RFC 1122, section 3.2.2.1).
         _ => None,
@@ -505,8 +505,8 @@ impl<'a> Packet<'a> {
         // Fragments have an offset, or the flag that more follow.
         let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0;
         let from = address(&ip[12..]);
-        let nobody = from.is_multicast() || from.is_broadcast() || from.is_unspecified();
-        if ip[0] != 0x45 || fragment || nobody || fold(sum(ip)) != 0xffff {
+        let is_no_host = from.is_multicast() || from.is_broadcast() || from.is_unspecified();
+        if ip[0] != 0x45 || fragment || is_no_host || fold(sum(ip)) != 0xffff {
             return None;
         }
         Some(Self { from, to: address(&ip[16..]), protocol: ip[9], payload })
@@ -742,7 +742,7 @@ mod tests {
             frame.extend(icmp);
             frame
         };
-        assert_eq!(parse(&complain(3), &OURS), Seen::Nobody(THEIRS.at));
+        assert_eq!(parse(&complain(3), &OURS), Seen::Unreachable(THEIRS.at));
         assert_eq!(parse(&complain(4), &OURS), Seen::TooLong(THEIRS.at));
         assert_eq!(parse(&complain(1), &OURS), Seen::Foreign);
         let mut damaged = complain(3);
@@ -778,8 +778,8 @@ mod tests {
             bytes[at] ^= with;
             let read = parse(&bytes, &THEIRS);
             // The sender's Ethernet address is not checked; its port, and a shorter length, are taken as they are.
-            let told = (6..12).contains(&at) || (34..36).contains(&at) || (38..40).contains(&at);
-            prop_assert!(told || read == Seen::Foreign, "{:?}", read);
+            let is_unchecked = (6..12).contains(&at) || (34..36).contains(&at) || (38..40).contains(&at);
+            prop_assert!(is_unchecked || read == Seen::Foreign, "{:?}", read);
             let short = &whole[..whole.len() - 1 - cut.min(whole.len() - 1)];
             prop_assert_eq!(parse(short, &THEIRS), Seen::Foreign, "cut short");
         }

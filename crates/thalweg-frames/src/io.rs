@@ -106,7 +106,7 @@ pub enum Arrival<'a> {
     /// A received datagram.
     Datagram(&'a [u8]),
     /// A host reports that there is no receiver at this address (ICMP, RFC 792).
-    Nobody,
+    Unreachable,
     /// A datagram to this address was too long for its path (RFC 1191, RFC 8201): call [`longest`](FrameIo::longest)
     /// again.
     TooLong,

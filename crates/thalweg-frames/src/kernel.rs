@@ -58,15 +58,7 @@ pub(crate) struct Kernel {
 impl Kernel {
     /// Opens a connection for the network namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, FramesError> {
-        let opened = || -> rustix::io::Result<OwnedFd> {
-            // Protocol 0 of this family is rtnetlink.
-            let netlink = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-            rustix::net::connect(&netlink, &netlink::SocketAddrNetlink::new(0, 0))?;
-            // A missing answer is an error, not a reason to wait for ever.
-            sockopt::set_socket_timeout(&netlink, sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
-            Ok(netlink)
-        };
-        let netlink = opened().map_err(FramesError::io("opening rtnetlink"))?;
+        let netlink = open_netlink().map_err(FramesError::io("opening rtnetlink"))?;
         Ok(Self { netlink, sequence: 0, answer: vec![0; ANSWER_BUFFER_BYTES] })
     }
 
@@ -84,25 +76,27 @@ impl Kernel {
         self.link(question, &format!("number {index}"))
     }
 
-    fn link(&mut self, question: LinkMessage, who: &str) -> Result<Interface, FramesError> {
-        let doing = || format!("looking at interface {who}");
-        let answers = self.ask(RouteNetlinkMessage::GetLink(question), 0).map_err(FramesError::io(doing()))?;
+    fn link(&mut self, question: LinkMessage, label: &str) -> Result<Interface, FramesError> {
+        let doing = format!("looking at interface {label}");
+        let answers = self.ask(RouteNetlinkMessage::GetLink(question), 0).map_err(FramesError::io(&*doing))?;
         let link = answers.into_iter().find_map(|answer| match answer {
             RouteNetlinkMessage::NewLink(link) => Some(link),
             _ => None,
         });
-        let link = link.ok_or_else(|| FramesError { doing: doing(), error: io::ErrorKind::NotFound.into() })?;
+        let Some(link) = link else {
+            return Err(FramesError { doing, error: io::ErrorKind::NotFound.into() });
+        };
         let (mut name, mut mac, mut mtu, mut is_cable) = (String::new(), None, 0, false);
         for attribute in &link.attributes {
             match attribute {
-                LinkAttribute::IfName(said) => name.clone_from(said),
-                LinkAttribute::Address(said) => mac = Mac::try_from(said.as_slice()).ok(),
-                LinkAttribute::Mtu(said) => mtu = *said as usize,
-                LinkAttribute::LinkInfo(said) => is_cable = said.contains(&LinkInfo::Kind(InfoKind::Veth)),
+                LinkAttribute::IfName(value) => name.clone_from(value),
+                LinkAttribute::Address(value) => mac = Mac::try_from(value.as_slice()).ok(),
+                LinkAttribute::Mtu(value) => mtu = *value as usize,
+                LinkAttribute::LinkInfo(infos) => is_cable = infos.contains(&LinkInfo::Kind(InfoKind::Veth)),
                 _ => {}
             }
         }
-        let mac = mac.ok_or_else(|| FramesError { doing: doing(), error: io::Error::other("it is no Ethernet") })?;
+        let mac = mac.ok_or_else(|| FramesError { doing, error: io::Error::other("it is no Ethernet") })?;
         Ok(Interface { index: link.header.index, name, mac, mtu, is_cable })
     }
 
@@ -113,15 +107,8 @@ impl Kernel {
         let answers = self
             .ask(RouteNetlinkMessage::GetAddress(question), NLM_F_DUMP)
             .map_err(FramesError::io("listing this host's addresses"))?;
-        let address = |message: &AddressMessage| {
-            // If there is a peer's address (ip-address(8)), the attribute called the address is the peer's.
-            message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
-                _ => None,
-            })
-        };
         let all = answers.iter().filter_map(|answer| match answer {
-            RouteNetlinkMessage::NewAddress(message) => Some((address(message)?, message.header.index)),
+            RouteNetlinkMessage::NewAddress(message) => Some((own_address(message)?, message.header.index)),
             _ => None,
         });
         Ok(all.collect())
@@ -129,7 +116,7 @@ impl Kernel {
 
     /// Returns the route of packets to a destination, from an address of this host if one is given.
     pub(crate) fn route(&mut self, to: Ipv4Addr, from: Option<Ipv4Addr>) -> Result<Route, FramesError> {
-        let doing = || format!("looking for a route to {to}");
+        let doing = format!("looking for a route to {to}");
         let mut question = RouteMessage::default();
         question.header.address_family = Family::Inet;
         question.header.destination_prefix_length = 32;
@@ -138,7 +125,7 @@ impl Kernel {
             question.header.source_prefix_length = 32;
             question.attributes.push(RouteAttribute::Source(RouteAddress::Inet(from)));
         }
-        let answers = self.ask(RouteNetlinkMessage::GetRoute(question), 0).map_err(FramesError::io(doing()))?;
+        let answers = self.ask(RouteNetlinkMessage::GetRoute(question), 0).map_err(FramesError::io(&*doing))?;
         let route = answers.iter().find_map(|answer| match answer {
             RouteNetlinkMessage::NewRoute(route) => Some(route),
             _ => None,
@@ -154,31 +141,31 @@ impl Kernel {
         }
         match (interface, source) {
             (Some(interface), Some(from)) => Ok(Route { interface, hop, from }),
-            _ => Err(FramesError { doing: doing(), error: io::ErrorKind::HostUnreachable.into() }),
+            _ => Err(FramesError { doing, error: io::ErrorKind::HostUnreachable.into() }),
         }
     }
 
     /// Returns a neighbour's address, and true if the kernel is resolving it at the moment.
-    fn neighbour(&mut self, interface: u32, who: Ipv4Addr) -> io::Result<(Option<Mac>, bool)> {
+    fn neighbour(&mut self, interface: u32, host: Ipv4Addr) -> io::Result<(Option<Mac>, bool)> {
         let mut question = NeighbourMessage::default();
         question.header.family = Family::Inet;
         question.header.ifindex = interface;
-        question.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(who)));
+        question.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(host)));
         let answers = match self.ask(RouteNetlinkMessage::GetNeighbour(question), 0) {
             // The neighbour was never asked for.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((None, false)),
             answers => answers?,
         };
-        let said = answers.iter().find_map(|answer| match answer {
-            RouteNetlinkMessage::NewNeighbour(said) => Some(said),
+        let neighbour = answers.iter().find_map(|answer| match answer {
+            RouteNetlinkMessage::NewNeighbour(neighbour) => Some(neighbour),
             _ => None,
         });
-        let Some(said) = said else { return Ok((None, false)) };
-        let mac = said.attributes.iter().find_map(|attribute| match attribute {
+        let Some(neighbour) = neighbour else { return Ok((None, false)) };
+        let mac = neighbour.attributes.iter().find_map(|attribute| match attribute {
             NeighbourAttribute::LinkLayerAddress(mac) => Mac::try_from(mac.as_slice()).ok(),
             _ => None,
         });
-        Ok(match said.header.state {
+        Ok(match neighbour.header.state {
             NeighbourState::Incomplete => (None, true),
             NeighbourState::Failed | NeighbourState::None => (None, false),
             _ => (mac, false),
@@ -211,7 +198,7 @@ impl Kernel {
                     continue;
                 }
                 match answer.payload {
-                    NetlinkPayload::InnerMessage(said) => answers.push(said),
+                    NetlinkPayload::InnerMessage(message) => answers.push(message),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
                     NetlinkPayload::Done(_) => return Ok(answers),
                     _ => {}
@@ -222,6 +209,24 @@ impl Kernel {
             }
         }
     }
+}
+
+fn open_netlink() -> rustix::io::Result<OwnedFd> {
+    // Protocol 0 of this family is rtnetlink.
+    let netlink = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&netlink, &netlink::SocketAddrNetlink::new(0, 0))?;
+    // A missing answer is an error, not a reason to wait for ever.
+    sockopt::set_socket_timeout(&netlink, sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
+    Ok(netlink)
+}
+
+/// Returns the host's own address: if there is a peer's address (ip-address(8)), the attribute called the address is
+/// the peer's.
+fn own_address(message: &AddressMessage) -> Option<Ipv4Addr> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+        _ => None,
+    })
 }
 
 /// The kernel's neighbours and routes, for a port on one of the kernel's own interfaces.
@@ -239,17 +244,7 @@ pub(crate) struct Beside {
 impl Beside {
     /// Reserves the port; 0 for one that the kernel chooses.
     pub(crate) fn take(kernel: Kernel, interface: u32, at: SocketAddrV4) -> Result<(Self, SocketAddrV4), FramesError> {
-        let doing = || format!("taking port {at}");
-        let bound = || -> io::Result<(UdpSocket, SocketAddrV4)> {
-            let socket = UdpSocket::bind(at)?;
-            socket.set_nonblocking(true)?;
-            keep_complaints(&socket)?;
-            match socket.local_addr()? {
-                SocketAddr::V4(local) => Ok((socket, local)),
-                SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
-            }
-        };
-        let (socket, local) = bound().map_err(FramesError::io(doing()))?;
+        let (socket, local) = bind(at).map_err(FramesError::io(format!("taking port {at}")))?;
         Ok((Self { kernel, interface, socket, warned: false }, local))
     }
 
@@ -270,21 +265,22 @@ impl Beside {
     }
 
     /// Returns a neighbour's address. If the kernel does not know it, one datagram makes the kernel resolve it.
-    pub(crate) fn neighbour(&mut self, who: Ipv4Addr) -> Option<Mac> {
-        match self.kernel.neighbour(self.interface, who) {
+    pub(crate) fn neighbour(&mut self, host: Ipv4Addr) -> Option<Mac> {
+        match self.kernel.neighbour(self.interface, host) {
             Ok((Some(mac), _)) => Some(mac),
             Ok((None, true)) => None,
             Ok((None, false)) => {
-                // The result may be a complaint about an earlier datagram, once.
-                let ask = || self.socket.send_to(&[], (who, DISCARD_PORT));
-                if let Err(error) = ask().or_else(|_| ask()) {
-                    tracing::debug!("asking for {who}: {error}");
+                let discard = SocketAddrV4::new(host, DISCARD_PORT);
+                // The first error may be a complaint about an earlier datagram.
+                let sent = self.socket.send_to(&[], discard).or_else(|_| self.socket.send_to(&[], discard));
+                if let Err(error) = sent {
+                    tracing::debug!("asking for {host}: {error}");
                 }
                 // If the kernel needs no answer (NOARP, permanent), it knows the address at once.
-                self.kernel.neighbour(self.interface, who).ok()?.0
+                self.kernel.neighbour(self.interface, host).ok()?.0
             }
             Err(error) => {
-                tracing::debug!("asking the kernel for neighbour {who}: {error}");
+                tracing::debug!("asking the kernel for neighbour {host}: {error}");
                 None
             }
         }
@@ -296,7 +292,7 @@ impl Beside {
             let (to, error) = read_complaint(&self.socket).ok()?;
             // Datagrams that were only sent to resolve a neighbour had no receiver.
             match error {
-                libc::ECONNREFUSED if to.port() != DISCARD_PORT => return Some(Complaint::Nobody(to)),
+                libc::ECONNREFUSED if to.port() != DISCARD_PORT => return Some(Complaint::Unreachable(to)),
                 libc::EMSGSIZE => return Some(Complaint::TooLong(to)),
                 _ => {}
             }
@@ -333,10 +329,21 @@ impl Beside {
     }
 }
 
+/// Binds a socket that keeps ICMP reports, and returns it with its address.
+fn bind(at: SocketAddrV4) -> io::Result<(UdpSocket, SocketAddrV4)> {
+    let socket = UdpSocket::bind(at)?;
+    socket.set_nonblocking(true)?;
+    keep_complaints(&socket)?;
+    match socket.local_addr()? {
+        SocketAddr::V4(local) => Ok((socket, local)),
+        SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+    }
+}
+
 /// Report of a host or router about a datagram to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Complaint {
-    Nobody(SocketAddrV4),
+    Unreachable(SocketAddrV4),
     TooLong(SocketAddrV4),
 }
 
@@ -378,8 +385,8 @@ fn read_complaint(socket: &UdpSocket) -> io::Result<(SocketAddrV4, c_int)> {
             // SAFETY: such a header is followed by data.
             let data = unsafe { libc::CMSG_DATA(next) }.cast::<libc::sock_extended_err>();
             // SAFETY: the data is of this type; any bytes are a valid value of it.
-            let said = unsafe { data.read_unaligned() };
-            return Ok((at, said.ee_errno.cast_signed()));
+            let report = unsafe { data.read_unaligned() };
+            return Ok((at, report.ee_errno.cast_signed()));
         }
         // SAFETY: a header of this message.
         next = unsafe { libc::CMSG_NXTHDR(&raw const message, next) };

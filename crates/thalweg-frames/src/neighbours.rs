@@ -51,7 +51,7 @@ pub(crate) struct Neighbours {
 #[derive(Debug)]
 struct Neighbour {
     mac: Option<Mac>,
-    heard: Duration,
+    confirmed: Duration,
     asked: Option<Duration>,
     needed: Duration,
 }
@@ -77,8 +77,8 @@ impl Neighbours {
     }
 
     /// Returns the neighbour's address if it is known. From now on the neighbour is asked for whenever it is needed.
-    pub(crate) fn find(&mut self, who: Ipv4Addr, now: Duration) -> Option<Mac> {
-        if let Some(neighbour) = self.table.get_mut(&who) {
+    pub(crate) fn find(&mut self, host: Ipv4Addr, now: Duration) -> Option<Mac> {
+        if let Some(neighbour) = self.table.get_mut(&host) {
             neighbour.needed = now;
             if neighbour.mac.is_none() {
                 self.idle_until = Duration::ZERO;
@@ -86,21 +86,21 @@ impl Neighbours {
             return neighbour.mac;
         }
         if self.table.len() >= MAX_NEIGHBOURS
-            && let Some(oldest) = self.table.iter().min_by_key(|(_, known)| known.needed).map(|(who, _)| *who)
+            && let Some(oldest) = self.table.iter().min_by_key(|(_, known)| known.needed).map(|(host, _)| *host)
         {
             self.table.remove(&oldest);
         }
-        self.table.insert(who, Neighbour { mac: None, heard: now, asked: None, needed: now });
+        self.table.insert(host, Neighbour { mac: None, confirmed: now, asked: None, needed: now });
         self.idle_until = Duration::ZERO;
         None
     }
 
     /// Enters an answer of a neighbour, or one in its name. Returns true if the neighbour was asked for.
-    pub(crate) fn heard(&mut self, who: Ipv4Addr, mac: Mac, now: Duration) -> bool {
+    pub(crate) fn heard(&mut self, host: Ipv4Addr, mac: Mac, now: Duration) -> bool {
         // A group address belongs to no host (IEEE 802.3, section 3.2.3).
-        let Some(neighbour) = self.table.get_mut(&who).filter(|_| mac[0] & 1 == 0) else { return false };
+        let Some(neighbour) = self.table.get_mut(&host).filter(|_| mac[0] & 1 == 0) else { return false };
         neighbour.mac = Some(mac);
-        neighbour.heard = now;
+        neighbour.confirmed = now;
         true
     }
 
@@ -113,18 +113,18 @@ impl Neighbours {
         while self.waiting.front().is_some_and(|waiting| now.saturating_sub(waiting.since) >= patience) {
             self.waiting.pop_front();
         }
-        for (who, neighbour) in &mut self.table {
-            let old = now.saturating_sub(neighbour.heard);
+        for (host, neighbour) in &mut self.table {
+            let old = now.saturating_sub(neighbour.confirmed);
             if old >= fresh + patience {
                 neighbour.mac = None;
             }
             let wanted = neighbour.mac.is_none() || old >= fresh;
             let needed = neighbour.asked.is_none_or(|asked| neighbour.needed > asked)
-                || self.waiting.iter().any(|waiting| waiting.hop == *who);
+                || self.waiting.iter().any(|waiting| waiting.hop == *host);
             let silent = neighbour.asked.is_none_or(|asked| now.saturating_sub(asked) >= again);
             if wanted && needed && silent {
                 neighbour.asked = Some(now);
-                each(*who, neighbour.mac);
+                each(*host, neighbour.mac);
             }
         }
         self.idle_until = now + again;
@@ -152,9 +152,9 @@ impl Neighbours {
 
     /// Returns the next datagram that need not wait any longer, with the address of its neighbour.
     pub(crate) fn next_ready(&mut self) -> Option<(Waiting, Mac)> {
-        let known = |waiting: &Waiting| self.table.get(&waiting.hop).and_then(|neighbour| neighbour.mac);
-        let (at, mac) = self.waiting.iter().enumerate().find_map(|(at, waiting)| Some((at, known(waiting)?)))?;
-        self.waiting.remove(at).map(|waiting| (waiting, mac))
+        let mut waiting = self.waiting.iter().enumerate();
+        let (index, mac) = waiting.find_map(|(index, waiting)| Some((index, self.table.get(&waiting.hop)?.mac?)))?;
+        self.waiting.remove(index).map(|waiting| (waiting, mac))
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
 
     fn asked(neighbours: &mut Neighbours, now: Duration) -> Vec<(Ipv4Addr, Option<Mac>)> {
         let mut asked = Vec::new();
-        neighbours.ask(now, |who, mac| asked.push((who, mac)));
+        neighbours.ask(now, |host, mac| asked.push((host, mac)));
         asked
     }
 
@@ -181,23 +181,23 @@ mod tests {
 
     #[test]
     fn a_datagram_waits_for_the_answer() {
-        let (mut neighbours, who) = somebody();
-        assert_eq!(neighbours.find(who, seconds(0.0)), None);
-        neighbours.wait(SocketAddrV4::new(who, 9), who, b"head", None, seconds(0.0));
-        assert_eq!(asked(&mut neighbours, seconds(0.0)), [(who, None)]);
+        let (mut neighbours, host) = somebody();
+        assert_eq!(neighbours.find(host, seconds(0.0)), None);
+        neighbours.wait(SocketAddrV4::new(host, 9), host, b"head", None, seconds(0.0));
+        assert_eq!(asked(&mut neighbours, seconds(0.0)), [(host, None)]);
         assert!(neighbours.next_ready().is_none());
-        assert!(neighbours.heard(who, MAC, seconds(0.1)));
+        assert!(neighbours.heard(host, MAC, seconds(0.1)));
         let (waiting, mac) = neighbours.next_ready().unwrap();
         assert_eq!((waiting.head.as_slice(), mac), (&b"head"[..], MAC));
         assert!(!neighbours.anything_waits());
-        assert_eq!(neighbours.find(who, seconds(0.2)), Some(MAC));
+        assert_eq!(neighbours.find(host, seconds(0.2)), Some(MAC));
     }
 
     #[test]
     fn a_silent_neighbour_is_asked_once_a_second_and_its_datagram_is_lost() {
-        let (mut neighbours, who) = somebody();
-        neighbours.find(who, seconds(0.0));
-        neighbours.wait(SocketAddrV4::new(who, 9), who, b"", None, seconds(0.0));
+        let (mut neighbours, host) = somebody();
+        neighbours.find(host, seconds(0.0));
+        neighbours.wait(SocketAddrV4::new(host, 9), host, b"", None, seconds(0.0));
         let times = (0..100).filter(|tenth| !asked(&mut neighbours, seconds(f64::from(*tenth) / 10.0)).is_empty());
         assert_eq!(times.collect::<Vec<_>>(), [0, 10, 20, 30], "and not after its datagram was given up");
         assert!(!neighbours.anything_waits());
@@ -205,41 +205,41 @@ mod tests {
 
     #[test]
     fn an_old_answer_is_asked_for_again_where_it_is_needed_and_forgotten_where_none_comes() {
-        let (mut neighbours, who) = somebody();
-        neighbours.find(who, seconds(0.0));
+        let (mut neighbours, host) = somebody();
+        neighbours.find(host, seconds(0.0));
         asked(&mut neighbours, seconds(0.0));
-        neighbours.heard(who, MAC, seconds(0.1));
-        assert_eq!(asked(&mut neighbours, seconds(31.0)), [], "nobody needs it");
-        assert_eq!(neighbours.find(who, seconds(32.0)), Some(MAC));
-        assert_eq!(asked(&mut neighbours, seconds(32.1)), [(who, Some(MAC))]);
+        neighbours.heard(host, MAC, seconds(0.1));
+        assert_eq!(asked(&mut neighbours, seconds(31.0)), [], "it is not needed");
+        assert_eq!(neighbours.find(host, seconds(32.0)), Some(MAC));
+        assert_eq!(asked(&mut neighbours, seconds(32.1)), [(host, Some(MAC))]);
         assert_eq!(asked(&mut neighbours, seconds(35.0)), []);
-        assert_eq!(neighbours.find(who, seconds(35.1)), None);
-        assert_eq!(asked(&mut neighbours, seconds(36.1)), [(who, None)]);
+        assert_eq!(neighbours.find(host, seconds(35.1)), None);
+        assert_eq!(asked(&mut neighbours, seconds(36.1)), [(host, None)]);
     }
 
     #[test]
-    fn nobody_has_a_group_address() {
-        let (mut neighbours, who) = somebody();
-        neighbours.find(who, seconds(0.0));
-        assert!(!neighbours.heard(who, [0xff; 6], seconds(0.1)));
-        assert_eq!(neighbours.find(who, seconds(0.2)), None);
+    fn a_group_address_is_refused() {
+        let (mut neighbours, host) = somebody();
+        neighbours.find(host, seconds(0.0));
+        assert!(!neighbours.heard(host, [0xff; 6], seconds(0.1)));
+        assert_eq!(neighbours.find(host, seconds(0.2)), None);
     }
 
     proptest! {
         #[test]
         fn claims_of_strangers_and_many_destinations_take_no_more_memory_than_there_is(
-            heard in prop::collection::vec((any::<u32>(), any::<Mac>()), 0..64),
+            answers in prop::collection::vec((any::<u32>(), any::<Mac>()), 0..64),
             destinations in 0_u32..3000,
         ) {
             let mut neighbours = Neighbours::new(Pace::ARP);
-            for (who, mac) in heard {
-                prop_assert!(!neighbours.heard(Ipv4Addr::from(who), mac, seconds(0.0)));
+            for (host, mac) in answers {
+                prop_assert!(!neighbours.heard(Ipv4Addr::from(host), mac, seconds(0.0)));
             }
             prop_assert_eq!(neighbours.table.len(), 0);
-            for who in 0..destinations {
-                let (who, now) = (Ipv4Addr::from(who), seconds(f64::from(who)));
-                neighbours.find(who, now);
-                neighbours.wait(SocketAddrV4::new(who, 9), who, b"", None, now);
+            for host in 0..destinations {
+                let (host, now) = (Ipv4Addr::from(host), seconds(f64::from(host)));
+                neighbours.find(host, now);
+                neighbours.wait(SocketAddrV4::new(host, 9), host, b"", None, now);
             }
             prop_assert!(neighbours.table.len() <= MAX_NEIGHBOURS && neighbours.waiting.len() <= MAX_WAITING_DATAGRAMS);
             if let Some(last) = destinations.checked_sub(1) {

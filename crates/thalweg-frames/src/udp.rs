@@ -29,7 +29,7 @@ const MAX_SEGMENTS: usize = 64;
 /// Maximum number of messages in one call.
 const MAX_SENT_MESSAGES: usize = 32;
 /// Number of messages in a row that the kernel refuses to cut before it is not asked to any more.
-const MOST_REFUSED: u32 = 16;
+const MAX_REFUSED_MESSAGES: u32 = 16;
 /// Maximum number of messages received in one call. Each may be a whole burst of a peer.
 const MAX_RECEIVED_MESSAGES: usize = 8;
 /// Maximum number of calls in one [`UdpPort::receive`] before others have their turn.
@@ -122,8 +122,7 @@ impl UdpPort {
     /// # Errors
     /// The system has no port left.
     pub fn anywhere() -> io::Result<Self> {
-        let of = |any: IpAddr| Self::bind((any, 0).into());
-        of(Ipv6Addr::UNSPECIFIED.into()).or_else(|_| of(Ipv4Addr::UNSPECIFIED.into()))
+        Self::bind((Ipv6Addr::UNSPECIFIED, 0).into()).or_else(|_| Self::bind((Ipv4Addr::UNSPECIFIED, 0).into()))
     }
 
     /// Sends messages, one for each of `ends`: the datagrams from the previous end up to that one. Returns the number
@@ -319,12 +318,12 @@ impl UdpPort {
             let to = unsafe { SockAddr::new(name, header.msg_namelen) };
             let Some(to) = to.as_socket().map(canonical) else { continue };
             control::each(&control, header.msg_controllen, |level, kind, content| {
-                let told = matches!(
+                let is_report = matches!(
                     (level, kind),
                     (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
                 );
-                match control::number(content).filter(|_| told).map(|errno| errno.cast_signed()) {
-                    Some(libc::ECONNREFUSED) => each(to, Arrival::Nobody),
+                match control::number(content).filter(|_| is_report).map(|errno| errno.cast_signed()) {
+                    Some(libc::ECONNREFUSED) => each(to, Arrival::Unreachable),
                     Some(libc::EMSGSIZE) => each(to, Arrival::TooLong),
                     // No route at the moment, or the like: such datagrams count as lost on the way.
                     _ => {}
@@ -340,16 +339,16 @@ impl FrameIo for UdpPort {
     }
 
     fn longest(&mut self, to: SocketAddr) -> Result<usize, FramesError> {
-        let doing = || format!("finding the way to {to}");
+        let doing = format!("finding the way to {to}");
         // The MTU of a path can be read from a connected socket.
         let probe = Socket::new(Domain::for_address(to), Type::DGRAM.cloexec(), Some(Protocol::UDP))
-            .map_err(FramesError::io(doing()))?;
-        probe.connect(&to.into()).map_err(FramesError::io(doing()))?;
+            .map_err(FramesError::io(&*doing))?;
+        probe.connect(&to.into()).map_err(FramesError::io(&*doing))?;
         let (level, option, headers) = match to {
             SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, HEADERS_V4),
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, HEADERS_V6),
         };
-        let mtu = number(&probe, level, option).map_err(FramesError::io(doing()))?;
+        let mtu = number(&probe, level, option).map_err(FramesError::io(&*doing))?;
         Ok(usize::try_from(mtu).unwrap_or(0).saturating_sub(headers).min(MAX_PAYLOAD_BYTES))
     }
 
@@ -393,7 +392,7 @@ impl FrameIo for UdpPort {
                     // Segments that are longer than the MTU, which may have shrunk. Only for datagrams that are sent
                     // one by one is that in the error queue. Older kernels return EINVAL, as they do for other reasons.
                     Some(number @ (libc::EMSGSIZE | libc::EINVAL))
-                        if ends[0] - self.gone > 1 && self.refused < MOST_REFUSED =>
+                        if ends[0] - self.gone > 1 && self.refused < MAX_REFUSED_MESSAGES =>
                     {
                         self.refused += u32::from(number == libc::EINVAL);
                         self.singly = ends[0];
@@ -455,15 +454,15 @@ pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
     };
     interfaces.sort_unstable();
     interfaces.dedup();
-    let join = |interface: u32| match at.ip() {
-        IpAddr::V4(group) => socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface)),
-        IpAddr::V6(group) => socket.join_multicast_v6(&group, interface),
-    };
     let mut failed = io::Error::new(io::ErrorKind::NotFound, "this host has no network to join the group on");
     let mut joined = false;
     for interface in interfaces {
+        let outcome = match at.ip() {
+            IpAddr::V4(group) => socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface)),
+            IpAddr::V6(group) => socket.join_multicast_v6(&group, interface),
+        };
         // Some interfaces take part in no group of this family.
-        match join(interface) {
+        match outcome {
             Ok(()) => joined = true,
             Err(error) => failed = error,
         }
@@ -474,7 +473,7 @@ pub(crate) fn join(socket: &Socket, at: SocketAddr) -> io::Result<()> {
 /// Requests a receive buffer for `bytes` of datagrams, and returns the memory that the kernel provides, in bytes.
 pub(crate) fn hold(socket: &Socket, bytes: u64) -> u64 {
     use rustix::net::sockopt::set_socket_recv_buffer_size_force;
-    let wanted = usize::try_from(bytes.saturating_mul(MEMORY_PER_BYTE)).unwrap_or(usize::MAX).min(MOST_BUFFER);
+    let wanted = usize::try_from(bytes.saturating_mul(MEMORY_PER_BYTE)).unwrap_or(usize::MAX).min(MAX_BUFFER_BYTES);
     // The kernel doubles the requested size. Without CAP_NET_ADMIN it provides no more than `net.core.rmem_max`.
     let wanted = wanted.div_ceil(2);
     let forced = set_socket_recv_buffer_size_force(socket, wanted).is_ok();
@@ -493,7 +492,7 @@ pub(crate) fn canonical(from: SocketAddr) -> SocketAddr {
 }
 
 /// Maximum size of a buffer, in bytes: a number that the kernel doubles.
-const MOST_BUFFER: usize = i32::MAX as usize;
+const MAX_BUFFER_BYTES: usize = i32::MAX as usize;
 
 pub(crate) fn set(socket: &Socket, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the value lives until the call is over, and its length is passed with it.

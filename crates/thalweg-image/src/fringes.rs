@@ -83,24 +83,25 @@ pub(crate) fn wave<const N: usize>(
 ) -> Wave {
     let [c, s, k] = [at_c, at_s, at_k].map(|at| minimum.parameters[at]);
     let visibility = c.hypot(s);
-    let by = |pairs: &[(usize, f64)]| {
-        let mut by = [0.0; N];
-        pairs.iter().for_each(|(at, derivative)| by[*at] += derivative);
-        by
-    };
     // c cos + s sin = V cos(k w + φ) has φ = atan2(−s, c).
     let phase = (-s).atan2(c) + k * away;
     let turned = phase - TAU * (phase / TAU - 0.5).ceil();
-    let mut by_phase = by(&[(at_c, s / visibility.powi(2)), (at_s, -c / visibility.powi(2)), (at_k, away)]);
+    let by_visibility = gradient(&[(at_c, c / visibility), (at_s, s / visibility)]);
+    let by_period = gradient(&[(at_k, TAU / (k * k))]);
+    let mut by_phase = gradient(&[(at_c, s / visibility.powi(2)), (at_s, -c / visibility.powi(2)), (at_k, away)]);
     along.iter().for_each(|(at, derivative)| by_phase[*at] += k * derivative);
     Wave {
-        visibility: Estimate {
-            value: visibility,
-            std: minimum.std_of(&by(&[(at_c, c / visibility), (at_s, s / visibility)])),
-        },
-        period: Estimate { value: TAU / k, std: minimum.std_of(&by(&[(at_k, TAU / (k * k))])) },
+        visibility: Estimate { value: visibility, std: minimum.std_of(&by_visibility) },
+        period: Estimate { value: TAU / k, std: minimum.std_of(&by_period) },
         phase: Estimate { value: turned, std: minimum.std_of(&by_phase) },
     }
+}
+
+/// Returns the derivatives by all parameters from those that are not 0, each with the parameter's index.
+fn gradient<const N: usize>(derivatives: &[(usize, f64)]) -> [f64; N] {
+    let mut gradient = [0.0; N];
+    derivatives.iter().for_each(|(at, derivative)| gradient[*at] += derivative);
+    gradient
 }
 
 /// Returns background, amplitude, centre, width, c, s, k to start from, counted from the profile's first value; the

@@ -91,7 +91,7 @@ pub struct Fringes2dMillimetres {
 /// # Errors
 /// No light, no fringes, saturated, not numbers, too few pixels, too wide, at the edge, does not converge.
 pub fn fit_fringes_2d(image: &Image<'_>, options: &Fringes2dOptions) -> Result<Fringes2d, Failure> {
-    let (columns, rows, seen) = (image.columns(), image.rows(), image.seen());
+    let (columns, rows) = (image.columns(), image.rows());
     if columns < 16 || rows < 16 {
         return Err(Failure::TooFewPixels { pixels: columns * rows, needed: 256 });
     }
@@ -101,16 +101,14 @@ pub fn fit_fringes_2d(image: &Image<'_>, options: &Fringes2dOptions) -> Result<F
     let model = Plane { envelope, slits, turned, reference: [start[X.center], start[Y.center]] };
     let minimum = search(image, &survey, &model, start, model.fixed())?;
     let quality = Quality::of(&minimum, survey.squares)?;
-    let estimate = |k| Estimate::of(&minimum, k);
-    let [background, amplitude, x, y] = [0, 1, X.center, Y.center].map(estimate);
+    let [background, amplitude, x, y, width_x, width_y, turn] =
+        [0, 1, X.center, Y.center, X.width, Y.width, ANGLE_INDEX].map(|k| Estimate::of(&minimum, k));
     if !amplitude.is_seen() {
         return Err(Failure::NoLight);
     }
-    let within = |at: f64, from: usize, length: usize| at >= from as f64 && at <= (from + length - 1) as f64;
-    if !within(x.value, seen.x, columns) || !within(y.value, seen.y, rows) {
+    if !image.contains(x.value, y.value) {
         return Err(Failure::AtTheEdge);
     }
-    let [width_x, width_y] = [X.width, Y.width].map(estimate);
     if width_x.value.max(width_y.value) > envelope.width(columns.max(rows) as f64) {
         return Err(Failure::TooWide);
     }
@@ -119,7 +117,7 @@ pub fn fit_fringes_2d(image: &Image<'_>, options: &Fringes2dOptions) -> Result<F
         return Err(Failure::NoFringes);
     }
     // Counter-clockwise as the image is seen, not with y going down.
-    let angle = if turned { estimate(ANGLE_INDEX).times(-1.0) } else { Estimate { value: 0.0, std: 0.0 } };
+    let angle = if turned { turn.times(-1.0) } else { Estimate { value: 0.0, std: 0.0 } };
     let size = image.calibration().filter(|size| !turned || size.x == size.y);
     let millimetres = size.map(|size| Fringes2dMillimetres {
         x: x.times(size.x),
@@ -233,12 +231,9 @@ impl Plane {
             k => (amplitude, 0, k - Y.center + 1),
         });
         let (by_x, by_y) = (across.products(), down.products());
-        let element = |i: usize, j: usize| {
-            let ((f, a, b), (g, c, d)) = (columns[i], columns[j]);
-            f * g * by_x[a][c] * by_y[b][d]
-        };
+        let matrix = columns.map(|(f, a, b)| columns.map(|(g, c, d)| f * g * by_x[a][c] * by_y[b][d]));
         Normal {
-            matrix: std::array::from_fn(|i| std::array::from_fn(|j| element(i, j))),
+            matrix,
             gradient: std::array::from_fn(|k| match (k, columns[k]) {
                 (0, _) => sums.residuals,
                 (ANGLE_INDEX, _) => 0.0,
@@ -259,8 +254,8 @@ const ONES_INDEX: usize = 6;
 
 impl Vectors {
     fn products(&self) -> [[f64; 7]; 7] {
-        let product = |a: &Vec<f64>, b: &Vec<f64>| a.iter().zip(b).map(|(a, b)| a * b).sum();
-        std::array::from_fn(|i| std::array::from_fn(|j| product(&self.0[i], &self.0[j])))
+        let vectors = self.0.each_ref();
+        vectors.map(|one| vectors.map(|other| one.iter().zip(other).map(|(a, b)| a * b).sum()))
     }
 }
 
@@ -367,10 +362,9 @@ impl Model<PARAMETER_COUNT, 14> for Plane {
     }
 
     fn allowed(&self, at: &[f64; PARAMETER_COUNT]) -> bool {
-        let waved = |of: &Direction, waved: bool| !waved || (at[of.k] > 0.0 && at[of.k] < PI);
-        let wide = |of: &Direction| at[of.width] > 0.1;
-        [X, Y].iter().zip(self.waved()).all(|(of, is)| wide(of) && waved(of, is))
-            && at[ANGLE_INDEX].abs() < 1.2 * FRAC_PI_3
+        let mut directions = [X, Y].into_iter().zip(self.waved());
+        at[ANGLE_INDEX].abs() < 1.2 * FRAC_PI_3
+            && directions.all(|(of, waved)| at[of.width] > 0.1 && (!waved || at[of.k] > 0.0 && at[of.k] < PI))
     }
 }
 
@@ -415,12 +409,13 @@ fn start(image: &Image<'_>, options: &Fringes2dOptions) -> Result<[f64; PARAMETE
     start[ANGLE_INDEX] = slants.iter().sum::<f64>() / slants.len().max(1) as f64;
     // The line along y has the light averaged over x.
     let seen = image.seen();
-    let along_x = |n: usize| {
+    let along_x = (0..seen.width).map(|n| {
         let u = (seen.x + n) as f64 - start[X.center];
         let (sin, cos) = (start[X.k] * u).sin_cos();
         envelope.value(u, start[X.width]) * (1.0 + start[X.c] * cos + start[X.s] * sin)
-    };
-    start[1] /= ((0..seen.width).map(along_x).sum::<f64>() / seen.width as f64).max(1e-3);
+    });
+    let average = along_x.sum::<f64>() / seen.width as f64;
+    start[1] /= average.max(1e-3);
     if turned {
         start_waves(image, &plane, &mut start);
     }
@@ -485,7 +480,6 @@ fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), F
             }
         }
     }
-    let darkest = |line: &[f64]| line.iter().copied().fold(f64::INFINITY, f64::min);
     let mut power: Vec<f64> = Vec::new();
     // Sixty-four lines are enough for the period.
     for line in lines.iter().step_by(lines.len().div_ceil(64)) {
@@ -494,18 +488,25 @@ fn slanted(image: &Image<'_>, axis: Axis, steepest: f64) -> Result<(f64, f64), F
         power.resize(spectrum.len() / 2, 0.0);
         power.iter_mut().zip(&spectrum).for_each(|(sum, value)| *sum += value);
     }
-    let across = |along: f64| {
-        let turns: Vec<Complex<f64>> = (0..length).map(|n| Complex::from_polar(1.0, -along * n as f64)).collect();
-        let at_period =
-            |line: &Vec<f64>| windowed(line, darkest(line)).zip(&turns).map(|(value, turn)| turn * value).sum();
-        let spectrum = spectrum(&lines.iter().map(at_period).collect::<Vec<_>>());
-        let n = spectrum.len();
-        let top = (0..n).max_by(|a, b| spectrum[*a].total_cmp(&spectrum[*b])).unwrap_or(0);
-        let exactly = top as f64 + between(spectrum[(top + n - 1) % n], spectrum[top], spectrum[(top + 1) % n]);
-        TAU * (exactly - if top > n / 2 { n as f64 } else { 0.0 }) / (n * gap) as f64
-    };
-    let waves = peaks(&power)?.into_iter().map(|along| (along, across(along)));
-    waves.into_iter().find(|(along, across)| across.abs() <= steepest * along).ok_or(Failure::NoFringes)
+    let mut waves = peaks(&power)?.into_iter().map(|along| (along, wave_number_across(&lines, gap, along)));
+    waves.find(|(along, across)| across.abs() <= steepest * along).ok_or(Failure::NoFringes)
+}
+
+/// Returns the wave number across lines that are `gap` pixels apart, of fringes with wave number `along` along them.
+fn wave_number_across(lines: &[Vec<f64>], gap: usize, along: f64) -> f64 {
+    let length = lines.first().map_or(0, Vec::len);
+    let turns: Vec<Complex<f64>> = (0..length).map(|n| Complex::from_polar(1.0, -along * n as f64)).collect();
+    let amplitudes =
+        lines.iter().map(|line| windowed(line, darkest(line)).zip(&turns).map(|(value, turn)| turn * value).sum());
+    let spectrum = spectrum(&amplitudes.collect::<Vec<_>>());
+    let n = spectrum.len();
+    let top = (0..n).max_by(|a, b| spectrum[*a].total_cmp(&spectrum[*b])).unwrap_or(0);
+    let place = top as f64 + between(spectrum[(top + n - 1) % n], spectrum[top], spectrum[(top + 1) % n]);
+    TAU * (place - if top > n / 2 { n as f64 } else { 0.0 }) / (n * gap) as f64
+}
+
+fn darkest(line: &[f64]) -> f64 {
+    line.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 /// Tangent of 60°: the steepest slope of fringes that is found.

@@ -73,16 +73,17 @@ pub(crate) fn start(values: &[f64]) -> Result<[f64; 4], Failure> {
     let mut sigma = 0.7;
     while sigma < n as f64 {
         let half = sigma as usize;
-        let average = |at: usize| {
+        let averages = (0..n).map(|at| {
             let (from, to) = (at.saturating_sub(half), (at + half + 1).min(n));
             (before[to] - before[from]) / (to - from) as f64
-        };
-        let center = (0..n).max_by(|a, b| average(*a).total_cmp(&average(*b))).unwrap_or(n / 2) as f64;
-        let shape = |x: usize| {
+        });
+        let brightest = averages.enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b));
+        let center = brightest.map_or(n / 2, |(at, _)| at) as f64;
+        let line = straight_line(values, |x| {
             let u = (x as f64 - center) / sigma;
             if u.abs() < 6.0 { (-0.5 * u * u).exp() } else { 0.0 }
-        };
-        if let Some((squares, background, amplitude)) = straight_line(values, shape)
+        });
+        if let Some((squares, background, amplitude)) = line
             && amplitude > 0.0
             && best.is_none_or(|(least, _)| squares < least)
         {

@@ -5,10 +5,11 @@ use crate::fit::{Estimate, Quality};
 use crate::gaussian::{self, MIN_SIGMA_PIXELS};
 use crate::image::Survey;
 use crate::math::{exp, load, ramp, splat, vectorised, whole};
-use crate::minimise::{COARSE, FINE, Minimum, minimise};
+use crate::minimise::{COARSE, FINE, Minimum, Precision, minimise};
 use crate::normal::{CHUNK_PIXELS, Model, Normal};
 use crate::{Failure, Image, Profile};
 use fearless_simd::prelude::*;
+use std::ops::Range;
 
 /// Fitted model: background + amplitude · exp(−½ (d − c)ᵀ Σ⁻¹ (d − c)), at the pixels' centres d = (x, y).
 ///
@@ -75,9 +76,7 @@ pub fn fit_gaussian_2d(image: &Image<'_>) -> Result<Gaussian2d, Failure> {
     if !amplitude.is_seen() {
         return Err(Failure::NoLight);
     }
-    let seen = image.seen();
-    let within = |at: f64, from: usize, length: usize| at >= from as f64 && at <= (from + length - 1) as f64;
-    if !within(x.value, seen.x, columns) || !within(y.value, seen.y, rows) {
+    if !image.contains(x.value, y.value) {
         return Err(Failure::AtTheEdge);
     }
     let (spread, by) = spread(&minimum.parameters);
@@ -104,43 +103,42 @@ pub(crate) fn search<const N: usize, const M: usize>(
     mut start: [f64; N],
     fixed: [bool; N],
 ) -> Result<Minimum<N>, Failure> {
-    let over = |step, start, precision| {
-        let total = survey.squares / step as f64;
-        minimise(start, fixed, total, precision, |at| model.allowed(at), |at| model.normal(image, step, at))
-    };
     if image.columns() * image.rows() / SPARSE_ROW_STEP > MIN_SPARSE_PIXELS {
         // If that fails, the search over all rows has more data.
-        start = over(SPARSE_ROW_STEP, start, COARSE).map_or(start, |minimum| minimum.parameters);
+        let sparse = search_rows(image, survey, model, start, fixed, SPARSE_ROW_STEP, COARSE);
+        start = sparse.map_or(start, |minimum| minimum.parameters);
     }
-    over(1, start, FINE)
+    search_rows(image, survey, model, start, fixed, 1, FINE)
+}
+
+/// Searches for the minimum over every `step`th row.
+fn search_rows<const N: usize, const M: usize>(
+    image: &Image<'_>,
+    survey: &Survey,
+    model: &impl Model<N, M>,
+    start: [f64; N],
+    fixed: [bool; N],
+    step: usize,
+    precision: Precision,
+) -> Result<Minimum<N>, Failure> {
+    let total = survey.squares / step as f64;
+    minimise(start, fixed, total, precision, |at| model.allowed(at), |at| model.normal(image, step, at))
 }
 
 fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
     let seen = image.seen();
     // σ and centre: the two lines see the same light on the same background.
-    let line = |profile: &Profile| {
-        let fit = gaussian::fit_gaussian(profile);
-        fit.map(|fit| [fit.background.value, fit.amplitude.value, fit.center.value, fit.sigma.value]).or_else(|_| {
-            let [background, amplitude, center, sigma] = gaussian::start(profile.values())?;
-            Ok([background, amplitude, center + profile.from() as f64, sigma])
-        })
-    };
     let [across, down] = Profile::both(image);
-    let (across, down) = (line(&across)?, line(&down)?);
-    let ([background, over_x, x, sigma_x], [_, over_y, y, sigma_y]) = (across, down);
+    let ([background, over_x, x, sigma_x], [_, over_y, y, sigma_y]) = (line_start(&across)?, line_start(&down)?);
     // A line has the light averaged over the other direction.
-    let full = |over: f64, sigma: f64, length: usize| over * (length as f64 / (sigma * 2.506_628_274_631)).max(1.0);
-    let amplitude = (full(over_x, sigma_y, seen.height) * full(over_y, sigma_x, seen.width)).sqrt();
-    let amplitude = amplitude.min(2.0 * (survey.brightest - survey.darkest));
+    let [by_x, by_y] = [(over_x, sigma_y, seen.height), (over_y, sigma_x, seen.width)]
+        .map(|(over, sigma, length)| over * (length as f64 / (sigma * 2.506_628_274_631)).max(1.0));
+    let amplitude = (by_x * by_y).sqrt().min(2.0 * (survey.brightest - survey.darkest));
     // Covariance, from the pixels around the centre.
-    let inside = |at: f64, sigma: f64, from: usize, length: usize| {
-        let bound = |at: f64| (at - from as f64).clamp(0.0, length as f64) as usize;
-        bound(at - 2.0 * sigma)..bound(at + 2.0 * sigma + 1.0)
-    };
-    let columns = inside(x, sigma_x, seen.x, seen.width);
+    let columns = two_sigma_range(x, sigma_x, seen.x, seen.width);
     let mut row = vec![0.0; columns.len()];
     let (mut xx, mut xy, mut yy) = (0.0, 0.0, 0.0);
-    for at in inside(y, sigma_y, seen.y, seen.height) {
+    for at in two_sigma_range(y, sigma_y, seen.y, seen.height) {
         image.load(columns.start, at, &mut row);
         let dy = (seen.y + at) as f64 - y;
         for (value, column) in row.iter().zip(columns.clone()) {
@@ -154,6 +152,22 @@ fn start(image: &Image<'_>, survey: &Survey) -> Result<[f64; 7], Failure> {
     let [a, b, c] =
         Spread { xx: sigma_x * sigma_x, xy: correlation * sigma_x * sigma_y, yy: sigma_y * sigma_y }.inverse();
     Ok([background, amplitude, x, y, a, b, c])
+}
+
+/// Returns background, amplitude, centre and σ of the light along a line.
+fn line_start(profile: &Profile) -> Result<[f64; 4], Failure> {
+    if let Ok(fit) = gaussian::fit_gaussian(profile) {
+        return Ok([fit.background.value, fit.amplitude.value, fit.center.value, fit.sigma.value]);
+    }
+    let [background, amplitude, center, sigma] = gaussian::start(profile.values())?;
+    Ok([background, amplitude, center + profile.from() as f64, sigma])
+}
+
+/// Returns the pixels within two σ of a centre, of `length` pixels from coordinate `from` on.
+fn two_sigma_range(center: f64, sigma: f64, from: usize, length: usize) -> Range<usize> {
+    let [begin, end] = [center - 2.0 * sigma, center + 2.0 * sigma + 1.0]
+        .map(|edge| (edge - from as f64).clamp(0.0, length as f64) as usize);
+    begin..end
 }
 
 /// Returns Σ, and its elements' derivatives by the parameters.
@@ -173,22 +187,17 @@ fn estimates(minimum: &Minimum<7>, spread: Spread, by: [[f64; 7]; 3], [x, y]: [f
     let scales = [x * x, x * y, y * y];
     let spread = Spread { xx: spread.xx * scales[0], xy: spread.xy * scales[1], yy: spread.yy * scales[2] };
     let (Axes { major, minor, angle }, derivatives) = spread.axes();
-    let std = |derivatives: [f64; 3]| {
+    let [major_std, minor_std, angle_std] = derivatives.map(|derivatives| {
         let by = std::array::from_fn(|k| (0..3).map(|e| derivatives[e] * scales[e] * by[e][k]).sum());
         minimum.std_of(&by)
-    };
-    let sigma = |variance: f64, derivatives| {
+    });
+    let [sigma_major, sigma_minor] = [(major, major_std), (minor, minor_std)].map(|(variance, std)| {
         let sigma = variance.max(0.0).sqrt();
-        Estimate { value: sigma, std: std(derivatives) / (2.0 * sigma) }
-    };
-    [
-        sigma(major, derivatives[0]),
-        sigma(minor, derivatives[1]),
-        Estimate {
-            value: angle,
-            std: if derivatives[2].iter().all(|d| d.is_finite()) { std(derivatives[2]) } else { f64::INFINITY },
-        },
-    ]
+        Estimate { value: sigma, std: std / (2.0 * sigma) }
+    });
+    let is_determined = derivatives[2].iter().all(|derivative| derivative.is_finite());
+    let angle = Estimate { value: angle, std: if is_determined { angle_std } else { f64::INFINITY } };
+    [sigma_major, sigma_minor, angle]
 }
 
 /// Model of light as an ellipse: background, amplitude, x, y, and Σ⁻¹ = (a b; b c).
@@ -326,25 +335,32 @@ fn moments<S: Simd>(simd: S, image: &Image<'_>, step: usize, at: &[f64; 7]) -> M
         }
         sums.residuals += residuals.reduce_sum();
         sums.squares += squares.reduce_sum();
-        let powers = [1.0, dy, dy * dy, dy * dy * dy, dy * dy * dy * dy];
-        for (i, by) in by[..5].iter().enumerate() {
-            let sum = by.reduce_sum();
-            for (j, power) in powers[..5 - i].iter().enumerate() {
-                sums.light_squared[i][j] += sum * power;
-            }
+        let mut row_sums = [0.0; 11];
+        for (sum, by) in row_sums.iter_mut().zip(by) {
+            *sum = by.reduce_sum();
         }
-        for i in 0..3 {
-            let (light, residual_light) = (by[5 + i].reduce_sum(), by[8 + i].reduce_sum());
-            for (j, power) in powers[..3 - i].iter().enumerate() {
-                sums.light[i][j] += light * power;
-                sums.residual_light[i][j] += residual_light * power;
-            }
-        }
+        sums.add_row(dy, &row_sums);
     }
     sums
 }
 
 impl Moments {
+    /// Adds the sums over a row `dy` from the centre: Σ g² dxⁱ for i up to 4, then Σ g dxⁱ and Σ r g dxⁱ for i up to 2.
+    fn add_row(&mut self, dy: f64, sums: &[f64; 11]) {
+        let powers = [1.0, dy, dy * dy, dy * dy * dy, dy * dy * dy * dy];
+        for (i, sum) in sums[..5].iter().enumerate() {
+            for (j, power) in powers[..5 - i].iter().enumerate() {
+                self.light_squared[i][j] += sum * power;
+            }
+        }
+        for i in 0..3 {
+            for (j, power) in powers[..3 - i].iter().enumerate() {
+                self.light[i][j] += sums[5 + i] * power;
+                self.residual_light[i][j] += sums[8 + i] * power;
+            }
+        }
+    }
+
     fn normal(&self, &[_, amplitude, _, _, a, b, c]: &[f64; 7]) -> Normal<7> {
         // Polynomials that g is multiplied by, for amplitude, x, y, a, b, c, as factors of dxⁱ dyʲ.
         let polynomials: [&[(f64, usize, usize)]; 6] = [

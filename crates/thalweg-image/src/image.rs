@@ -176,9 +176,9 @@ impl<'a> Image<'a> {
     /// # Errors
     /// The region is not within the image, or is empty.
     pub fn region(self, region: Region) -> Result<Self, ImageError> {
-        let within = |from: usize, length, all| length > 0 && from.checked_add(length).is_some_and(|end| end <= all);
         let (width, height) = (self.width, self.height);
-        match within(region.x, region.width, width) && within(region.y, region.height, height) {
+        let mut sides = [(region.x, region.width, width), (region.y, region.height, height)].into_iter();
+        match sides.all(|(from, length, all)| length > 0 && from.checked_add(length).is_some_and(|end| end <= all)) {
             true => Ok(Self { region, ..self }),
             false => Err(ImageError::Region { region, width, height }),
         }
@@ -313,6 +313,22 @@ impl<'a> Image<'a> {
         across.truncate(columns);
         across.iter_mut().for_each(|sum| *sum /= rows as f64);
         (across, down)
+    }
+
+    /// Returns whether a place lies between the centres of the selected region's outermost pixels.
+    pub(crate) fn contains(&self, x: f64, y: f64) -> bool {
+        let Region { x: left, y: top, width, height } = self.region;
+        (left as f64..=(left + width - 1) as f64).contains(&x) && (top as f64..=(top + height - 1) as f64).contains(&y)
+    }
+
+    /// Returns whether a rectangle with this centre and half of these sides lies within the outer edges of the selected
+    /// region's pixels.
+    pub(crate) fn encloses(&self, [x, y]: [f64; 2], [half_x, half_y]: [f64; 2]) -> bool {
+        let (left, top) = (self.region.x as f64 - 0.5, self.region.y as f64 - 0.5);
+        x - half_x >= left
+            && y - half_y >= top
+            && x + half_x <= left + self.columns() as f64
+            && y + half_y <= top + self.rows() as f64
     }
 
     /// Returns the columns between two coordinates of the image, both inclusive, as a range within the region.

@@ -124,16 +124,16 @@ fn factor<const N: usize>(
     scales: &[f64; N],
     damping: f64,
 ) -> Option<[[f64; N]; N]> {
-    let scaled = |i: usize, j: usize| match (i == j, fixed[i] || fixed[j]) {
-        (true, true) => 1.0,
-        (true, false) => 1.0 + damping,
-        (false, true) => 0.0,
-        (false, false) => normal.matrix[i][j] * scales[i] * scales[j],
-    };
     let mut factor = [[0.0; N]; N];
     for i in 0..N {
         for j in 0..=i {
-            let rest = scaled(i, j) - (0..j).map(|k| factor[i][k] * factor[j][k]).sum::<f64>();
+            let scaled = match (i == j, fixed[i] || fixed[j]) {
+                (true, true) => 1.0,
+                (true, false) => 1.0 + damping,
+                (false, true) => 0.0,
+                (false, false) => normal.matrix[i][j] * scales[i] * scales[j],
+            };
+            let rest = scaled - (0..j).map(|k| factor[i][k] * factor[j][k]).sum::<f64>();
             if i > j {
                 factor[i][j] = rest / factor[j][j];
             } else if rest > 1e-15 {

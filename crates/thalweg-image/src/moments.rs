@@ -89,8 +89,7 @@ pub fn moments(image: &Image<'_>, options: &MomentOptions) -> Result<Moments, Fa
     image.survey()?;
     let (background, noise) = background(image, options);
     let cleared = options.threshold * noise;
-    let all = |_: f64| (f64::NEG_INFINITY, f64::INFINITY);
-    let mut taken = Sums::of(image, all, background, cleared);
+    let mut taken = Sums::of(image, |_| (f64::NEG_INFINITY, f64::INFINITY), background, cleared);
     let mut beam = taken.beam(1.0, 1.0)?;
     let mut iterations = 0;
     let mut region = Rectangle::around(beam, options.diameters);
@@ -104,23 +103,13 @@ pub fn moments(image: &Image<'_>, options: &MomentOptions) -> Result<Moments, Fa
         beam = next;
         settled = changes.iter().all(|change| change.abs() < options.tolerance);
     }
-    // Outer edges of the pixels.
-    let seen = image.seen();
-    let [left, top] = [seen.x as f64 - 0.5, seen.y as f64 - 0.5];
-    let within = |x: f64, y: f64, half_x: f64, half_y: f64| {
-        x - half_x >= left
-            && y - half_y >= top
-            && x + half_x <= left + columns as f64
-            && y + half_y <= top + rows as f64
-    };
     // An ellipse extends two standard deviations of the light along x and y.
     let spread = taken.spread();
-    if !within(beam.x, beam.y, 2.0 * spread.xx.sqrt(), 2.0 * spread.yy.sqrt()) {
+    if !image.encloses([beam.x, beam.y], [2.0 * spread.xx.sqrt(), 2.0 * spread.yy.sqrt()]) {
         return Err(Failure::AtTheEdge);
     }
-    let [half_x, half_y] = region.reach();
     let millimetres = image.calibration().map(|size| taken.beam(size.x, size.y)).transpose()?;
-    let cut = !within(region.x, region.y, half_x, half_y);
+    let cut = !image.encloses([region.x, region.y], region.reach());
     Ok(Moments { background, noise, total: taken.light, beam, millimetres, cut, settled, iterations })
 }
 
@@ -130,8 +119,7 @@ fn background(image: &Image<'_>, options: &MomentOptions) -> (f64, f64) {
         return (0.0, 0.0);
     }
     let (columns, rows) = (image.columns(), image.rows());
-    let part = |length: usize| ((length as f64 * options.corners) as usize).clamp(1, length / 2);
-    let (wide, high) = (part(columns), part(rows));
+    let [wide, high] = [columns, rows].map(|length| ((length as f64 * options.corners) as usize).clamp(1, length / 2));
     let mut corners = vec![0.0; 4 * wide * high];
     let (mut places, rows_of_corners) = (corners.chunks_exact_mut(wide), (0..high).chain(rows - high..rows));
     for y in rows_of_corners {
@@ -162,9 +150,9 @@ fn dark<S: Simd>(simd: S, image: &Image<'_>, limit: f64, pivot: f64) -> [f64; 3]
         image.load(0, y, &mut row[..columns]);
         for at in (0..row.len()).step_by(S::f64s::LEN) {
             let values = load(simd, &row, at);
-            let is = values.simd_le(limit);
-            let over = is.select(values - pivot, none);
-            pixels += is.select(one, none);
+            let is_dark = values.simd_le(limit);
+            let over = is_dark.select(values - pivot, none);
+            pixels += is_dark.select(one, none);
             sum += over;
             squares = over.mul_add(over, squares);
         }
@@ -287,15 +275,8 @@ impl Rectangle {
     fn columns(&self, y: f64) -> (f64, f64) {
         let dy = y - self.y;
         // |dx cos + dy sin| ≤ along and |dy cos − dx sin| ≤ across.
-        let between = |slope: f64, at: f64, half: f64| {
-            if slope.abs() < 1e-12 {
-                return if at.abs() <= half { (f64::NEG_INFINITY, f64::INFINITY) } else { (1.0, -1.0) };
-            }
-            let (a, b) = ((-half - at) / slope, (half - at) / slope);
-            (a.min(b), a.max(b))
-        };
-        let (a, b) = between(self.cos, dy * self.sin, self.along);
-        let (c, d) = between(-self.sin, dy * self.cos, self.across);
+        let (a, b) = strip(self.cos, dy * self.sin, self.along);
+        let (c, d) = strip(-self.sin, dy * self.cos, self.across);
         (self.x + a.max(c), self.x + b.min(d))
     }
 
@@ -304,6 +285,16 @@ impl Rectangle {
         let (sin, cos) = (self.sin.abs(), self.cos.abs());
         [self.along * cos + self.across * sin, self.along * sin + self.across * cos]
     }
+}
+
+/// Returns the first and the last x with |slope · x + offset| ≤ half; the first is larger if there is none.
+#[inline(always)]
+fn strip(slope: f64, offset: f64, half: f64) -> (f64, f64) {
+    if slope.abs() < 1e-12 {
+        return if offset.abs() <= half { (f64::NEG_INFINITY, f64::INFINITY) } else { (1.0, -1.0) };
+    }
+    let (a, b) = ((-half - offset) / slope, (half - offset) / slope);
+    (a.min(b), a.max(b))
 }
 
 #[cfg(test)]

@@ -24,8 +24,10 @@ pub(crate) fn wave_number(values: &[f64], background: f64) -> Result<f64, Failur
 /// ends leaves no trace in the spectrum.
 pub(crate) fn windowed(values: &[f64], background: f64) -> impl Iterator<Item = f64> {
     let turn = TAU / values.len() as f64;
-    let window = move |n: usize| 0.5 - 0.5 * ((n as f64 + 0.5) * turn).cos();
-    values.iter().enumerate().map(move |(n, value)| (value - background) * window(n))
+    values.iter().enumerate().map(move |(n, value)| {
+        let window = 0.5 - 0.5 * ((n as f64 + 0.5) * turn).cos();
+        (value - background) * window
+    })
 }
 
 /// Returns the magnitudes at 0, 1, 2, … turns over a length that is at least twice that of the values (so that a peak
@@ -48,15 +50,19 @@ pub(crate) fn peaks(spectrum: &[f64]) -> Result<Vec<f64>, Failure> {
     let mut sorted = spectrum.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let least = (MIN_PEAK_MEDIANS * sorted[sorted.len() / 2]).max(MIN_PEAK_RATIO * sorted[sorted.len() - 1]);
-    let is_peak = |at: &usize| spectrum[*at] >= spectrum[at - 1].max(spectrum[at + 1]).max(least);
-    let mut tops: Vec<usize> = (valley + 1..spectrum.len() - 1).filter(is_peak).collect();
+    let mut tops: Vec<usize> = (valley + 1..spectrum.len() - 1)
+        .filter(|at| spectrum[*at] >= spectrum[at - 1].max(spectrum[at + 1]).max(least))
+        .collect();
     tops.sort_unstable_by(|a, b| spectrum[*b].total_cmp(&spectrum[*a]));
     tops.truncate(4);
-    let exactly = |top: usize| top as f64 + between(spectrum[top - 1], spectrum[top], spectrum[top + 1]);
-    match tops.is_empty() {
-        true => Err(Failure::NoFringes),
-        false => Ok(tops.into_iter().map(|top| TAU * exactly(top) / (2 * spectrum.len()) as f64).collect()),
+    if tops.is_empty() {
+        return Err(Failure::NoFringes);
     }
+    let wave_numbers = tops.into_iter().map(|top| {
+        let place = top as f64 + between(spectrum[top - 1], spectrum[top], spectrum[top + 1]);
+        TAU * place / (2 * spectrum.len()) as f64
+    });
+    Ok(wave_numbers.collect())
 }
 
 /// Returns the place, from the middle one of three equidistant values, at which the parabola through them is highest:
@@ -74,15 +80,15 @@ pub(crate) fn without_fringes(values: &[f64], period: f64) -> Vec<f64> {
     for (at, value) in values.iter().enumerate() {
         integral[at + 1] = integral[at] + value;
     }
-    let up_to = |edge: f64| {
-        let whole = (edge as usize).min(n - 1);
-        integral[whole] + (edge - whole as f64) * values[whole]
-    };
-    let average = |at: usize| {
+    let averages = (0..n).map(|at| {
         let half = (period / 2.0).min(at as f64 + 0.5).min((n - at) as f64 - 0.5);
-        (up_to(at as f64 + 0.5 + half) - up_to(at as f64 + 0.5 - half)) / (2.0 * half)
-    };
-    (0..n).map(average).collect()
+        let [from, to] = [at as f64 + 0.5 - half, at as f64 + 0.5 + half].map(|edge| {
+            let whole = (edge as usize).min(n - 1);
+            integral[whole] + (edge - whole as f64) * values[whole]
+        });
+        (to - from) / (2.0 * half)
+    });
+    averages.collect()
 }
 
 #[cfg(test)]

@@ -46,23 +46,12 @@ pub(crate) struct Counters {
 impl Counters {
     /// Opens the files of a namespace. An open file belongs to the namespace it was opened in.
     pub(crate) fn open(space: &Namespace) -> Result<Self, LabError> {
-        let open = |name: &str| {
-            let path = format!("/proc/thread-self/net/{name}");
-            File::open(&path).map_err(LabError::file(path))
-        };
-        space.enter(|| Ok(Self { snmp: open("snmp")?, netstat: open("netstat")? }))?
+        space.enter(|| Ok(Self { snmp: open_counter_file("snmp")?, netstat: open_counter_file("netstat")? }))?
     }
 
     /// Reads the counters.
     pub(crate) fn read(&mut self) -> Result<Counts, LabError> {
-        let read = |file: &mut File| {
-            let mut text = String::new();
-            file.rewind()
-                .and_then(|()| file.read_to_string(&mut text))
-                .map_err(LabError::os("reading TCP's counters"))?;
-            Ok::<_, LabError>(text)
-        };
-        let (snmp, netstat) = (read(&mut self.snmp)?, read(&mut self.netstat)?);
+        let (snmp, netstat) = (read_from_start(&mut self.snmp)?, read_from_start(&mut self.netstat)?);
         Ok(Counts {
             retransmissions: value(&snmp, "Tcp:", "RetransSegs"),
             timeouts: value(&netstat, "TcpExt:", "TCPTimeouts"),
@@ -74,6 +63,18 @@ impl Counters {
             needless: value(&netstat, "TcpExt:", "TCPDSACKRecvSegs").max(value(&netstat, "TcpExt:", "TCPDSACKRecv")),
         })
     }
+}
+
+/// Opens a file of counters of the calling thread's namespace.
+fn open_counter_file(name: &str) -> Result<File, LabError> {
+    let path = format!("/proc/thread-self/net/{name}");
+    File::open(&path).map_err(LabError::file(path))
+}
+
+fn read_from_start(file: &mut File) -> Result<String, LabError> {
+    let mut text = String::new();
+    file.rewind().and_then(|()| file.read_to_string(&mut text)).map_err(LabError::os("reading TCP's counters"))?;
+    Ok(text)
 }
 
 /// Returns a counter by its name: a line of names is followed by a line of values, both with the same first word.

@@ -14,7 +14,7 @@ pub enum LabError {
     Scenario(#[from] crate::scenario::ScenarioError),
     /// The scenario has a part that this laboratory cannot run, though another can.
     #[error(transparent)]
-    Wrong(#[from] crate::scenario::Wrong),
+    Invalid(#[from] crate::scenario::InvalidValue),
     /// The laboratory cannot run this scenario, or is not available here.
     #[error("{what} cannot be had here: {why}")]
     Unavailable {
@@ -42,20 +42,20 @@ pub enum LabError {
         error: io::Error,
     },
     /// `ip` or `tc` refused.
-    #[error("{command}: {said}")]
+    #[error("{command}: {output}")]
     Command {
         /// The command that was run.
         command: String,
         /// Error output of the command.
-        said: String,
+        output: String,
     },
     /// A node of the scenario ended with an error.
-    #[error("{name}: {said}")]
+    #[error("{name}: {output}")]
     Node {
         /// Name of the node.
         name: String,
         /// Last lines of the node's error output.
-        said: String,
+        output: String,
     },
     /// A builder was killed, as the scenario specifies, and the other nodes did not continue.
     #[error("{} killed, as the scenario says, and the others did not go on without: {then}", were(dead))]
@@ -106,6 +106,6 @@ impl LabError {
 
     /// True if the request is at fault, not its execution.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Self::Scenario(_) | Self::Wrong(_) | Self::Unavailable { .. })
+        matches!(self, Self::Scenario(_) | Self::Invalid(_) | Self::Unavailable { .. })
     }
 }

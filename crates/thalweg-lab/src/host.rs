@@ -36,17 +36,16 @@ fn sweep() {
 
 /// Fails if this host cannot run the scenario.
 fn can(scenario: &Scenario) -> Result<(), LabError> {
-    let unavailable = |what: &str, why: String| Err(LabError::Unavailable { what: what.to_owned(), why });
     if !rustix::process::geteuid().is_root() {
         let why = "making network namespaces needs root; `--on virtual` needs no privilege".to_owned();
-        return unavailable("this host as a laboratory", why);
+        return Err(LabError::Unavailable { what: "this host as a laboratory".to_owned(), why });
     }
     let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let known = std::fs::read_to_string(path).map_err(LabError::file(path))?;
     let control = scenario.traffic.control.congestion;
     if !known.split_whitespace().any(|name| name == control) {
         let why = format!("this kernel has {}; `--on virtual` has it", known.trim());
-        return unavailable(&format!("the congestion control {control}"), why);
+        return Err(LabError::Unavailable { what: format!("the congestion control {control}"), why });
     }
     let network = &scenario.network;
     let kinds = [

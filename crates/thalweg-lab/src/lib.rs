@@ -11,7 +11,7 @@
 //! - *model*: Thalweg's own event builder in a simulated network of queues, without sockets: for hundreds of builders,
 //!   and for experiments that are repeated a hundred times.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
 //! | file | what is in it |
 //! | --- | --- |
@@ -57,13 +57,14 @@ mod topology;
 
 pub use error::LabError;
 pub use machine::guest;
-pub use progress::HowFar;
+pub use progress::RunProgress;
 pub use report::Report;
 pub use scenario::Scenario;
 
 use kernel::{Kernel, Progress};
-use scenario::{MOST_RECEIVERS, MOST_SENDERS, Wrong};
-use std::path::Path;
+use scenario::{InvalidValue, MOST_RECEIVERS, MOST_SENDERS};
+use std::env;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 /// Means of running a scenario.
@@ -98,18 +99,18 @@ impl Laboratory {
         }
     }
 
-    fn takes(self, scenario: &Scenario) -> Result<(), Wrong> {
-        let refused = |key: &str, problem: String| Err(Wrong { key: format!("network.{key}"), problem });
+    fn takes(self, scenario: &Scenario) -> Result<(), InvalidValue> {
         let (senders, most) = (scenario.network.senders, self.most_senders());
         if senders > most {
             let problem = format!(
                 "{senders}; 1 to {most} are possible in a laboratory on Linux, 1 to {MOST_SENDERS} in the others"
             );
-            return refused("senders", problem);
+            return scenario::wrong("network.senders", problem);
         }
         let (receivers, most) = (scenario.network.receivers, self.most_receivers());
         if receivers > most {
-            return refused("receivers", format!("{receivers}; 1 to {most} are possible in this laboratory"));
+            let problem = format!("{receivers}; 1 to {most} are possible in this laboratory");
+            return scenario::wrong("network.receivers", problem);
         }
         match self {
             Self::Ns3 => ns3::takes(scenario),
@@ -153,6 +154,14 @@ pub fn run(
         Laboratory::Ns3 => ns3::run(scenario, stop),
         Laboratory::Model => model::run(scenario, stop),
     }
+}
+
+/// Returns the directory of this name in the user's cache: `$XDG_CACHE_HOME/thalweg/NAME`, or below `~/.cache`.
+fn cache_directory(name: &str) -> PathBuf {
+    let [cache, home] = ["XDG_CACHE_HOME", "HOME"]
+        .map(|variable| env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute()));
+    let cache = cache.or_else(|| home.map(|home| home.join(".cache")));
+    cache.unwrap_or_else(env::temp_dir).join("thalweg").join(name)
 }
 
 #[cfg(test)]

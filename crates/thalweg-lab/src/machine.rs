@@ -32,13 +32,10 @@ pub(crate) fn run(
     stop: &AtomicBool,
 ) -> Result<Report, LabError> {
     let begun = Instant::now();
-    let write = |name: &str, text: String| {
-        let path = directory.join(name);
-        std::fs::write(&path, text).map_err(LabError::file(path))
-    };
     let text = toml::to_string(scenario)
         .map_err(|error| LabError::os("writing the scenario")(std::io::Error::other(error)))?;
-    write(SCENARIO, text)?;
+    let path = directory.join(SCENARIO);
+    std::fs::write(&path, text).map_err(LabError::file(path))?;
     let program = std::env::current_exe().map_err(LabError::os("looking for this program"))?;
     let limit = scenario.measure.wall_limit;
     let outcome = boot(&Machine {
@@ -60,7 +57,8 @@ pub(crate) fn run(
         Some(Answer::Report(report)) => Ok(Report { wall_seconds: begun.elapsed().as_secs_f64(), ..*report }),
         Some(Answer::Error(error)) => Err(LabError::Guest(error)),
         None => {
-            Err(LabError::Guest(format!("no answer (exit code {}); it said: {}", outcome.code, outcome.console.trim())))
+            let console = outcome.console.trim();
+            Err(LabError::Guest(format!("no answer (exit code {}); its console: {console}", outcome.code)))
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The [`thalweg_core::build::Builder`] is real: the same code that a node runs, with the same inputs. Everything around it
 //! is a model: sources that always have more, links that carry frames at their rate, ports that drop what does not fit,
-//! and a transport that sends again what was dropped, a round trip later. A run takes a small part of the virtual
+//! and a transport that sends dropped frames again, a round trip later. A run takes a small part of the virtual
 //! machine's time, and may have hundreds of hosts.
 
 mod source;
@@ -11,7 +11,7 @@ mod wire;
 
 use crate::LabError;
 use crate::report::{self, Bookkeeping, Completion, Events, Queue, Receiver, Report, Sender, Troubles};
-use crate::scenario::{Assignment, Carrier, Link, Scenario, TCP_IP, Wrong};
+use crate::scenario::{Assignment, Carrier, InvalidValue, Scenario, TCP_IP};
 use crate::topology::{Memory, Slots};
 use source::{Out, Source};
 use std::collections::VecDeque;
@@ -25,21 +25,21 @@ use wire::{Calendar, Port, Time};
 const MESSAGE_BYTES: u64 = 64;
 
 /// Fails if the scenario needs a feature that the model lacks.
-pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
+pub(crate) fn takes(scenario: &Scenario) -> Result<(), InvalidValue> {
     let Scenario { network, traffic, measure } = scenario;
     let stalls = network.unlike_receivers.iter().any(|receiver| receiver.stall.is_some() || receiver.dies.is_some());
     let lacks = [
-        ("traffic.control", !traffic.control.credit, "it knows credits only, over a transport without a window"),
+        ("traffic.control", !traffic.control.credit, "it has credits only, over a transport without a window"),
         ("traffic.link", traffic.link != Carrier::Tcp, "its packets have the headers of TCP"),
         ("traffic.cross", traffic.cross > 0, "there are no other flows in it"),
         ("traffic.assignment", traffic.assignment != Assignment::Modulo, "event e goes to builder e mod M in it"),
         ("traffic.burst", traffic.burst.is_some(), "events come one by one in it"),
-        ("network.loss", network.loss > 0.0, "nothing is lost in it but what finds no room"),
+        ("network.loss", network.loss > 0.0, "packets are lost in it only where a buffer is full"),
         ("network.receiver", stalls, "builders neither stall nor die in it"),
-        ("measure.calibrate", measure.calibrate, "there is nothing to be found out in it"),
+        ("measure.calibrate", measure.calibrate, "there is no unknown link to calibrate in it"),
     ];
-    match lacks.into_iter().find(|(_, asked, _)| *asked) {
-        Some((key, _, why)) => Err(Wrong { key: key.into(), problem: format!("not in the model: {why}") }),
+    match lacks.into_iter().find(|(_, needed, _)| *needed) {
+        Some((key, _, why)) => Err(InvalidValue { key: key.into(), problem: format!("not in the model: {why}") }),
         None => Ok(()),
     }
 }
@@ -54,9 +54,9 @@ pub(crate) fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabE
 
 /// Event of the simulation.
 #[derive(Debug)]
-enum Happening {
+enum SimEvent {
     /// A builder's message reaches a source.
-    Said { source: usize, builder: usize, what: Said },
+    Message { source: usize, builder: usize, message: Message },
     /// A source's link can take its next frame.
     Free { source: usize },
     /// A frame reaches the next port on its way.
@@ -64,7 +64,7 @@ enum Happening {
     /// A frame reaches its builder.
     Arrives(Frame),
     /// A builder's pace allows more fetches.
-    Ask { builder: usize },
+    Pace { builder: usize },
     /// A source has its next event.
     Next { source: usize },
     /// The measurement begins.
@@ -73,9 +73,12 @@ enum Happening {
     End,
 }
 
+/// A builder's message to a source.
 #[derive(Debug)]
-enum Said {
+enum Message {
+    /// Request for this number of bytes.
     Fetch(u64),
+    /// Release of all slots with a ticket below this one.
     Release(u64),
 }
 
@@ -85,13 +88,14 @@ struct Frame {
     builder: usize,
     /// Number of ports of its way that it has passed.
     passed: usize,
-    what: Cargo,
+    content: Content,
     /// Number of bytes of messages and data, without the headers of the network.
     bytes: u64,
 }
 
+/// Content of a frame.
 #[derive(Debug)]
-enum Cargo {
+enum Content {
     Offer(Announcement),
     /// Number of bytes of a slot.
     Data(u64),
@@ -102,19 +106,64 @@ struct Host {
     builder: Builder,
     /// Fetches of each source that have not been answered, in order: ticket, bytes, and whether they are the slot's
     /// last.
-    asked: Vec<VecDeque<(u64, u64, bool)>>,
-    /// Time at which the builder is to be asked for fetches again.
-    asks: Option<Time>,
+    pending_fetches: Vec<VecDeque<(u64, u64, bool)>>,
+    /// Time at which the builder can have fetches again.
+    next_poll: Option<Time>,
     payload: u64,
     /// Bytes of places that are being filled, now and at most.
     holds: u64,
     most_held: u64,
 }
 
+impl Host {
+    fn new(scenario: &Scenario, number: u32, open_events: u64) -> Self {
+        let senders = scenario.network.senders;
+        let mut builder = Builder::new(builder_config(scenario, number, open_events));
+        for source in 0..senders {
+            let slots = Slots::of(scenario, source, open_events).count as u32;
+            builder.connected(source as usize, slots, false);
+        }
+        let pending_fetches = vec![VecDeque::new(); senders as usize];
+        Self { builder, pending_fetches, next_poll: None, payload: 0, holds: 0, most_held: 0 }
+    }
+}
+
+/// Returns the configuration of a builder, as a node of the scenario would have it.
+fn builder_config(scenario: &Scenario, number: u32, open_events: u64) -> BuilderConfig {
+    let network = &scenario.network;
+    let (rate, buffer) = scenario.port_for_credit(number);
+    let segment = network.mtu - TCP_IP;
+    let path = Path {
+        // As in `LinkConfig`: the rate on the line without headers.
+        rate: rate.bytes_per_second() * f64::from(segment) / f64::from(network.mtu + 38),
+        round_trip: scenario.round_trip().max(Duration::from_micros(50)),
+        buffer,
+        segment,
+        // As in a node, with small slots or without.
+        unasked: buffer / 8,
+    };
+    BuilderConfig {
+        run: RunNumber(1),
+        builder: number,
+        builders: network.receivers,
+        rank: (number, network.receivers),
+        sources: (0..network.senders).map(|n| (SourceId::new(1, n as u16), format!("sender-{n}"))).collect(),
+        level2: Vec::new(),
+        first: EventId(0),
+        window: Window::Credit(path),
+        held: u64::MAX,
+        deadline: Duration::from_secs(3600),
+        open_events: open_events as u32,
+        max_payload: u32::MAX,
+        check: Check::Headers,
+        hold: Hold::UntilArrived,
+    }
+}
+
 struct World<'a> {
     scenario: &'a Scenario,
     now: Time,
-    calendar: Calendar<Happening>,
+    calendar: Calendar<SimEvent>,
     sources: Vec<Source>,
     hosts: Vec<Host>,
     /// All ports, in the order of [`Scenario::links`].
@@ -146,43 +195,7 @@ impl<'a> World<'a> {
         let network = &scenario.network;
         let (senders, receivers) = (network.senders as usize, network.receivers as usize);
         let memory = Memory::of(scenario);
-        let segment = u64::from(network.mtu - TCP_IP);
-        // As in `LinkConfig`: the rate on the line without headers.
-        let wire = f64::from(network.mtu + 38);
-        let path = |builder: usize| {
-            let (rate, buffer) = scenario.port_for_credit(builder as u32);
-            Path {
-                rate: rate.bytes_per_second() * segment as f64 / wire,
-                round_trip: scenario.round_trip().max(Duration::from_micros(50)),
-                buffer,
-                segment: segment as u32,
-                // As in a node, with small slots or without.
-                unasked: buffer / 8,
-            }
-        };
-        let config = |builder: usize| BuilderConfig {
-            run: RunNumber(1),
-            builder: builder as u32,
-            builders: receivers as u32,
-            rank: (builder as u32, receivers as u32),
-            sources: (0..senders).map(|n| (SourceId::new(1, n as u16), format!("sender-{n}"))).collect(),
-            level2: Vec::new(),
-            first: EventId(0),
-            window: Window::Credit(path(builder)),
-            held: u64::MAX,
-            deadline: Duration::from_secs(3600),
-            open_events: memory.open as u32,
-            max_payload: u32::MAX,
-            check: Check::Headers,
-            hold: Hold::UntilArrived,
-        };
-        let hosts = (0..receivers).map(|builder| {
-            let mut builder = Builder::new(config(builder));
-            (0..senders).for_each(|source| {
-                builder.connected(source, Slots::of(scenario, source as u32, memory.open).count as u32, false);
-            });
-            Host { builder, asked: vec![VecDeque::new(); senders], asks: None, payload: 0, holds: 0, most_held: 0 }
-        });
+        let hosts = (0..network.receivers).map(|number| Host::new(scenario, number, memory.open));
         let interval = scenario.traffic.interval.map(|interval| interval.as_nanos() as Time);
         let sources = (0..senders).map(|number| {
             let slots = Slots::of(scenario, number as u32, memory.open);
@@ -190,17 +203,18 @@ impl<'a> World<'a> {
             Source::new(number as u16, receivers, sizes, slots.bytes, slots.count, memory.open as u32, interval)
         });
         let links = scenario.links();
-        let port =
-            |link: &Link| Port::new(link.name.clone(), link.rate.bytes_per_second(), link.buffer.unwrap_or(u64::MAX));
+        let ports = links
+            .iter()
+            .map(|link| Port::new(link.name.clone(), link.rate.bytes_per_second(), link.buffer.unwrap_or(u64::MAX)));
         Self {
             scenario,
             now: 0,
             calendar: Calendar::new(),
             sources: sources.collect(),
             hosts: hosts.collect(),
-            ports: links.iter().map(port).collect(),
+            ports: ports.collect(),
             downlinks: links.len() - receivers,
-            segment,
+            segment: (network.mtu - TCP_IP).into(),
             overhead: u64::from(TCP_IP) + 38,
             delay: network.delay.as_nanos() as Time,
             messages: 0,
@@ -212,37 +226,37 @@ impl<'a> World<'a> {
     fn run(&mut self, stop: &AtomicBool) -> Result<(), LabError> {
         let warm = self.scenario.warm_up().as_nanos() as Time;
         let end = warm + self.scenario.measured().as_nanos() as Time;
-        self.calendar.at(warm, Happening::Warm);
-        self.calendar.at(end, Happening::End);
+        self.calendar.at(warm, SimEvent::Warm);
+        self.calendar.at(end, SimEvent::End);
         for source in 0..self.sources.len() {
             self.produce(source);
         }
         let mut turns = 0_u64;
-        while let Some((now, what)) = self.calendar.next() {
+        while let Some((now, event)) = self.calendar.next() {
             self.now = now;
             turns += 1;
             if turns.is_multiple_of(65_536) && stop.load(Ordering::Relaxed) {
                 return Err(LabError::Interrupted);
             }
-            match what {
-                Happening::Said { source, builder, what } => self.told(source, builder, what),
-                Happening::Free { source } => self.send(source),
-                Happening::AtPort(frame) => self.at_port(frame),
-                Happening::Arrives(frame) => self.arrives(frame),
-                Happening::Ask { builder } => {
-                    if self.hosts[builder].asks == Some(now) {
-                        self.hosts[builder].asks = None;
+            match event {
+                SimEvent::Message { source, builder, message } => self.told(source, builder, message),
+                SimEvent::Free { source } => self.send(source),
+                SimEvent::AtPort(frame) => self.at_port(frame),
+                SimEvent::Arrives(frame) => self.arrives(frame),
+                SimEvent::Pace { builder } => {
+                    if self.hosts[builder].next_poll == Some(now) {
+                        self.hosts[builder].next_poll = None;
                         self.ask(builder);
                     }
                 }
-                Happening::Next { source } => self.produce(source),
-                Happening::Warm => {
+                SimEvent::Next { source } => self.produce(source),
+                SimEvent::Warm => {
                     self.warm = self.marks();
                     self.hosts.iter_mut().for_each(|host| host.builder.forget_completions());
                     self.ports.iter_mut().for_each(|port| port.longest = 0);
                     self.sources.iter_mut().for_each(|source| source.most_waiting = 0);
                 }
-                Happening::End => {
+                SimEvent::End => {
                     self.end = self.marks();
                     break;
                 }
@@ -258,7 +272,7 @@ impl<'a> World<'a> {
     fn produce(&mut self, source: usize) {
         self.sources[source].produce(self.now);
         if let Some(next) = self.sources[source].next_time().filter(|next| *next > self.now) {
-            self.calendar.at(next, Happening::Next { source });
+            self.calendar.at(next, SimEvent::Next { source });
         }
         self.wake(source);
     }
@@ -271,16 +285,16 @@ impl<'a> World<'a> {
         }
     }
 
-    fn told(&mut self, source: usize, builder: usize, what: Said) {
-        match what {
-            Said::Fetch(bytes) => {
-                let asked = &mut self.sources[source];
-                asked.queue.push_back((builder, Out::Data { left: bytes, head: MESSAGE_BYTES }));
-                asked.waiting += bytes;
-                asked.most_waiting = asked.most_waiting.max(asked.waiting);
+    fn told(&mut self, source: usize, builder: usize, message: Message) {
+        match message {
+            Message::Fetch(bytes) => {
+                let target = &mut self.sources[source];
+                target.queue.push_back((builder, Out::Data { left: bytes, head: MESSAGE_BYTES }));
+                target.waiting += bytes;
+                target.most_waiting = target.most_waiting.max(target.waiting);
                 self.wake(source);
             }
-            Said::Release(below) => {
+            Message::Release(below) => {
                 self.sources[source].release(builder, below);
                 self.produce(source);
             }
@@ -294,32 +308,32 @@ impl<'a> World<'a> {
             return;
         };
         let builder = *builder;
-        let (what, bytes, done) = match out {
-            Out::Offer(offer) => (Cargo::Offer(*offer), MESSAGE_BYTES, true),
+        let (content, bytes, done) = match out {
+            Out::Offer(offer) => (Content::Offer(*offer), MESSAGE_BYTES, true),
             Out::Data { left, head } => {
                 let head = std::mem::take(head);
                 let bytes = (*left).min(self.segment - head);
                 *left -= bytes;
-                (Cargo::Data(bytes), bytes + head, *left == 0)
+                (Content::Data(bytes), bytes + head, *left == 0)
             }
         };
         if done {
             self.sources[source].queue.pop_front();
         }
-        if let Cargo::Data(bytes) = &what {
+        if let Content::Data(bytes) = &content {
             self.sources[source].waiting -= bytes;
         }
         let wire = bytes + self.overhead;
         if let Some(gone) = self.ports[source].enqueue(self.now, wire, wire) {
-            self.calendar.at(gone, Happening::Free { source });
-            self.pass_on(gone, Frame { source, builder, passed: 1, what, bytes });
+            self.calendar.at(gone, SimEvent::Free { source });
+            self.pass_on(gone, Frame { source, builder, passed: 1, content, bytes });
         }
     }
 
     /// Sends a frame from a port to the next one. The cable after the last switch has all of the delay.
     fn pass_on(&mut self, now: Time, frame: Frame) {
         let delay = if frame.passed + 1 == self.way(&frame).len() { self.delay } else { 0 };
-        self.calendar.at(now + delay, Happening::AtPort(frame));
+        self.calendar.at(now + delay, SimEvent::AtPort(frame));
     }
 
     /// Returns the ports on a frame's way, the sender's own link first.
@@ -343,7 +357,7 @@ impl<'a> World<'a> {
         let wire = frame.bytes + self.overhead;
         let way = self.way(&frame);
         match self.ports[way[frame.passed]].enqueue(self.now, wire - 24, wire) {
-            Some(gone) if frame.passed + 1 == way.len() => self.calendar.at(gone, Happening::Arrives(frame)),
+            Some(gone) if frame.passed + 1 == way.len() => self.calendar.at(gone, SimEvent::Arrives(frame)),
             Some(gone) => {
                 frame.passed += 1;
                 self.pass_on(gone, frame);
@@ -351,28 +365,28 @@ impl<'a> World<'a> {
             // The loss is detected, and the frame sent again.
             None => {
                 frame.passed = 1;
-                self.calendar.at(self.now + 2 * self.delay + 1000, Happening::AtPort(frame));
+                self.calendar.at(self.now + 2 * self.delay + 1000, SimEvent::AtPort(frame));
             }
         }
     }
 
     fn arrives(&mut self, frame: Frame) {
         let now = self.time();
-        let Frame { source, builder, what, .. } = frame;
+        let Frame { source, builder, content, .. } = frame;
         let host = &mut self.hosts[builder];
         let mut done = false;
-        match what {
-            Cargo::Offer(offer) => {
+        match content {
+            Content::Offer(offer) => {
                 self.messages += 1;
                 if let Err(violation) = host.builder.offered(source, offer, now) {
                     unreachable!("a source of the model broke the rules: {violation}");
                 }
             }
-            Cargo::Data(bytes) => {
+            Content::Data(bytes) => {
                 host.builder.received(source, bytes, now);
                 let mut left = bytes;
                 while left > 0
-                    && let Some((ticket, wanted, last)) = host.asked[source].front_mut()
+                    && let Some((ticket, wanted, last)) = host.pending_fetches[source].front_mut()
                 {
                     let came = left.min(*wanted);
                     (*wanted, left) = (*wanted - came, left - came);
@@ -380,7 +394,7 @@ impl<'a> World<'a> {
                         break;
                     }
                     let (ticket, last) = (*ticket, *last);
-                    host.asked[source].pop_front();
+                    host.pending_fetches[source].pop_front();
                     if last {
                         done = true;
                         let sent = &self.sources[source];
@@ -398,18 +412,18 @@ impl<'a> World<'a> {
             }
         }
         if done && let Some(below) = self.hosts[builder].builder.release(source) {
-            self.say(source, builder, Said::Release(below));
+            self.say(source, builder, Message::Release(below));
         }
         self.ask(builder);
     }
 
     /// Sends a builder's message to a source.
-    fn say(&mut self, source: usize, builder: usize, what: Said) {
+    fn say(&mut self, source: usize, builder: usize, message: Message) {
         self.messages += 1;
-        self.calendar.at(self.now + self.delay, Happening::Said { source, builder, what });
+        self.calendar.at(self.now + self.delay, SimEvent::Message { source, builder, message });
     }
 
-    /// Sends the fetches that a builder wants now, and schedules the next time it is asked.
+    /// Sends the fetches that a builder wants now, and schedules the next time that it can have some.
     fn ask(&mut self, builder: usize) {
         let now = self.time();
         while self.hosts[builder].builder.next_closed().is_some() {}
@@ -417,22 +431,22 @@ impl<'a> World<'a> {
             let host = &mut self.hosts[builder];
             let bytes = u64::from(fetch.range.end - fetch.range.start);
             let last = fetch.range.end == fetch.offer.bytes;
-            host.asked[fetch.source].push_back((fetch.offer.ticket, bytes, last));
+            host.pending_fetches[fetch.source].push_back((fetch.offer.ticket, bytes, last));
             if fetch.range.start == 0 {
                 host.holds += u64::from(fetch.offer.bytes);
                 host.most_held = host.most_held.max(host.holds);
             }
             // The header before the data that answers it counts as a message, too.
             self.messages += 1;
-            self.say(fetch.source, builder, Said::Fetch(bytes));
+            self.say(fetch.source, builder, Message::Fetch(bytes));
         }
         let Self { hosts, calendar, .. } = self;
         let host = &mut hosts[builder];
         if let Some(at) = host.builder.next_ask() {
             let at = (at.as_nanos() as Time).max(self.now + 1);
-            if host.asks.is_none_or(|known| at < known) {
-                host.asks = Some(at);
-                calendar.at(at, Happening::Ask { builder });
+            if host.next_poll.is_none_or(|known| at < known) {
+                host.next_poll = Some(at);
+                calendar.at(at, SimEvent::Pace { builder });
             }
         }
     }
@@ -449,28 +463,7 @@ impl<'a> World<'a> {
 
     fn report(&self, wall: Duration) -> Report {
         let seconds = (self.end.at - self.warm.at) as f64 * 1e-9;
-        let receivers: Vec<Receiver> = (0..self.hosts.len())
-            .map(|at| {
-                let (times, port) = (self.hosts[at].builder.completion(), &self.ports[self.downlinks + at]);
-                let micros = |quantile: f64| times.value_at_quantile(quantile) as f64 / 1e3;
-                let complete = |(built, incomplete): (u64, u64)| built - incomplete;
-                Receiver {
-                    name: port.name.clone(),
-                    goodput_bits_per_second: (self.end.payload[at] - self.warm.payload[at]) as f64 * 8.0 / seconds,
-                    events: Events {
-                        complete: complete(self.end.events[at]) - complete(self.warm.events[at]),
-                        incomplete: self.end.events[at].1,
-                    },
-                    completion: (!times.is_empty()).then(|| Completion {
-                        p50_us: micros(0.5),
-                        p99_us: micros(0.99),
-                        max_us: micros(1.0),
-                    }),
-                    drops: self.end.drops[self.downlinks + at] - self.warm.drops[self.downlinks + at],
-                    queue: Queue { max_bytes: port.longest, limit_bytes: port.buffer, ..Queue::default() },
-                }
-            })
-            .collect();
+        let receivers: Vec<Receiver> = (0..self.hosts.len()).map(|at| self.receiver(at, seconds)).collect();
         let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
         let ceiling = self.scenario.ceiling();
         let drops: u64 = self.end.drops.iter().sum::<u64>() - self.warm.drops.iter().sum::<u64>();
@@ -490,15 +483,8 @@ impl<'a> World<'a> {
                 .max_by_key(|queue| queue.max_bytes)
                 .cloned()
                 .unwrap_or_default(),
-            events: receivers.iter().fold(Events::default(), |sum, one| Events {
-                complete: sum.complete + one.events.complete,
-                incomplete: sum.incomplete + one.events.incomplete,
-            }),
-            completion: receivers.iter().filter_map(|one| one.completion).reduce(|a, b| Completion {
-                p50_us: a.p50_us.max(b.p50_us),
-                p99_us: a.p99_us.max(b.p99_us),
-                max_us: a.max_us.max(b.max_us),
-            }),
+            events: receivers.iter().map(|one| one.events).sum(),
+            completion: receivers.iter().filter_map(|one| one.completion).reduce(Completion::slower_of),
             measured_seconds: seconds,
             virtual_seconds: self.now as f64 * 1e-9,
             wall_seconds: wall.as_secs_f64(),
@@ -506,7 +492,8 @@ impl<'a> World<'a> {
             ports: self.between(),
             notes: vec![
                 "simulated: Thalweg's own event builder, in a network of queues; processors take no time".to_owned(),
-                "what finds no room is sent again a round trip later; there are no acknowledgements".to_owned(),
+                "frames dropped by a full buffer are sent again a round trip later; there are no acknowledgements"
+                    .to_owned(),
             ],
             senders: self.ports[..self.sources.len()]
                 .iter()
@@ -519,31 +506,43 @@ impl<'a> World<'a> {
 }
 
 impl World<'_> {
+    fn receiver(&self, at: usize, seconds: f64) -> Receiver {
+        let (times, port) = (self.hosts[at].builder.completion(), &self.ports[self.downlinks + at]);
+        let [p50_us, p99_us, max_us] = [0.5, 0.99, 1.0].map(|quantile| times.value_at_quantile(quantile) as f64 / 1e3);
+        let ((built_before, incomplete_before), (built, incomplete)) = (self.warm.events[at], self.end.events[at]);
+        Receiver {
+            name: port.name.clone(),
+            goodput_bits_per_second: (self.end.payload[at] - self.warm.payload[at]) as f64 * 8.0 / seconds,
+            events: Events { complete: built - incomplete - (built_before - incomplete_before), incomplete },
+            completion: (!times.is_empty()).then_some(Completion { p50_us, p99_us, max_us }),
+            drops: self.end.drops[self.downlinks + at] - self.warm.drops[self.downlinks + at],
+            queue: Queue { max_bytes: port.longest, limit_bytes: port.buffer, ..Queue::default() },
+        }
+    }
+
     /// Returns the cost of coordinating the senders.
     fn bookkeeping(&self, seconds: f64) -> Bookkeeping {
         let messages = (self.end.messages - self.warm.messages) as f64;
         let payload: u64 = self.end.payload.iter().sum::<u64>() - self.warm.payload.iter().sum::<u64>();
         let event = self.scenario.event_payload();
-        let holds = |bytes: &mut dyn Iterator<Item = u64>| bytes.max().unwrap_or(0);
         Bookkeeping {
             messages_per_second: messages / seconds,
             messages_per_event: messages * event / (payload as f64).max(1.0),
             share_of_bytes: messages * MESSAGE_BYTES as f64 / (payload as f64).max(1.0),
-            builder_bytes: holds(&mut self.hosts.iter().map(|host| host.most_held)),
-            source_bytes: holds(&mut self.sources.iter().map(|source| source.most_held)),
-            card_bytes: holds(&mut self.sources.iter().map(|source| source.most_waiting)),
+            builder_bytes: self.hosts.iter().map(|host| host.most_held).max().unwrap_or(0),
+            source_bytes: self.sources.iter().map(|source| source.most_held).max().unwrap_or(0),
+            card_bytes: self.sources.iter().map(|source| source.most_waiting).max().unwrap_or(0),
         }
     }
 
     /// Returns the results of the ports between switches.
     fn between(&self) -> Vec<report::Port> {
-        let ports = self.sources.len()..self.downlinks;
-        let port = |at: usize| report::Port {
+        let ports = (self.sources.len()..self.downlinks).map(|at| report::Port {
             name: self.ports[at].name.clone(),
             drops: self.end.drops[at] - self.warm.drops[at],
             queue: Queue { max_bytes: self.ports[at].longest, limit_bytes: self.ports[at].buffer, ..Queue::default() },
-        };
-        ports.map(port).collect()
+        });
+        ports.collect()
     }
 }
 
@@ -579,7 +578,7 @@ impl RecordBytes for Records {
         self.bytes
     }
 
-    /// Copies a header, as nothing but headers is ever read.
+    /// Copies a header, since only headers are read.
     fn copy_to(&self, at: usize, out: &mut [u8]) {
         let header =
             self.headers.iter().find(|(begins, _)| *begins == at).map_or([0; HEADER_LEN], |(_, header)| *header);

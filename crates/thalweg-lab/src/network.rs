@@ -104,31 +104,26 @@ impl Network {
     /// Creates the network. The namespaces' names begin with `prefix`.
     pub(crate) fn new(scenario: &Scenario, prefix: &str, timing: Timing) -> Result<Self, LabError> {
         let Scenario { network, traffic, .. } = scenario;
-        let space = |name: String| Namespace::named(format!("{prefix}{name}"));
-        let host = |kind: u8, number: u32, name: String, at: u32| {
-            let [_, _, high, low] = (number + 1).to_be_bytes();
-            let port = name.replace("ender-", "").replace("eceiver-", "");
-            let space = space(name.clone());
-            Host { name, address: Ipv4Addr::new(10, kind, high, low), port, at: at as usize, space }
+        let (first, (kind, count)) = match (&network.shared, &network.tree) {
+            (Some(shared), _) => ("switch", ("rack", network.senders.div_ceil(shared.senders))),
+            (None, Some(tree)) => ("core", ("leaf", tree.leaves)),
+            (None, None) => ("switch", ("", 0)),
         };
-        let below = |name: String| Switch { up: Some((UP, name.clone())), space: space(name) };
-        let (first, lower): (_, Vec<_>) = match (&network.shared, &network.tree) {
-            (Some(shared), _) => {
-                ("switch", (0..network.senders.div_ceil(shared.senders)).map(|n| below(format!("rack-{n}"))).collect())
-            }
-            (None, Some(tree)) => ("core", (0..tree.leaves).map(|n| below(format!("leaf-{n}"))).collect()),
-            (None, None) => ("switch", Vec::new()),
-        };
-        // The other switches follow the first; hosts that are on none of these are on the first.
-        let beyond = |number: Option<u32>| number.map_or(0, |number| number + 1);
-        let sender = |n| host(1, n, format!("sender-{n}"), beyond(scenario.rack_of(n).or(scenario.leaf_of(n))));
-        let receiver = |n| host(2, n, format!("receiver-{n}"), beyond(scenario.leaf_of(n)));
+        let first = Switch { space: Namespace::named(format!("{prefix}{first}")), up: None };
+        let lower = (0..count).map(|number| Switch::below_first(prefix, format!("{kind}-{number}")));
+        let senders = (0..network.senders).map(|number| {
+            let switch = scenario.rack_of(number).or(scenario.leaf_of(number));
+            Host::new(prefix, format!("sender-{number}"), 1, number, switch)
+        });
+        let receivers = (0..network.receivers)
+            .map(|number| Host::new(prefix, format!("receiver-{number}"), 2, number, scenario.leaf_of(number)));
+        // Next to the first receiver, so that it meets other traffic only at that receiver's port.
+        let cross = (traffic.cross > 0).then(|| Host::new(prefix, "cross".to_owned(), 3, 0, scenario.leaf_of(0)));
         let mut made = Self {
-            switches: [Switch { space: space(first.to_owned()), up: None }].into_iter().chain(lower).collect(),
-            senders: (0..network.senders).map(sender).collect(),
-            receivers: (0..network.receivers).map(receiver).collect(),
-            // Next to the first receiver, so that it meets other traffic only at that receiver's port.
-            cross: (traffic.cross > 0).then(|| host(3, 0, "cross".to_owned(), beyond(scenario.leaf_of(0)))),
+            switches: [first].into_iter().chain(lower).collect(),
+            senders: senders.collect(),
+            receivers: receivers.collect(),
+            cross,
             ports: Vec::new(),
         };
         made.ports = made.ports(scenario);
@@ -142,18 +137,16 @@ impl Network {
 
     /// Returns the place at which each link of the scenario begins.
     fn ports(&self, scenario: &Scenario) -> Vec<Port> {
-        let on = |switch: &Switch, device: &str| (switch.space.clone(), device.to_owned());
         let cards = self.senders.iter().map(|host| (host.space.clone(), "eth".to_owned()));
         let core = self.switches.first();
         let between = self.switches.iter().zip(core.into_iter().cycle()).flat_map(|(switch, core)| {
-            let ends = switch.up.iter().flat_map(|(here, there)| [on(switch, here), on(core, there)]);
+            let ends = switch.up.iter().flat_map(|(here, there)| [switch.port(here), core.port(there)]);
             // There is no queue down to a rack.
             ends.take(if scenario.network.tree.is_some() { 2 } else { 1 }).collect::<Vec<_>>()
         });
-        let down = self.receivers.iter().map(|host| on(&self.switches[host.at], &host.port));
+        let down = self.receivers.iter().map(|host| self.switches[host.at].port(&host.port));
         let places = cards.chain(between).chain(down);
-        let port = |(link, (space, device))| Port { link, space, device };
-        scenario.links().into_iter().zip(places).map(port).collect()
+        scenario.links().into_iter().zip(places).map(|(link, (space, device))| Port { link, space, device }).collect()
     }
 
     fn make(&self, scenario: &Scenario, timing: Timing) -> Result<(), LabError> {
@@ -163,18 +156,16 @@ impl Network {
         }
         batch("ip", &spaces)?;
         let mtu = scenario.network.mtu;
-        // Address, MTU and namespace of each end precede it.
-        let end = |space: &Namespace| format!("mtu {mtu} address {CARD} netns {}", space.name());
         let mut links = String::new();
         let mut settings_of: Vec<String> = vec![String::new(); self.switches.len()];
         for Host { address, port, at, space, .. } in self.hosts() {
-            let far = end(&self.switches[*at].space);
-            let _ = writeln!(links, "link add eth {} type veth peer name {port} {far}", end(space));
+            let far = end_settings(mtu, &self.switches[*at].space);
+            let _ = writeln!(links, "link add eth {} type veth peer name {port} {far}", end_settings(mtu, space));
             let _ = writeln!(settings_of[*at], "link set {port} arp off up\nroute add {address}/32 dev {port}");
         }
         for (at, switch) in self.switches.iter().enumerate() {
             let Some((here, there)) = &switch.up else { continue };
-            let (near, far) = (end(&switch.space), end(&self.switches[0].space));
+            let [near, far] = [&switch.space, &self.switches[0].space].map(|space| end_settings(mtu, space));
             let _ = writeln!(links, "link add {here} {near} type veth peer name {there} {far}");
             let _ = writeln!(settings_of[at], "link set {here} arp off up\nroute add default dev {here}");
             let _ = writeln!(settings_of[0], "link set {there} arp off up");
@@ -223,6 +214,37 @@ impl Network {
                 &format!("address add {address}/32 dev eth\nlink set eth arp off up\nroute add default dev eth\n"),
             )
         })?
+    }
+}
+
+/// Returns the settings of a cable's end, which `ip` expects before its type: MTU, address and namespace.
+fn end_settings(mtu: u32, space: &Namespace) -> String {
+    format!("mtu {mtu} address {CARD} netns {}", space.name())
+}
+
+impl Host {
+    /// Returns a host with an address of `10.SUBNET.0.0/16`. Without a lower switch, it is on the first one.
+    fn new(prefix: &str, name: String, subnet: u8, number: u32, lower_switch: Option<u32>) -> Self {
+        let [_, _, high, low] = (number + 1).to_be_bytes();
+        Self {
+            address: Ipv4Addr::new(10, subnet, high, low),
+            port: name.replace("ender-", "").replace("eceiver-", ""),
+            // The lower switches follow the first.
+            at: lower_switch.map_or(0, |number| number as usize + 1),
+            space: Namespace::named(format!("{prefix}{name}")),
+            name,
+        }
+    }
+}
+
+impl Switch {
+    /// Returns a switch with a cable to the first one.
+    fn below_first(prefix: &str, name: String) -> Self {
+        Self { space: Namespace::named(format!("{prefix}{name}")), up: Some((UP, name)) }
+    }
+
+    fn port(&self, device: &str) -> (Namespace, String) {
+        (self.space.clone(), device.to_owned())
     }
 }
 
@@ -287,7 +309,7 @@ pub(crate) fn port_notes(scenario: &Scenario) -> Vec<String> {
     let mut notes = Vec::new();
     if traffic.control.congestion == "dctcp" {
         let mark = marking(scenario, network.rate, network.buffer.0);
-        notes.push(format!("the port marks packets (ECN) that find more than {} in front of them", size(mark)));
+        notes.push(format!("the port marks packets (ECN) that find more than {} queued before them", size(mark)));
     }
     if traffic.cross > 0 {
         let flows = traffic.cross;
@@ -374,8 +396,8 @@ pub(crate) fn batch(program: &str, commands: &str) -> Result<(), LabError> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-    let line = said.rsplit("-:").next().and_then(|number| number.trim().parse::<usize>().ok());
+    let output = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
+    let line = output.rsplit("-:").next().and_then(|number| number.trim().parse::<usize>().ok());
     let line = line.and_then(|line| commands.lines().nth(line.checked_sub(1)?));
-    Err(LabError::Command { command: line.map_or(described, |line| format!("{program} {line}")), said })
+    Err(LabError::Command { command: line.map_or(described, |line| format!("{program} {line}")), output })
 }

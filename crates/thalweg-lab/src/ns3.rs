@@ -19,7 +19,7 @@ mod process;
 pub use compare::compare;
 
 use crate::network::{marking, port_notes, tcp_buffer};
-use crate::scenario::{Assignment, Carrier, Scenario, Wrong};
+use crate::scenario::{Assignment, Carrier, InvalidValue, Scenario};
 use crate::topology::Memory;
 use crate::{LabError, Report};
 use install::Ns3;
@@ -41,18 +41,18 @@ pub fn run(scenario: &Scenario, stop: &AtomicBool) -> Result<Report, LabError> {
     let mut command = Command::new(ns3.program(stop)?);
     command.args(arguments(scenario));
     let limit = scenario.measure.wall_limit;
-    let said = process::finish("ns-3", &mut command, limit, stop)?;
-    if !said.status.success() {
-        return Err(LabError::Node { name: "ns-3".into(), said: said.complaint() });
+    let ended = process::finish("ns-3", &mut command, limit, stop)?;
+    if !ended.status.success() {
+        return Err(LabError::Node { name: "ns-3".into(), output: ended.complaint() });
     }
-    let mut report = Output::read(&said.out, scenario)?.report(scenario, history_step(scenario));
+    let mut report = Output::read(&ended.out, scenario)?.report(scenario, history_step(scenario));
     report.notes = notes(scenario, &ns3);
     report.wall_seconds = begun.elapsed().as_secs_f64();
     Ok(report)
 }
 
 /// Fails if the scenario needs a feature that `ns3/incast.cc` lacks.
-pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
+pub(crate) fn takes(scenario: &Scenario) -> Result<(), InvalidValue> {
     let Scenario { network, traffic, .. } = scenario;
     let sized = network.unlike.iter().position(|sender| sender.size.is_some() || sender.sizes.is_some());
     let lacking = [
@@ -71,7 +71,7 @@ pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
         (traffic.burst.is_some().then(|| "traffic.burst".into()), "the events of ns3 come one by one"),
     ];
     match lacking.into_iter().find_map(|(key, what)| Some((key?, what))) {
-        Some((key, what)) => Err(Wrong { key, problem: format!("{what}; `--on virtual` has it") }),
+        Some((key, what)) => Err(InvalidValue { key, problem: format!("{what}; `--on virtual` has it") }),
         None => Ok(()),
     }
 }
@@ -79,7 +79,6 @@ pub(crate) fn takes(scenario: &Scenario) -> Result<(), Wrong> {
 /// Returns the program's arguments for a scenario, as `ns3/incast.cc` names them.
 fn arguments(scenario: &Scenario) -> Vec<String> {
     let Scenario { network, traffic, .. } = scenario;
-    let nanos = |time: Duration| time.as_nanos().to_string();
     let slow = network.unlike.iter().filter_map(|sender| Some((sender.number, sender.rate?)));
     let slow: Vec<String> = slow.map(|(number, rate)| format!("{number}:{}", scenario.counted(rate).0)).collect();
     let (from, to) = scenario.sizes();
@@ -111,6 +110,10 @@ fn arguments(scenario: &Scenario) -> Vec<String> {
     ];
     // ns-3 does not take an empty value.
     all.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| format!("--{name}={value}")).collect()
+}
+
+fn nanos(time: Duration) -> String {
+    time.as_nanos().to_string()
 }
 
 /// Returns the name in ns-3 of a congestion control of Linux.

@@ -25,7 +25,7 @@
 //! | `machine` | The machine: processors, memory, devices and their addresses |
 //! | `boot` | One run: starts QEMU, watches and ends it, and returns the command's output and exit code |
 //! | `qemu` | A machine as QEMU's command line |
-//! | `shelf` | The directory that holds what was set up, and the setup itself, done once however many processes ask |
+//! | `shelf` | The directory that holds what was set up, and the setup itself, done once however many processes request it |
 //! | `setup` | Setup, from the system's package archive to a kernel, its initramfs and packages ready to be mounted |
 //! | `modules` | Kernel modules that Debian leaves out, compiled for its kernel |
 //! | `initramfs` | The initramfs: a shell, and the modules that are needed to mount the host's file system |

@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// Progress of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct HowFar {
+pub struct RunProgress {
     /// Fraction of its time that has passed, from 0 to 1.
     pub done: f64,
     /// Number of bytes that the receivers' ports have sent.
@@ -17,7 +17,7 @@ pub struct HowFar {
 
 const NAME: &str = "progress.json";
 
-impl HowFar {
+impl RunProgress {
     /// Returns the progress last written to this directory; `None` before data flows, and in ns-3, which writes none.
     pub fn read(directory: &Path) -> Option<Self> {
         // A text that is just being written is not JSON: the next call reads it.

@@ -2,7 +2,7 @@
 
 mod timeline;
 
-use crate::report::{Bookkeeping, Completion, Found, Port, Receiver, Report};
+use crate::report::{Bookkeeping, CalibratedLink, Completion, Port, Receiver, Report};
 use crate::scenario::Network;
 use plotters::prelude::*;
 use std::fmt::Write;
@@ -67,20 +67,22 @@ pub fn headline(report: &Report) -> String {
     let network = &report.scenario.network;
     let delay = humantime::format_duration(network.delay);
     let (senders, receivers, control) = (network.senders, network.receivers, report.scenario.traffic.control);
-    let many = |number: u32| if number == 1 { "" } else { "s" };
     format!(
         "{senders} sender{}, {receivers} receiver{}, {}, delay {delay}, buffer {}, {control}",
-        many(senders),
-        many(receivers),
+        plural(senders),
+        plural(receivers),
         network.rate,
         network.buffer
     )
 }
 
+fn plural(number: u32) -> &'static str {
+    if number == 1 { "" } else { "s" }
+}
+
 /// Returns the most important results, as rows of names and values.
 pub fn summary(report: &Report) -> Vec<Vec<String>> {
     let whole = &report.whole_run;
-    let of_all = |here: u64, whole: u64| format!("{here} ({whole} with beginning and end)");
     let share = format!("{:.1} %, of {}", report.share_of_ceiling * 100.0, bits(report.ceiling_bits_per_second));
     let queue = &report.queue;
     let mut rows = vec![
@@ -91,15 +93,15 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
             "event complete after (median, 99 of 100, all)",
             report.completion.map_or_else(|| "–".into(), |times| completion_text(&times)),
         ),
-        ("sent again by TCP", of_all(report.retransmissions, whole.retransmissions)),
-        ("timeouts", of_all(report.timeouts, whole.timeouts)),
-        ("dropped by the switch", of_all(report.drops, whole.drops)),
+        ("sent again by TCP", with_whole_run(report.retransmissions, whole.retransmissions)),
+        ("timeouts", with_whole_run(report.timeouts, whole.timeouts)),
+        ("dropped by the switch", with_whole_run(report.drops, whole.drops)),
         (
             "longest queue",
             format!("{} of {}, mean {}", volume(queue.max_bytes), volume(queue.limit_bytes), volume(queue.mean_bytes)),
         ),
     ];
-    if let Some(Found { rate, round_trip, buffer }) = &report.found {
+    if let Some(CalibratedLink { rate, round_trip, buffer }) = &report.found {
         let Network { rate: true_rate, buffer: true_buffer, .. } = &report.scenario.network;
         let (round_trip, true_round_trip) = (micros(*round_trip), micros(report.scenario.round_trip()));
         rows.push(("rate found", format!("{rate}, of {true_rate}")));
@@ -111,9 +113,9 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
     {
         let share = 100.0 * share_of_bytes;
         rows.push(("messages for each event", format!("{messages_per_event:.0}, {share:.2} % of the payloads' bytes")));
-        rows.push(("most that a builder had set aside", volume(*builder_bytes)));
-        rows.push(("most that a source held", volume(*source_bytes)));
-        rows.push(("most that waited for a sender's link", volume(*card_bytes)));
+        rows.push(("largest reservation of a builder", volume(*builder_bytes)));
+        rows.push(("largest amount held by a source", volume(*source_bytes)));
+        rows.push(("longest queue before a sender's link", volume(*card_bytes)));
     }
     if let Some(cross) = &report.cross {
         let text = format!("{}, {} segments sent again", bits(cross.goodput_bits_per_second), cross.retransmissions);
@@ -130,17 +132,25 @@ pub fn summary(report: &Report) -> Vec<Vec<String>> {
     rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect()
 }
 
+fn with_whole_run(measured: u64, whole: u64) -> String {
+    format!("{measured} ({whole} with beginning and end)")
+}
+
 fn micros(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
 fn completion_text(times: &Completion) -> String {
-    let time = |micros: f64| match micros {
+    let [p50, p99, max] = [times.p50_us, times.p99_us, times.max_us].map(time_text);
+    format!("{p50}, {p99}, {max}")
+}
+
+fn time_text(micros: f64) -> String {
+    match micros {
         short if short < 1e3 => format!("{short:.0} µs"),
         long if long < 1e6 => format!("{:.2} ms", long / 1e3),
         longer => format!("{:.2} s", longer / 1e6),
-    };
-    format!("{}, {}, {}", time(times.p50_us), time(times.p99_us), time(times.max_us))
+    }
 }
 
 fn bits(per_second: f64) -> String {

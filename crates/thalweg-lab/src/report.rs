@@ -37,7 +37,7 @@ pub struct Report {
     pub completion: Option<Completion>,
     /// Result of a builder's calibration, if the scenario calibrates.
     #[serde(default)]
-    pub found: Option<Found>,
+    pub found: Option<CalibratedLink>,
     /// Cost of the messages between nodes, if the laboratory counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bookkeeping: Option<Bookkeeping>,
@@ -70,7 +70,7 @@ pub struct Bookkeeping {
     pub messages_per_event: f64,
     /// Bytes of messages divided by bytes of all payloads.
     pub share_of_bytes: f64,
-    /// Largest number of bytes that a builder had reserved for data it had asked for.
+    /// Largest number of bytes that a builder had reserved for requested data.
     pub builder_bytes: u64,
     /// Largest number of bytes that a source held until they were released.
     pub source_bytes: u64,
@@ -80,7 +80,7 @@ pub struct Bookkeeping {
 
 /// Capacity of a builder's link as its calibration found it, in the form of a topology's `link`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct CalibratedLink {
     /// Bits per second on the line.
     pub rate: BitRate,
     /// Shortest time from a fetch to its data.
@@ -117,13 +117,22 @@ pub struct Queue {
     pub over_time: Vec<(f64, u64)>,
 }
 
-/// Numbers of events.
+/// Number of events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
     /// Number of events with a fragment of every sender.
     pub complete: u64,
     /// Number of events without a fragment of some sender.
     pub incomplete: u64,
+}
+
+impl std::iter::Sum for Events {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            complete: sum.complete + one.complete,
+            incomplete: sum.incomplete + one.incomplete,
+        })
+    }
 }
 
 /// Quantiles of the time from an event's first mention to its last byte, in microseconds.
@@ -135,6 +144,17 @@ pub struct Completion {
     pub p99_us: f64,
     /// Longest of the times, in µs.
     pub max_us: f64,
+}
+
+impl Completion {
+    /// Returns the longer one of the times of two receivers, at each quantile.
+    pub(crate) fn slower_of(self, other: Self) -> Self {
+        Self {
+            p50_us: self.p50_us.max(other.p50_us),
+            p99_us: self.p99_us.max(other.p99_us),
+            max_us: self.max_us.max(other.max_us),
+        }
+    }
 }
 
 /// Results of a sender.
@@ -242,9 +262,9 @@ pub struct LinkOverTime {
 pub struct CreditOverTime {
     /// Name of the builder.
     pub receiver: String,
-    /// Window at the end of each step: bytes that it might have asked for and not received.
+    /// Window at the end of each step: bytes that it may request before they are received.
     pub window: Vec<u64>,
-    /// Bytes that this builder had asked of each sender and not received, at the end of each step.
+    /// Bytes that this builder had requested from each sender and not received, at the end of each step.
     pub at: Vec<Vec<u64>>,
 }
 

@@ -17,13 +17,13 @@ use serde::Serialize;
 use thalweg_bench::paper::{FORMAT, Finding, Table};
 
 /// Conclusions from results: tables, findings, and further parts of the page.
-type Worked = (Vec<Table>, Vec<Finding>, String);
+type Conclusions = (Vec<Table>, Vec<Finding>, String);
 
 /// Function that draws conclusions from results, which are in the order of the file's sweeps.
-type WorkOut = fn(&[Results]) -> Worked;
+type DrawConclusions = fn(&[Results]) -> Conclusions;
 
 /// All experiments: name, file, and a function for additional conclusions.
-const EXPERIMENTS: [(&str, &str, Option<WorkOut>); 2] = [
+const EXPERIMENTS: [(&str, &str, Option<DrawConclusions>); 2] = [
     ("tdaq", include_str!("../experiments/tdaq.toml"), Some(tdaq::worked_out)),
     ("fabric", include_str!("../experiments/fabric.toml"), None),
 ];
@@ -34,7 +34,7 @@ pub struct Experiment {
     /// Short name of the experiment.
     pub name: &'static str,
     file: file::File,
-    worked_out: Option<WorkOut>,
+    worked_out: Option<DrawConclusions>,
 }
 
 impl Experiment {
@@ -64,8 +64,8 @@ impl Experiment {
     /// # Errors
     /// Fails as [`Sweep::load`].
     pub fn sweeps(&self, on: Laboratory, quick: bool) -> Result<Vec<(Sweep, Laboratory)>, SweepError> {
-        let one = |part: &file::Part| Ok((Sweep::load(&part.name, quick)?, part.on.unwrap_or(on)));
-        self.file.sweeps.iter().map(one).collect()
+        let sweeps = self.file.sweeps.iter();
+        sweeps.map(|part| Ok((Sweep::load(&part.name, quick)?, part.on.unwrap_or(on)))).collect()
     }
 
     /// Compares the results of [`sweeps`](Self::sweeps), in their order, with the publication. Findings whose cells are
@@ -147,11 +147,11 @@ fn values<'a>(results: &'a Results, key: &str) -> &'a [String] {
 
 /// Returns the report of the cell in which these keys have these values.
 fn find<'a>(results: &'a Results, at: &[(&str, &str)]) -> Option<&'a Report> {
-    let value = |(key, value): &(&str, &str)| {
+    let mut wanted = Vec::new();
+    for (key, value) in at {
         let axis = results.sweep.axis(key)?;
-        Some((axis, results.sweep.axes[axis].values.iter().position(|own| own == value)?))
-    };
-    let wanted: Vec<(usize, usize)> = at.iter().map(value).collect::<Option<_>>()?;
+        wanted.push((axis, results.sweep.axes[axis].values.iter().position(|own| own == value)?));
+    }
     let mut cells = results.sweep.cells.iter();
     let cell = cells.find(|cell| wanted.iter().all(|(axis, value)| cell.at[*axis] == *value))?;
     results.report(&cell.at)

@@ -7,16 +7,16 @@ mod timeline;
 mod watch;
 
 use crate::LabError;
-use crate::network::{Network, Timing, port_notes};
+use crate::network::{Host, Network, Timing, port_notes};
 use crate::report::{Completion, Events, LinkKind, Port, Queue, Receiver, Report, Sender, Timeline, Troubles};
 use crate::scenario::{Scenario, Stall};
 use crate::topology::topology;
-use nodes::{Built, Nodes};
+use nodes::{BuilderReport, Nodes};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 use thalweg_text::size;
-use watch::{Watch, Watched};
+use watch::{Watch, Watched, WatchedPort};
 
 /// Environment in which a scenario runs.
 #[derive(Debug, Clone, Copy)]
@@ -59,38 +59,20 @@ impl Rig<'_> {
         &self,
         scenario: &Scenario,
         network: &Network,
-        built: &[Option<Built>],
+        built: &[Option<BuilderReport>],
         watched: Watched,
         cross: Option<crate::report::Cross>,
         elapsed: Duration,
     ) -> Report {
         let Watched { ports, senders: counted, .. } = watched;
-        let receivers: Vec<Receiver> = network
-            .receivers
-            .iter()
-            .zip(built)
-            .zip(ports.iter().filter(|port| port.link.kind == LinkKind::Down))
-            .map(|((host, built), port)| {
-                // A builder that was killed has no result.
-                let events = built.as_ref().map_or_else(Events::default, |built| Events {
-                    complete: built.steady.events.saturating_sub(built.events.incomplete),
-                    incomplete: built.events.incomplete,
-                });
-                Receiver {
-                    name: host.name.clone(),
-                    goodput_bits_per_second: built.as_ref().map_or(0.0, Built::goodput),
-                    events,
-                    completion: built.as_ref().and_then(Built::completion),
-                    drops: port.drops,
-                    queue: port.queue.clone(),
-                }
-            })
-            .collect();
-        let between = ports.iter().filter(|port| port.link.kind != LinkKind::Down);
-        let between: Vec<Port> = between
-            .map(|port| Port { name: port.link.name.clone(), drops: port.drops, queue: port.queue.clone() })
-            .collect();
-        let built = || built.iter().flatten();
+        let (downlinks, between): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.link.kind == LinkKind::Down);
+        let receivers = network.receivers.iter().zip(built).zip(downlinks);
+        let receivers: Vec<Receiver> =
+            receivers.map(|((host, built), port)| receiver(host, built.as_ref(), port)).collect();
+        let between = between.into_iter();
+        let between =
+            between.map(|port| Port { name: port.link.name.clone(), drops: port.drops, queue: port.queue.clone() });
+        let first_built = built.iter().flatten().next();
         let senders: Vec<Sender> = (0..)
             .zip(network.senders.iter().zip(&counted))
             .map(|(number, (host, counted))| Sender {
@@ -104,8 +86,7 @@ impl Rig<'_> {
             .collect();
         let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
         let ceiling = scenario.ceiling();
-        let part = |queue: &Queue| queue.max_bytes as f64 / queue.limit_bytes as f64;
-        let fullest = ports.iter().map(|port| &port.queue).max_by(|a, b| part(a).total_cmp(&part(b)));
+        let fullest = ports.iter().map(|port| &port.queue).max_by(|a, b| fill_of(a).total_cmp(&fill_of(b)));
         Report {
             laboratory: self.laboratory.to_owned(),
             scenario: scenario.clone(),
@@ -122,22 +103,15 @@ impl Rig<'_> {
                 drops: ports.iter().map(|port| port.whole_drops).sum(),
             },
             queue: fullest.cloned().unwrap_or_else(Queue::default),
-            events: receivers.iter().fold(Events::default(), |sum, one| Events {
-                complete: sum.complete + one.events.complete,
-                incomplete: sum.incomplete + one.events.incomplete,
-            }),
-            completion: receivers.iter().filter_map(|one| one.completion).reduce(|a, b| Completion {
-                p50_us: a.p50_us.max(b.p50_us),
-                p99_us: a.p99_us.max(b.p99_us),
-                max_us: a.max_us.max(b.max_us),
-            }),
-            found: built().next().and_then(|built| Some(built.calibration.first()?.link.clone())),
-            measured_seconds: built().next().map_or(0.0, |built| built.steady.seconds),
+            events: receivers.iter().map(|one| one.events).sum(),
+            completion: receivers.iter().filter_map(|one| one.completion).reduce(Completion::slower_of),
+            found: first_built.and_then(|built| Some(built.calibration.first()?.link.clone())),
+            measured_seconds: first_built.map_or(0.0, |built| built.steady.seconds),
             virtual_seconds: elapsed.as_secs_f64(),
             wall_seconds: elapsed.as_secs_f64(),
             senders,
             receivers,
-            ports: between,
+            ports: between.collect(),
             cross,
             timeline: None,
             bookkeeping: None,
@@ -199,4 +173,23 @@ impl Rig<'_> {
         notes.extend(port_notes(scenario));
         notes
     }
+}
+
+/// Returns the results of a receiver. A builder that was killed has none.
+fn receiver(host: &Host, built: Option<&BuilderReport>, port: &WatchedPort) -> Receiver {
+    Receiver {
+        name: host.name.clone(),
+        goodput_bits_per_second: built.map_or(0.0, BuilderReport::goodput),
+        events: built.map_or_else(Events::default, |built| Events {
+            complete: built.steady.events.saturating_sub(built.events.incomplete),
+            incomplete: built.events.incomplete,
+        }),
+        completion: built.and_then(BuilderReport::completion),
+        drops: port.drops,
+        queue: port.queue.clone(),
+    }
+}
+
+fn fill_of(queue: &Queue) -> f64 {
+    queue.max_bytes as f64 / queue.limit_bytes as f64
 }

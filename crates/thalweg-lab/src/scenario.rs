@@ -132,7 +132,7 @@ pub enum Carrier {
 }
 
 impl Carrier {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape serde asks for")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
     fn is_tcp(&self) -> bool {
         *self == Self::Tcp
     }
@@ -176,7 +176,7 @@ pub enum Assignment {
 }
 
 impl Assignment {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the shape serde asks for")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde requires")]
     fn is_modulo(&self) -> bool {
         *self == Self::Modulo
     }
@@ -225,19 +225,19 @@ impl Scenario {
     pub fn load(path: &Path) -> Result<Self, ScenarioError> {
         let text =
             std::fs::read_to_string(path).map_err(|error| ScenarioError::Read { path: path.to_owned(), error })?;
-        Self::parse(&text).map_err(|wrong| ScenarioError::Wrong { path: path.to_owned(), wrong })
+        Self::parse(&text).map_err(|wrong| ScenarioError::Invalid { path: path.to_owned(), wrong })
     }
 
     /// Reads and checks the text of a file.
     ///
     /// # Errors
     /// Fails if it is not a scenario, or as [`check`](Self::check); the error names the line.
-    pub fn parse(text: &str) -> Result<Self, WrongLine> {
+    pub fn parse(text: &str) -> Result<Self, InvalidLine> {
         let scenario: Self = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
-            WrongLine::at(text, start, error.message().to_owned())
+            InvalidLine::at(text, start, error.message().to_owned())
         })?;
-        scenario.check().map_err(|wrong| WrongLine::at(text, place(text, &wrong.key), wrong.to_string()))?;
+        scenario.check().map_err(|wrong| InvalidLine::at(text, place(text, &wrong.key), wrong.to_string()))?;
         Ok(scenario)
     }
 
@@ -245,7 +245,7 @@ impl Scenario {
     ///
     /// # Errors
     /// Returns the first value that is not possible, and the reason.
-    pub fn check(&self) -> Result<(), Wrong> {
+    pub fn check(&self) -> Result<(), InvalidValue> {
         self.check_network()?;
         check_traffic(&self.traffic)?;
         self.check_measure()?;
@@ -253,7 +253,7 @@ impl Scenario {
         self.check_fabric()
     }
 
-    fn check_network(&self) -> Result<(), Wrong> {
+    fn check_network(&self) -> Result<(), InvalidValue> {
         let network = &self.network;
         if !(1..=MOST_SENDERS).contains(&network.senders) {
             return wrong("network.senders", format!("{}; 1 to {MOST_SENDERS} are possible", network.senders));
@@ -273,7 +273,7 @@ impl Scenario {
         self.check_buffer("network.buffer", Some(network.buffer))
     }
 
-    fn check_measure(&self) -> Result<(), Wrong> {
+    fn check_measure(&self) -> Result<(), InvalidValue> {
         let Self { network, traffic, measure } = self;
         if !(measure.seconds >= 0.001 && measure.seconds <= 3600.0) {
             return wrong("measure.seconds", format!("{}; 0.001 to 3600 are possible", measure.seconds));
@@ -288,8 +288,8 @@ impl Scenario {
             let problem = "it takes control = \"credit\", one receiver, and sources that always have more".into();
             return wrong("measure.calibrate", problem);
         }
-        let disturbed = |receiver: &UnlikeReceiver| receiver.stall.is_some() || receiver.dies.is_some();
-        if measure.calibrate && network.unlike_receivers.iter().any(disturbed) {
+        let mut receivers = network.unlike_receivers.iter();
+        if measure.calibrate && receivers.any(|receiver| receiver.stall.is_some() || receiver.dies.is_some()) {
             return wrong("measure.calibrate", "nothing is measured then in which a builder could stall or die".into());
         }
         if measure.wall_limit.is_zero() {
@@ -420,7 +420,7 @@ pub mod defaults {
 /// Error for a value that is not possible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{key}: {problem}")]
-pub struct Wrong {
+pub struct InvalidValue {
     /// Path of the key, such as `network.senders`.
     pub key: String,
     /// Problem of the value, and the values that are allowed.
@@ -430,7 +430,7 @@ pub struct Wrong {
 /// Error in the text of a scenario, with its line.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {problem}{}", quoted(.text))]
-pub struct WrongLine {
+pub struct InvalidLine {
     /// Number of the line, counted from 1.
     pub line: usize,
     /// Text of the line.
@@ -443,7 +443,7 @@ fn quoted(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("\n  {text}") }
 }
 
-impl WrongLine {
+impl InvalidLine {
     fn at(text: &str, byte: usize, problem: String) -> Self {
         let before = text.as_bytes().get(..byte).unwrap_or(text.as_bytes());
         let line = before.iter().filter(|byte| **byte == b'\n').count();
@@ -453,11 +453,11 @@ impl WrongLine {
 }
 
 /// Returns the error for a key's value.
-fn wrong(key: &str, problem: String) -> Result<(), Wrong> {
-    Err(Wrong { key: key.to_owned(), problem })
+pub(crate) fn wrong(key: &str, problem: String) -> Result<(), InvalidValue> {
+    Err(InvalidValue { key: key.to_owned(), problem })
 }
 
-fn check_traffic(traffic: &Traffic) -> Result<(), Wrong> {
+fn check_traffic(traffic: &Traffic) -> Result<(), InvalidValue> {
     check_sizes("traffic", traffic.size, traffic.sizes)?;
     if traffic.interval.is_some_and(|interval| interval < Duration::from_micros(1)) {
         return wrong(
@@ -485,7 +485,7 @@ fn check_traffic(traffic: &Traffic) -> Result<(), Wrong> {
 }
 
 /// Checks the payload sizes in a table.
-fn check_sizes(table: &str, size: Option<ByteSize>, sizes: Option<[ByteSize; 2]>) -> Result<(), Wrong> {
+fn check_sizes(table: &str, size: Option<ByteSize>, sizes: Option<[ByteSize; 2]>) -> Result<(), InvalidValue> {
     match (size, sizes) {
         (Some(_), Some(_)) => wrong(&format!("{table}.sizes"), "there is a `size` too: write one of them".into()),
         (Some(ByteSize(size)), None) if !(1..=MAX_PAYLOAD_BYTES).contains(&size) => {
@@ -536,11 +536,11 @@ pub enum ScenarioError {
     },
     /// The text is not a scenario, or has a value that is not possible.
     #[error("{}, {wrong}", path.display())]
-    Wrong {
+    Invalid {
         /// The file.
         path: PathBuf,
         /// The problem and its line.
-        wrong: WrongLine,
+        wrong: InvalidLine,
     },
 }
 
@@ -554,22 +554,21 @@ pub mod time {
     /// # Errors
     /// Fails if it is not a duration, or too long to be counted; the text shows valid examples.
     pub fn parse(text: &str) -> Result<Duration, String> {
-        let wrong = || format!("'{text}' is not a time: write 10s, 500us or 0.1ms");
-        let text = text.trim();
-        let Some((whole, rest)) = text.split_once('.') else {
-            return humantime::parse_duration(text).map_err(|_| wrong());
-        };
-        let unit_at = rest.find(|char: char| !char.is_ascii_digit()).ok_or_else(wrong)?;
-        let (decimals, unit) = rest.split_at(unit_at);
-        let word = unit.trim().chars().all(|char| char.is_alphabetic());
-        if whole.is_empty() || decimals.is_empty() || decimals.len() > 9 || !word {
-            return Err(wrong());
+        let duration = parse_decimal(text.trim());
+        duration.ok_or_else(|| format!("'{text}' is not a time: write 10s, 500us or 0.1ms"))
+    }
+
+    fn parse_decimal(text: &str) -> Option<Duration> {
+        let Some((whole, rest)) = text.split_once('.') else { return humantime::parse_duration(text).ok() };
+        let (decimals, unit) = rest.split_at(rest.find(|char: char| !char.is_ascii_digit())?);
+        let unit = unit.trim();
+        if whole.is_empty() || decimals.is_empty() || decimals.len() > 9 || !unit.chars().all(char::is_alphabetic) {
+            return None;
         }
-        let digits: u32 = u32::try_from(decimals.len()).map_err(|_| wrong())?;
-        let unit = humantime::parse_duration(&format!("1{}", unit.trim())).map_err(|_| wrong())?;
-        let scaled: u128 = format!("{whole}{decimals}").parse().map_err(|_| wrong())?;
-        let nanos = scaled.checked_mul(unit.as_nanos()).map(|nanos| nanos / 10_u128.pow(digits));
-        nanos.and_then(|nanos| u64::try_from(nanos).ok()).map(Duration::from_nanos).ok_or_else(wrong)
+        let unit = humantime::parse_duration(&format!("1{unit}")).ok()?;
+        let scaled: u128 = format!("{whole}{decimals}").parse().ok()?;
+        let nanos = scaled.checked_mul(unit.as_nanos())? / 10_u128.pow(u32::try_from(decimals.len()).ok()?);
+        u64::try_from(nanos).ok().map(Duration::from_nanos)
     }
 
     pub(crate) fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
@@ -583,7 +582,7 @@ pub mod time {
     pub(super) mod option {
         use super::{Deserializer, Duration, Serializer};
 
-        #[expect(clippy::ref_option, reason = "the shape serde asks for")]
+        #[expect(clippy::ref_option, reason = "the signature that serde requires")]
         pub(in super::super) fn serialize<S: Serializer>(value: &Option<Duration>, s: S) -> Result<S::Ok, S::Error> {
             match value {
                 Some(value) => super::serialize(value, s),

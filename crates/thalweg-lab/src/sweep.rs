@@ -23,7 +23,7 @@ pub(crate) mod text;
 pub use run::{Outcome, Progress, Results, estimate, run};
 pub use summary::{Contest, Loss};
 
-use crate::scenario::{Scenario, ScenarioError, WrongLine};
+use crate::scenario::{InvalidLine, Scenario, ScenarioError};
 use check::Check;
 use std::path::Path;
 use thiserror::Error;
@@ -98,17 +98,17 @@ pub enum SweepError {
     File(#[from] ScenarioError),
     /// The file is not a sweep, or has a value that is not possible.
     #[error("{name}, {wrong}")]
-    Wrong {
+    Invalid {
         /// Name of the sweep.
         name: String,
         /// The problem and its line.
-        wrong: WrongLine,
+        wrong: InvalidLine,
     },
     /// The selected cells do not exist.
-    #[error("'{asked}' takes nothing out of {name}: write KEY=VALUE or KEY=VALUE,VALUE with {axes}")]
+    #[error("'{selection}' takes nothing out of {name}: write KEY=VALUE or KEY=VALUE,VALUE with {axes}")]
     Only {
         /// The selection, as it was given.
-        asked: String,
+        selection: String,
         /// Name of the sweep.
         name: String,
         /// Keys of the sweep and their values.
@@ -140,7 +140,7 @@ impl Sweep {
 
     /// Parses and checks the text of a file, and every cell of it.
     pub(crate) fn parse(name: &str, text: &str, quick: bool) -> Result<Self, SweepError> {
-        file::parse(name, text, quick).map_err(|wrong| SweepError::Wrong { name: name.to_owned(), wrong })
+        file::parse(name, text, quick).map_err(|wrong| SweepError::Invalid { name: name.to_owned(), wrong })
     }
 
     /// Keeps only cells whose key has one of the values: `delay=1ms` or `network.senders=1,2`. Axes are reduced as
@@ -148,19 +148,16 @@ impl Sweep {
     ///
     /// # Errors
     /// Fails if the sweep has no such key, or lacks one of the values; the sweep is unchanged in this case.
-    pub fn only(&mut self, asked: &str) -> Result<(), SweepError> {
-        let error = || {
-            let axis = |axis: &Axis| format!("{} = {}", axis.key, axis.values.join(", "));
-            let axes = self.axes.iter().map(axis).collect::<Vec<_>>().join("; ");
-            SweepError::Only { asked: asked.to_owned(), name: self.name.clone(), axes }
-        };
-        let (key, values) = asked.split_once('=').ok_or_else(error)?;
-        let named = |axis: &Axis| axis.key == key.trim() || axis.name() == key.trim();
-        let number = self.axes.iter().position(named).ok_or_else(error)?;
+    pub fn only(&mut self, selection: &str) -> Result<(), SweepError> {
+        let (key, values) = selection.split_once('=').ok_or_else(|| self.selection_error(selection))?;
+        let mut axes = self.axes.iter();
+        let number = axes.position(|axis| axis.key == key.trim() || axis.name() == key.trim());
+        let number = number.ok_or_else(|| self.selection_error(selection))?;
         let axis = &self.axes[number];
         let mut kept = Vec::new();
         for value in values.split(',') {
-            kept.push(axis.values.iter().position(|own| same(own, value)).ok_or_else(error)?);
+            let at = axis.values.iter().position(|own| same(own, value));
+            kept.push(at.ok_or_else(|| self.selection_error(selection))?);
         }
         kept.sort_unstable();
         kept.dedup();
@@ -173,6 +170,12 @@ impl Sweep {
             Err(_) => false,
         });
         Ok(())
+    }
+
+    fn selection_error(&self, selection: &str) -> SweepError {
+        let axes = self.axes.iter().map(|axis| format!("{} = {}", axis.key, axis.values.join(", ")));
+        let axes = axes.collect::<Vec<_>>().join("; ");
+        SweepError::Only { selection: selection.to_owned(), name: self.name.clone(), axes }
     }
 
     /// Returns the index of the axis with this key.
@@ -202,6 +205,6 @@ impl Axis {
 
 /// True if two texts mean one value, apart from spaces and capitals.
 fn same(one: &str, other: &str) -> bool {
-    let plain = |text: &str| text.split_whitespace().collect::<String>().to_ascii_lowercase();
-    plain(one) == plain(other)
+    let [one, other] = [one, other].map(|text| text.split_whitespace().collect::<String>().to_ascii_lowercase());
+    one == other
 }

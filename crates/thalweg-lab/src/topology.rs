@@ -15,67 +15,76 @@ const BLOCK_OVERHEAD_BYTES: u64 = 256 << 10;
 
 /// Returns the text of a topology file.
 pub(crate) fn topology(scenario: &Scenario, senders: &[Host], receivers: &[Host]) -> Result<String, toml::ser::Error> {
-    let Scenario { network, traffic, .. } = scenario;
-    let time = |time: Duration| humantime::format_duration(time).to_string();
     let memory = Memory::of(scenario);
     let calibrate = scenario.measure.calibrate;
-    let credit = traffic.control.credit && !calibrate;
-    let link = |number: u32| {
-        let (rate, buffer) = scenario.port_for_credit(number);
-        // Hosts take time even if the network has no delay.
-        let round_trip = time(scenario.round_trip().max(Duration::from_micros(50)));
-        Link { rate: rate.to_string(), round_trip, buffer, mtu: network.mtu }
-    };
-    let builder = |(number, host): (u32, &Host)| Builder {
+    toml::to_string(&Topology {
+        run: Run {
+            record: false,
+            assignment: scenario.traffic.assignment,
+            warm_up: time_text(scenario.warm_up()),
+            // A calibration ends by itself.
+            steady: (!calibrate).then(|| time_text(scenario.measured())),
+            // Builders begin one after the other, as the start is announced to them, and each measures for the full
+            // time.
+            duration: (!calibrate).then(|| time_text(scenario.warm_up() + scenario.measured() + skew(scenario))),
+            calibrate,
+            timeout: "5m".into(),
+        },
+        builder: (0..).zip(receivers).map(|(number, host)| builder(scenario, memory, number, host)).collect(),
+        source: (0..).zip(senders).map(|(number, host)| source(scenario, memory, number, host)).collect(),
+    })
+}
+
+fn time_text(time: Duration) -> String {
+    humantime::format_duration(time).to_string()
+}
+
+fn builder(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Builder {
+    let Scenario { traffic, measure, .. } = scenario;
+    let credit = traffic.control.credit && !measure.calibrate;
+    Builder {
         name: host.name.clone(),
         listen: [format!("{}:{}:{BUILDER_PORT}", traffic.link.name(), host.address)],
         block: memory.block,
         blocks: memory.blocks,
         // Without credits everything is fetched as soon as it is offered: the window is disabled by its size.
-        window: (!credit && !calibrate).then_some(64 << 30),
-        link: credit.then(|| link(number)),
+        window: (!credit && !measure.calibrate).then_some(64 << 30),
+        link: credit.then(|| link(scenario, number)),
         open_events: memory.open,
         // Longer than TCP takes to detect lost packets many times over: no event is given up.
         deadline: "1h".into(),
         check: "header",
-    };
-    let source = |(number, host): (u32, &Host)| {
-        let (from, to) = scenario.sizes_of(number);
-        let own = Slots::of(scenario, number, memory.open);
-        Source {
-            name: host.name.clone(),
-            id: format!("1.{number}"),
-            link: traffic.link.name(),
-            congestion: traffic.control.congestion,
-            rate: traffic.interval.map(|interval| 1.0 / interval.as_secs_f64()),
-            burst: traffic.burst,
-            slots: own.count,
-            slot: own.bytes,
-            device: Device {
-                kind: "model-adc",
-                size: to,
-                size_from: (from < to).then_some(from),
-                // One waveform is made once, as the content does not matter here.
-                period: u64::from(from == to),
-            },
-        }
-    };
-    toml::to_string(&Topology {
-        run: Run {
-            record: false,
-            assignment: traffic.assignment,
-            warm_up: time(scenario.warm_up()),
-            // A calibration ends by itself.
-            steady: (!calibrate).then(|| time(scenario.measured())),
-            // Builders begin one after the other, as the start is announced to them, and each measures for the full
-            // time.
-            duration: (!calibrate).then(|| time(scenario.warm_up() + scenario.measured() + skew(scenario))),
-            calibrate,
-            timeout: "5m".into(),
+    }
+}
+
+fn link(scenario: &Scenario, builder: u32) -> Link {
+    let (rate, buffer) = scenario.port_for_credit(builder);
+    // Hosts take time even if the network has no delay.
+    let round_trip = time_text(scenario.round_trip().max(Duration::from_micros(50)));
+    Link { rate: rate.to_string(), round_trip, buffer, mtu: scenario.network.mtu }
+}
+
+fn source(scenario: &Scenario, memory: Memory, number: u32, host: &Host) -> Source {
+    let traffic = &scenario.traffic;
+    let (from, to) = scenario.sizes_of(number);
+    let own = Slots::of(scenario, number, memory.open);
+    Source {
+        name: host.name.clone(),
+        id: format!("1.{number}"),
+        link: traffic.link.name(),
+        congestion: traffic.control.congestion,
+        rate: traffic.interval.map(|interval| 1.0 / interval.as_secs_f64()),
+        burst: traffic.burst,
+        slots: own.count,
+        slot: own.bytes,
+        device: Device {
+            kind: "model-adc",
+            size: to,
+            size_from: (from < to).then_some(from),
+            // One waveform is made once, as the content does not matter here.
+            period: u64::from(from == to),
         },
-        builder: (0..).zip(receivers).map(builder).collect(),
-        source: (0..).zip(senders).map(source).collect(),
-    })
+    }
 }
 
 /// Returns the longest time from the start of the first builder to that of the last: it is announced to them by way of
@@ -99,7 +108,6 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn of(scenario: &Scenario) -> Self {
-        let senders = || 0..scenario.network.senders;
         let way = scenario.bandwidth_delay() + scenario.buffers();
         let together = together(scenario);
         let open = match scenario.traffic.barrier {
@@ -108,10 +116,12 @@ impl Memory {
             // A few more, since neither fragments nor sources are all alike.
             false => ((4 * way).div_ceil((scenario.event_payload() as u64).max(1)) + 4 * together).min(1 << 24),
         };
-        let slots = || senders().map(|sender| Slots::of(scenario, sender, open).bytes);
-        let block = (slots().max().unwrap_or(0) + BLOCK_OVERHEAD_BYTES).max(MIN_BLOCK_BYTES).next_multiple_of(4096);
+        let senders = 0..scenario.network.senders;
+        let slots: Vec<u64> = senders.map(|sender| Slots::of(scenario, sender, open).bytes).collect();
+        let block =
+            (slots.iter().max().unwrap_or(&0) + BLOCK_OVERHEAD_BYTES).max(MIN_BLOCK_BYTES).next_multiple_of(4096);
         // Fragments longer than half a block have a block each; of others, as many as fit share one.
-        let alone = slots().filter(|slot| 2 * slot > block).count() as u64;
+        let alone = slots.iter().filter(|slot| 2 * **slot > block).count() as u64;
         let shared = match alone < u64::from(scenario.network.senders) {
             true => (2 * way).max(LEAST_BUILDER).div_ceil(block) + ROUND_ROBIN_SLOTS,
             false => 0,

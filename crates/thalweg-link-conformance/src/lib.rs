@@ -15,7 +15,11 @@
 //!
 //! The crate is for `[dev-dependencies]` only.
 #![forbid(unsafe_code)]
-#![expect(missing_docs, clippy::missing_panics_doc, reason = "a story's name tells it; it panics where it is not so")]
+#![expect(
+    missing_docs,
+    clippy::missing_panics_doc,
+    reason = "a story's name describes it; it panics where the link behaves otherwise"
+)]
 
 mod foul;
 
@@ -117,7 +121,7 @@ pub struct End<E: ?Sized> {
     all: Endpoints<E>,
     begun: Instant,
     /// True if the last poll reported that data can be received.
-    told: bool,
+    has_data: bool,
 }
 
 /// A source's end.
@@ -127,7 +131,7 @@ pub type BuilderEnd = End<dyn BuilderEndpoint>;
 
 impl<E: Endpoint + ?Sized> End<E> {
     fn of(all: Endpoints<E>) -> Self {
-        Self { all, begun: Instant::now(), told: false }
+        Self { all, begun: Instant::now(), has_data: false }
     }
 
     /// Returns the poller of the endpoint's descriptors.
@@ -154,7 +158,7 @@ impl<E: Endpoint + ?Sized> End<E> {
         self.all.poller().wait(Some(Duration::ZERO), |token| tokens.push(token))?;
         let mut ready = Vec::new();
         self.all.poll(self.begun.elapsed(), &tokens, &mut ready);
-        self.told = !ready.is_empty();
+        self.has_data = !ready.is_empty();
         while self.all.receive(0, received)? {}
         Ok(())
     }
@@ -249,7 +253,7 @@ impl BuilderEnd {
         while !self.lets_in() {
             let timeout = if self.prepare_wait() { self.left().unwrap_or(TIMEOUT) } else { Duration::ZERO };
             poller.wait(Some(timeout), |_| {}).unwrap();
-            assert!(begun.elapsed() < TIMEOUT, "nobody comes");
+            assert!(begun.elapsed() < TIMEOUT, "no peer comes");
         }
     }
 
@@ -310,12 +314,12 @@ struct Link<M> {
     source: SourceEnd,
     builder: BuilderEnd,
     /// Messages received by the source.
-    heard: Vec<Message>,
+    source_received: Vec<Message>,
     /// Messages received by the builder, except arrived bytes.
-    said: Vec<Message>,
+    builder_received: Vec<Message>,
     arrived: BTreeMap<u64, Bytes>,
     /// Number of bytes that were reported to the builder.
-    told: u64,
+    reported_bytes: u64,
     hello: Option<(Hello, String)>,
 }
 
@@ -353,10 +357,10 @@ impl<M: Medium> Link<M> {
             places,
             source,
             builder,
-            heard: Vec::new(),
-            said: Vec::new(),
+            source_received: Vec::new(),
+            builder_received: Vec::new(),
             arrived: BTreeMap::new(),
-            told: 0,
+            reported_bytes: 0,
             hello: None,
         };
         link.welcome(0);
@@ -376,7 +380,7 @@ impl<M: Medium> Link<M> {
             capabilities: Capabilities::empty(),
         });
         self.builder.send(&welcome);
-        self.until("the welcome", |link| link.heard.contains(&welcome));
+        self.until("the welcome", |link| link.source_received.contains(&welcome));
     }
 
     /// Breaks the connection, and has the source connect anew.
@@ -386,8 +390,8 @@ impl<M: Medium> Link<M> {
         self.source.all.connect(0, &self.address, None, &self.greeting).unwrap();
         let_in(&mut self.medium, &mut self.source, &mut self.builder);
         self.hello = None;
-        self.heard.clear();
-        self.said.clear();
+        self.source_received.clear();
+        self.builder_received.clear();
         self.arrived.clear();
         self.welcome(released_below);
     }
@@ -398,22 +402,22 @@ impl<M: Medium> Link<M> {
     }
 
     fn source_turn(&mut self) -> Result<(), LinkError> {
-        self.source.receive(&mut self.heard)?;
+        self.source.receive(&mut self.source_received)?;
         self.source.flush()
     }
 
     fn builder_turn(&mut self) -> Result<(), LinkError> {
-        let mut said = Vec::new();
-        let outcome = self.builder.receive(&mut said);
-        if self.builder.told {
-            self.told = self.builder.received();
+        let mut received = Vec::new();
+        let outcome = self.builder.receive(&mut received);
+        if self.builder.has_data {
+            self.reported_bytes = self.builder.received();
         }
-        for said in said {
-            match said {
+        for received in received {
+            match received {
                 Received::Hello(hello, text) => {
-                    assert!(self.hello.replace((hello, text)).is_none(), "said hello twice");
+                    assert!(self.hello.replace((hello, text)).is_none(), "a second hello was received");
                 }
-                Received::Message(message) => self.said.push(message),
+                Received::Message(message) => self.builder_received.push(message),
                 Received::Arrived { ticket, bytes } => {
                     assert!(self.arrived.insert(ticket, bytes).is_none(), "ticket {ticket} arrived twice");
                 }
@@ -464,7 +468,7 @@ impl<M: Medium> Link<M> {
     }
 
     fn offered(&self) -> Vec<Announcement> {
-        let offers = self.said.iter().filter_map(|said| match said {
+        let offers = self.builder_received.iter().filter_map(|message| match message {
             Message::Offer(offer) => Some(*offer),
             _ => None,
         });
@@ -536,34 +540,36 @@ pub fn greeting_and_run_control<M: Medium>(medium: M) {
     assert_eq!(hello, link.greeting.hello);
     assert_eq!(text, link.greeting.description);
 
-    link.heard.clear();
+    link.source_received.clear();
     let start = Message::Start { run: RunNumber(42), first: EventId(5), at: TaiNanos(99) };
     let stop = Message::StopAt { end: EventId(105), end_here: false };
     link.builder.send(&start);
     link.builder.send(&Message::Pause);
-    link.until("start and pause", |link| link.heard == [start, Message::Pause]);
+    link.until("start and pause", |link| link.source_received == [start, Message::Pause]);
     let paused = Message::Paused { next: EventId(100), asked_by: 0 };
     link.source.send(&paused);
-    link.until("paused", |link| link.said == [paused]);
+    link.until("paused", |link| link.builder_received == [paused]);
     link.builder.send(&stop);
-    link.until("stop", |link| link.heard.contains(&stop));
+    link.until("stop", |link| link.source_received.contains(&stop));
     let end = Message::End(Accounts { accepted: 100, tickets: 0, next_sequence: 100, ..Accounts::default() });
     link.source.send(&end);
-    link.until("end", |link| link.said == [paused, end]);
+    link.until("end", |link| link.builder_received == [paused, end]);
     link.builder.send(&Message::Bye);
-    link.until("bye", |link| link.heard == [start, Message::Pause, stop, Message::Bye]);
+    link.until("bye", |link| link.source_received == [start, Message::Pause, stop, Message::Bye]);
 }
 
 /// A run may be paused and continued any number of times: repeated messages must all arrive.
 pub fn the_same_words_are_heard_as_often_as_they_are_said<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
-    link.heard.clear();
+    link.source_received.clear();
     let orders = [Message::Pause, Message::StopAt { end: EventId(u64::MAX), end_here: false }].repeat(3);
     orders.iter().for_each(|order| link.builder.send(order));
     let answers = [Message::Paused { next: EventId(7), asked_by: 0 }; 3];
     answers.iter().for_each(|answer| link.source.send(answer));
-    link.until("all words", |link| link.heard.len() >= orders.len() && link.said.len() >= answers.len());
-    assert_eq!((&link.heard, &link.said[..]), (&orders, &answers[..]));
+    link.until("all words", |link| {
+        link.source_received.len() >= orders.len() && link.builder_received.len() >= answers.len()
+    });
+    assert_eq!((&link.source_received, &link.builder_received[..]), (&orders, &answers[..]));
 }
 
 pub fn offers_arrive_in_order_and_intact<M: Medium>(medium: M) {
@@ -575,14 +581,14 @@ pub fn offers_arrive_in_order_and_intact<M: Medium>(medium: M) {
         link.offer(some);
         let _ = link.turn();
     }
-    link.until("all offers", |link| link.said.len() == offers.len());
+    link.until("all offers", |link| link.builder_received.len() == offers.len());
     assert_eq!(link.offered(), offers);
     // The final counters arrive after the offers that they count.
     let end = Message::End(Accounts { tickets: 301, ..Accounts::default() });
     link.offer(&[dropped(300)]);
     link.source.send(&end);
-    link.until("the books", |link| link.said.len() == offers.len() + 2);
-    assert_eq!(link.said[300..], [Message::Offer(dropped(300)), end]);
+    link.until("the books", |link| link.builder_received.len() == offers.len() + 2);
+    assert_eq!(link.builder_received[300..], [Message::Offer(dropped(300)), end]);
 }
 
 pub fn a_fetch_brings_exactly_the_bytes<M: Medium>(medium: M) {
@@ -590,7 +596,7 @@ pub fn a_fetch_brings_exactly_the_bytes<M: Medium>(medium: M) {
     let sizes = [64, 128, 1280, 1344, 4096, 65536, 1 << 20, 100_032, 192, (3 << 20) + 64, 64];
     let offers: Vec<Announcement> = sizes.iter().zip(0..).map(|(bytes, ticket)| link.slot(ticket, *bytes)).collect();
     link.offer(&offers);
-    link.until("offers", |link| link.said.len() == offers.len());
+    link.until("offers", |link| link.builder_received.len() == offers.len());
     // All at once, and not in the order in which they were offered.
     for offer in offers.iter().rev() {
         link.fetch(offer);
@@ -605,7 +611,7 @@ pub fn a_fetch_may_be_made_in_pieces<M: Medium>(medium: M) {
     let sizes = [100_032, 64, 200_000, 65_600];
     let offers: Vec<Announcement> = sizes.iter().zip(0..).map(|(bytes, ticket)| link.slot(ticket, *bytes)).collect();
     link.offer(&offers);
-    link.until("offers", |link| link.said.len() == offers.len());
+    link.until("offers", |link| link.builder_received.len() == offers.len());
     // In turn; one requests its next piece while the one before is on its way, another after it has arrived.
     let mut upto = [0; 4];
     let mut asked = 0;
@@ -620,7 +626,7 @@ pub fn a_fetch_may_be_made_in_pieces<M: Medium>(medium: M) {
             }
         }
         if asked % 3 != 0 && !link.builder.maps() {
-            link.until("all that was asked for", |link| link.told == asked);
+            link.until("all that was asked for", |link| link.reported_bytes == asked);
         }
     }
     link.until("all bytes", |link| link.arrived.len() == offers.len());
@@ -632,14 +638,14 @@ pub fn many_small_ones<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
     let offers: Vec<Announcement> = (0..1000).map(|ticket| link.slot(ticket, 64 + 64 * (ticket as u32 % 5))).collect();
     link.offer(&offers);
-    link.until("offers", |link| link.said.len() == offers.len());
+    link.until("offers", |link| link.builder_received.len() == offers.len());
     for (some, done) in offers.chunks(128).zip(1..) {
         some.iter().for_each(|offer| link.fetch(offer));
         link.until("some bytes", |link| link.arrived.len() == some.len());
         some.iter().for_each(|offer| link.take(offer));
         link.builder.release((done * 128).min(1000));
     }
-    link.until("the releases", |link| link.heard.last() == Some(&Message::Release { below: 1000 }));
+    link.until("the releases", |link| link.source_received.last() == Some(&Message::Release { below: 1000 }));
 }
 
 pub fn eager_offers_come_unasked<M: Medium>(medium: M) {
@@ -652,8 +658,8 @@ pub fn eager_offers_come_unasked<M: Medium>(medium: M) {
             .collect();
         ticket += 8;
         link.offer(&offers);
-        let before = link.said.len();
-        link.until("eager offers", |link| link.said.len() == before + 8);
+        let before = link.builder_received.len();
+        link.until("eager offers", |link| link.builder_received.len() == before + 8);
         // Not all of them are fetched, and some are fetched before they have arrived.
         for offer in link.offered().into_iter().rev().take(8).filter(|offer| offer.ticket % 3 != round % 3) {
             link.fetch(&offer);
@@ -663,7 +669,7 @@ pub fn eager_offers_come_unasked<M: Medium>(medium: M) {
         link.until("eager bytes", |link| link.arrived.len() == count);
         wanted.for_each(|offer| link.take(offer));
         link.builder.release(ticket);
-        link.until("the release", |link| link.heard.last() == Some(&Message::Release { below: ticket }));
+        link.until("the release", |link| link.source_received.last() == Some(&Message::Release { below: ticket }));
     }
     // Afterwards an ordinary fetch works as before.
     let offer = link.slot(ticket, 100_032);
@@ -706,13 +712,13 @@ pub fn releases_are_cumulative<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
     let offers: Vec<Announcement> = (0..10).map(|ticket| link.slot(ticket, 640)).collect();
     link.offer(&offers);
-    link.until("offers", |link| link.said.len() == 10);
-    link.heard.clear();
+    link.until("offers", |link| link.builder_received.len() == 10);
+    link.source_received.clear();
     for below in [3, 3, 3, 7] {
         link.builder.release(below);
     }
-    link.until("releases", |link| link.heard.last() == Some(&Message::Release { below: 7 }));
-    assert!(link.heard.is_sorted_by_key(|said| match said {
+    link.until("releases", |link| link.source_received.last() == Some(&Message::Release { below: 7 }));
+    assert!(link.source_received.is_sorted_by_key(|message| match message {
         Message::Release { below } => *below,
         other => panic!("{other:?}"),
     }));
@@ -725,14 +731,14 @@ pub fn an_offer_is_withdrawn_before_it_is_asked_for<M: Medium>(medium: M) {
     let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
     let offers: Vec<Announcement> = (0..4).map(|ticket| link.slot(ticket, 6400)).collect();
     link.offer(&offers);
-    link.until("offers", |link| link.said.len() == 4);
+    link.until("offers", |link| link.builder_received.len() == 4);
     assert!(link.source.withdraw(1));
     let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..offers[1] };
     link.source.offer(&gone);
     // The builder has not received the withdrawal, and fetches.
     link.fetch(&offers[1]);
     link.fetch(&offers[2]);
-    link.until("the drop", |link| link.said.len() == 5);
+    link.until("the drop", |link| link.builder_received.len() == 5);
     assert_eq!(link.offered()[4], gone);
     link.builder.cancel(1);
     link.builder.cancel(1);
@@ -747,21 +753,21 @@ pub fn an_offer_that_was_asked_for_is_not_withdrawn<M: Medium>(medium: M) {
     let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
     let offer = link.slot(0, 1 << 20);
     link.offer(&[offer]);
-    link.until("the offer", |link| link.said.len() == 1);
+    link.until("the offer", |link| link.builder_received.len() == 1);
     link.fetch(&offer);
     link.until("the bytes", |link| !link.arrived.is_empty());
     assert!(!link.source.withdraw(0));
     link.take(&offer);
     link.builder.release(1);
-    link.until("the release", |link| link.heard.contains(&Message::Release { below: 1 }));
-    assert!(link.source.withdraw(0), "nobody waits for it any more");
+    link.until("the release", |link| link.source_received.contains(&Message::Release { below: 1 }));
+    assert!(link.source.withdraw(0), "no fetch of it is open any more");
 }
 
 pub fn a_source_that_comes_back_offers_again<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
     let offers: Vec<Announcement> = (0..40).map(|ticket| link.slot(ticket, 10_048)).collect();
     link.offer(&offers[..30]);
-    link.until("offers", |link| link.said.len() == 30);
+    link.until("offers", |link| link.builder_received.len() == 30);
     offers[..20].iter().for_each(|offer| link.fetch(offer));
     link.until("the first", |link| link.arrived.len() == 20);
     link.builder.release(17);
@@ -772,20 +778,20 @@ pub fn a_source_that_comes_back_offers_again<M: Medium>(medium: M) {
     link.reconnect(17);
     link.offer(&offers[17..30]);
     link.offer(&offers[30..]);
-    link.until("offers again", |link| link.said.len() == 23);
+    link.until("offers again", |link| link.builder_received.len() == 23);
     assert_eq!(link.offered(), offers[17..]);
     offers[20..].iter().for_each(|offer| link.fetch(offer));
     link.until("the rest", |link| link.arrived.len() == 20);
     offers[20..].iter().for_each(|offer| link.take(offer));
     link.builder.release(40);
-    link.until("the release", |link| link.heard.last() == Some(&Message::Release { below: 40 }));
+    link.until("the release", |link| link.source_received.last() == Some(&Message::Release { below: 40 }));
 }
 
 pub fn a_builder_may_ask_before_the_offer_is_repeated<M: Medium>(medium: M) {
     let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
     let offers: Vec<Announcement> = (0..6).map(|ticket| link.slot(ticket, 4096)).collect();
     link.offer(&offers);
-    link.until("offers", |link| link.said.len() == 6);
+    link.until("offers", |link| link.builder_received.len() == 6);
     link.reconnect(2);
     // The builder knows these offers from before.
     offers[2..].iter().for_each(|offer| link.fetch(offer));
@@ -795,7 +801,7 @@ pub fn a_builder_may_ask_before_the_offer_is_repeated<M: Medium>(medium: M) {
     let eager = Announcement { disposition: Disposition::Eager, ..offers[3] };
     let gone = Announcement { bytes: 0, disposition: Disposition::DroppedOldest, ..offers[5] };
     link.offer(&[offers[2], eager, offers[4], gone]);
-    link.until("the bytes", |link| link.arrived.len() == 3 && link.said.len() == 4);
+    link.until("the bytes", |link| link.arrived.len() == 3 && link.builder_received.len() == 4);
     link.builder.cancel(5);
     offers[2..5].iter().for_each(|offer| link.take(offer));
     assert!(!link.places.is_busy());
@@ -805,7 +811,7 @@ pub fn a_link_that_ends_returns_every_place<M: Medium>(medium: M) {
     let mut link = Link::with(medium, |hello| hello.capabilities = Capabilities::WITHDRAWS);
     let offers: Vec<Announcement> = (0..8).map(|ticket| link.slot(ticket, 256 << 10)).collect();
     link.offer(&offers);
-    link.until("offers", |link| link.said.len() == 8);
+    link.until("offers", |link| link.builder_received.len() == 8);
     offers.iter().for_each(|offer| link.fetch(offer));
     // Some have arrived, one may be on its way, and others have not been requested yet.
     link.until("the first", |link| !link.arrived.is_empty());
@@ -846,10 +852,10 @@ pub fn what_a_source_said_is_heard_after_its_death<M: Medium>(medium: M) {
     link.builder.flush().unwrap();
     let Link { mut medium, source, mut builder, .. } = link;
     drop(source);
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     let error = loop {
         builder.send(&Message::Pause);
-        if let Err(error) = builder.flush().and_then(|()| builder.receive(&mut said)) {
+        if let Err(error) = builder.flush().and_then(|()| builder.receive(&mut received)) {
             break error;
         }
         medium.wait(None, Some(&mut builder));
@@ -857,30 +863,30 @@ pub fn what_a_source_said_is_heard_after_its_death<M: Medium>(medium: M) {
     assert!(matches!(error, LinkError::Closed), "{error}");
     assert!(!error.is_violation());
     if medium.is_faithful() {
-        assert_eq!(said.len(), 500);
+        assert_eq!(received.len(), 500);
     }
 }
 
 pub fn what_a_builder_said_is_heard_after_its_death<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
-    link.heard.clear();
+    link.source_received.clear();
     for below in 1..500 {
         link.builder.release(below);
     }
     link.builder.flush().unwrap();
     let Link { mut medium, mut source, builder, .. } = link;
     drop(builder);
-    let mut heard = Vec::new();
+    let mut received = Vec::new();
     let error = loop {
         source.send(&Message::Paused { next: EventId(0), asked_by: 0 });
-        if let Err(error) = source.flush().and_then(|()| source.receive(&mut heard)) {
+        if let Err(error) = source.flush().and_then(|()| source.receive(&mut received)) {
             break error;
         }
         medium.wait(Some(&mut source), None);
     };
     assert!(matches!(error, LinkError::Closed), "{error}");
     if medium.is_faithful() {
-        assert_eq!(heard.last(), Some(&Message::Release { below: 499 }));
+        assert_eq!(received.last(), Some(&Message::Release { below: 499 }));
     }
 }
 
@@ -888,20 +894,20 @@ pub fn more_is_said_than_there_is_room_for<M: Medium>(medium: M) {
     let mut link = Link::with(medium, |hello| (hello.slots, hello.slot_bytes) = (1, 1 << 30));
     let words: Vec<Message> = (0..2000).map(|next| Message::Paused { next: EventId(next), asked_by: 0 }).collect();
     let orders: Vec<Message> = (0..2000).map(|end| Message::StopAt { end: EventId(end), end_here: false }).collect();
-    link.heard.clear();
+    link.source_received.clear();
     for (word, order) in words.iter().zip(&orders) {
         link.source.send(word);
         link.builder.send(order);
     }
-    link.until("every word", |link| link.said.len() == 2000 && link.heard.len() == 2000);
-    assert!(link.said == words && link.heard == orders);
+    link.until("every word", |link| link.builder_received.len() == 2000 && link.source_received.len() == 2000);
+    assert!(link.builder_received == words && link.source_received == orders);
 }
 
 pub fn copies_are_counted<M: Medium>(medium: M) {
     let mut link = Link::new(medium);
     let offers: Vec<Announcement> = (0..4).map(|ticket| link.slot(ticket, 1 << 20)).collect();
     link.offer(&offers);
-    link.until("offers", |link| link.said.len() == 4);
+    link.until("offers", |link| link.builder_received.len() == 4);
     if link.builder.maps() {
         for offer in &offers {
             let bytes = link.builder.fetch(offer, None).unwrap().expect("it can be seen where it lies");

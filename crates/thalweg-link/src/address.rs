@@ -26,27 +26,26 @@ impl Address {
     /// # Errors
     /// The text is not such a place; the error describes the form of one.
     pub fn new(kind: LinkKind, place: &str) -> Result<Self, String> {
-        let text = || format!("{}:{place}", kind.name);
-        let error = || no_address(&text());
+        let address = Self { kind, place: place.to_owned() };
         if place.contains('\0') {
-            return Err(format!("{:?}: no host name and no path has a NUL in it", text()));
+            return Err(format!("{:?}: no host name and no path has a NUL in it", address.to_string()));
         }
         match kind.locator {
             Locator::HostPort => {
-                let (host, port) = place.rsplit_once(':').ok_or_else(error)?;
-                port.parse::<u16>().map_err(|_| format!("'{}': '{port}' is not a port, 0 to 65535", text()))?;
+                let (host, port) = place.rsplit_once(':').ok_or_else(|| no_address(&address.to_string()))?;
+                port.parse::<u16>().map_err(|_| format!("'{address}': '{port}' is not a port, 0 to 65535"))?;
                 // A URL's two slashes are refused as well.
                 if host.is_empty() || host.contains('/') {
-                    return Err(error());
+                    return Err(no_address(&address.to_string()));
                 }
             }
-            Locator::Path if place.is_empty() => return Err(error()),
+            Locator::Path if place.is_empty() => return Err(no_address(&address.to_string())),
             Locator::Path if place.len() > Self::LONGEST_PATH => {
-                return Err(format!("'{}': a socket path has at most {} bytes", text(), Self::LONGEST_PATH));
+                return Err(format!("'{address}': a socket path has at most {} bytes", Self::LONGEST_PATH));
             }
             Locator::Path => {}
         }
-        Ok(Self { kind, place: place.to_owned() })
+        Ok(address)
     }
 
     /// Returns an address on this host for the caller's own use: a port that the system chooses, or the socket `name`
@@ -138,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_no_kernel_would_take_is_no_address() {
+    fn invalid_places_are_refused() {
         for text in
             ["shm:/tmp/a\0b", "tcp:a\0b:7400", "tcp:h:65536", "tcp::1", "shm:", "tcp:h", "tcp://h:1", "ib:h:1", ""]
         {

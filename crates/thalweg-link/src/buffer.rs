@@ -27,11 +27,16 @@ impl Buffer {
             Self::Receive => set_socket_recv_buffer_size_force(socket, bytes),
             Self::Send => set_socket_send_buffer_size_force(socket, bytes),
         };
-        let set = || match self {
-            Self::Receive => socket.set_recv_buffer_size(bytes),
-            Self::Send => socket.set_send_buffer_size(bytes),
-        };
-        forced.is_ok() || self.most().is_some_and(|most| bytes <= most) && set().is_ok()
+        if forced.is_ok() {
+            return true;
+        }
+        if self.most().is_none_or(|most| bytes > most) {
+            return false;
+        }
+        match self {
+            Self::Receive => socket.set_recv_buffer_size(bytes).is_ok(),
+            Self::Send => socket.set_send_buffer_size(bytes).is_ok(),
+        }
     }
 
     /// Returns the size that every process may set, in bytes.

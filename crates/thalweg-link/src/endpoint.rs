@@ -381,7 +381,7 @@ impl Endpoints<dyn BuilderEndpoint> {
     /// left is replaced; one on which a process listens is not.
     ///
     /// # Errors
-    /// The address cannot be listened on: [`LinkError::Listening`] says what to do.
+    /// The address cannot be listened on: [`LinkError::Listening`] contains advice.
     pub fn add(&mut self, address: &Address, eager: Eager) -> Result<Address, LinkError> {
         let endpoint = address.kind().transport().builder(address, self.adapter.as_ref(), eager, self.watch())?;
         let found = Address::new(address.kind(), &endpoint.place()).unwrap_or_else(|_| address.clone());
@@ -394,11 +394,11 @@ impl Endpoints<dyn BuilderEndpoint> {
     /// # Errors
     /// A description of what is unavailable, and of the consequence.
     pub fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
-        let mut told = Ok(());
+        let mut outcome = Ok(());
         for endpoint in &mut self.endpoints {
-            told = told.and(endpoint.expect(bytes));
+            outcome = outcome.and(endpoint.expect(bytes));
         }
-        told
+        outcome
     }
 
     /// Calls [`BuilderEndpoint::holds`] on each endpoint, and returns the smallest result.
@@ -445,7 +445,7 @@ mod tests {
     const NOTHING: Eager = Eager { credit: 0, limit: 0 };
 
     #[test]
-    fn what_cannot_be_listened_on_is_told_with_what_to_do() {
+    fn an_address_that_cannot_be_listened_on_is_reported_with_advice() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| format!("shm:{}", directory.path().join(name).display());
         std::fs::write(directory.path().join("file"), "").unwrap();
@@ -460,7 +460,7 @@ mod tests {
             (port.to_string(), "end what listens there"),
             // TEST-NET-1 (RFC 5737), an address that no host has; and a name that cannot exist (RFC 6761).
             ("tcp:192.0.2.1:7400".to_owned(), "no address of this host"),
-            ("tcp:nobody.invalid:7400".to_owned(), "correct the name"),
+            ("tcp:no-host.invalid:7400".to_owned(), "correct the name"),
         ] {
             let error = doors.add(&address.parse().unwrap(), NOTHING).unwrap_err().to_string();
             assert!(error.starts_with(&format!("listening on {address}: ")) && error.contains(advice), "{error}");

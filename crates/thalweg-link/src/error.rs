@@ -70,8 +70,13 @@ impl LinkError {
     }
 }
 
+/// Returns the error for a peer that broke a rule of the protocol.
+pub(crate) fn protocol_error<T>(text: String) -> Result<T, LinkError> {
+    Err(LinkError::Protocol(text))
+}
+
 /// Maximum number of bytes of messages that wait for a peer to read them. A peer that reads leaves some kilobytes.
-pub(crate) const MOST_UNHEARD: usize = 16 << 20;
+pub(crate) const MAX_UNREAD_BYTES: usize = 16 << 20;
 
 /// Returns an error if more than `most` bytes wait for the peer. A peer that sends and never reads would exhaust our
 /// memory.

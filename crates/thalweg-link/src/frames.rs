@@ -42,9 +42,9 @@ const LONGEST_PROBE: Duration = Duration::from_millis(640);
 /// Polling interval of a port that cannot wake its node, while the node sleeps.
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// Maximum number of connections that wait to be accepted.
-const MOST_WAITING: usize = 1024;
+const MAX_WAITING_CONNECTIONS: usize = 1024;
 /// Maximum number of ended connections that are remembered, since frames of theirs may still be on their way.
-const MOST_PAST: usize = 4096;
+const MAX_PAST_CONNECTIONS: usize = 4096;
 /// Time for which the last words are repeated after a connection was closed, and (`LAST_WORDS`) after the port was.
 const LINGER_TIME: Duration = Duration::from_secs(2);
 const LAST_WORDS: Duration = Duration::from_millis(300);
@@ -62,7 +62,7 @@ pub(crate) struct Frames<I: FrameIo, H: Half> {
     /// Number of the connection to each peer.
     peers: Vec<Option<u64>>,
     /// Connections that wait to be accepted; only at a builder's port.
-    door: Option<Door>,
+    listener: Option<Listener>,
     /// Connections that were closed here, the oldest first: late frames of theirs do not begin new connections.
     past: VecDeque<u64>,
     /// Addresses at which there is no peer any more, while there may be more to receive from them.
@@ -90,7 +90,7 @@ pub(crate) struct Frames<I: FrameIo, H: Half> {
 }
 
 #[derive(Debug)]
-struct Door {
+struct Listener {
     place: String,
     waiting: VecDeque<u64>,
     listens: bool,
@@ -128,13 +128,13 @@ pub(crate) trait Half: Debug + Send + Sized {
     /// True if the other end has received all words.
     fn is_quiet(&self) -> bool;
 
-    /// Processes a received frame, and appends messages to `said`.
+    /// Processes a received frame, and appends messages to `received`.
     fn on_frame(
         &mut self,
         head: &Head,
         content: &[u8],
         now: Duration,
-        said: &mut Vec<Self::Received>,
+        received: &mut Vec<Self::Received>,
     ) -> Result<(), LinkError>;
 
     /// Handles timeouts.
@@ -241,7 +241,7 @@ fn put_bare(
 }
 
 impl<I: FrameIo, H: Half> Frames<I, H> {
-    fn new(io: I, door: Option<Door>, watch: Watch) -> Result<Self, LinkError> {
+    fn new(io: I, listener: Option<Listener>, watch: Watch) -> Result<Self, LinkError> {
         if let Some(fd) = io.fd() {
             watch.add(fd, 0, Interest::READ)?;
         }
@@ -252,7 +252,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             interest: Interest::READ,
             connections: BTreeMap::new(),
             peers: Vec::new(),
-            door,
+            listener,
             past: VecDeque::new(),
             gone: Vec::new(),
             more: false,
@@ -298,84 +298,63 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 
     /// Receives as many bursts as are fair. Returns true if more may be waiting.
     fn hear(&mut self, now: Duration) -> Result<bool, FramesError> {
-        let Self { io, connections, door, past, gone, random, damaged, foreign, other_version, .. } = self;
-        let (mut answers, mut long, copies) = (Vec::new(), Vec::new(), io.copies().1);
-        let mut each = |from: SocketAddr, arrival: Arrival<'_>| match arrival {
-            Arrival::Datagram(datagram) => {
-                let (head, content) = match Head::decode(datagram) {
-                    Ok(frame) => frame,
-                    Err(error) => {
-                        *(if error.is_damage() { &mut *damaged } else { &mut *foreign }) += 1;
-                        if let FrameError::Version(_) = error
-                            && !std::mem::replace(other_version, true)
-                        {
-                            tracing::warn!("frames from {from} are dropped: {error}");
-                        }
-                        return;
-                    }
-                };
-                let connection = head.connection;
-                if let Some(known) = connections.get_mut(&connection) {
-                    if !known.over && known.comes_from(from) {
-                        let outcome = known.hear(&head, content, now);
-                        known.ends(outcome);
-                    }
-                    return;
-                }
-                let Some(door) = door.as_mut().filter(|_| is_hello(&head, content)) else {
-                    if head.content != Content::Over && head.heard > 0 {
-                        // The sender has received words of ours. Otherwise the frame may have overtaken the hello of a
-                        // new connection.
-                        answers.push((from, channel::over(connection)));
-                    }
-                    return;
-                };
-                let expected = random.hash_one((from, connection));
-                let Content::Words { token, .. } = head.content else { return };
-                if token != expected {
-                    // A sender with a false address does not receive this, and so occupies no place here.
-                    answers.push((from, channel::bare(connection, Content::Challenge { token: expected })));
-                } else if door.waiting.len() < MOST_WAITING
-                    && !past.contains(&connection)
-                    && let Some(half) = H::begun(connection, from, copies, now)
-                {
-                    let mut new = Connection::new(half, from, None);
-                    new.is_answered = true;
-                    let outcome = new.hear(&head, content, now);
-                    new.ends(outcome);
-                    connections.insert(connection, new);
-                    door.waiting.push_back(connection);
-                }
-            }
-            Arrival::Nobody => gone.push(from),
-            Arrival::TooLong => long.push(from),
+        let Self { io, connections, listener, past, gone, random, damaged, foreign, other_version, .. } = self;
+        let copies = io.copies().1;
+        let mut too_long = Vec::new();
+        let mut receiver = FrameReceiver {
+            connections,
+            listener: listener.as_mut(),
+            past,
+            random,
+            damaged,
+            foreign,
+            other_version,
+            answers: Vec::new(),
+            copies,
+            now,
         };
         let mut more = true;
         for _ in 0..MAX_BURSTS_PER_TURN {
-            more = io.receive(&mut each)?;
+            more = io.receive(&mut |from, arrival| match arrival {
+                Arrival::Datagram(datagram) => receiver.on_datagram(from, datagram),
+                Arrival::Unreachable => gone.push(from),
+                Arrival::TooLong => too_long.push(from),
+            })?;
             if !more {
                 break;
             }
         }
+        let answers = receiver.answers;
         // Messages that a peer sent before it went may still be waiting.
-        let heard_out = if more { 0 } else { gone.len() };
-        for address in gone.drain(..heard_out) {
-            let there = connections.values_mut().filter(|known| known.address == address && !known.over);
-            there.for_each(|known| known.ends(Err(LinkError::Closed)));
+        if !more {
+            self.end_gone();
         }
         // One answer for each frame, and no longer than the frame.
         for (to, head) in &answers {
-            io.send(*to, &head.encode(&[]), None);
+            self.io.send(*to, &head.encode(&[]), None);
         }
         if !answers.is_empty() {
-            io.flush()?;
+            self.io.flush()?;
         }
-        for to in long {
-            let Ok(longest) = io.longest(to) else { continue };
-            let there = connections.values_mut().filter(|known| known.address == to);
+        self.limit_lengths(&too_long);
+        Ok(more)
+    }
+
+    /// Ends the connections to addresses at which there is no peer any more.
+    fn end_gone(&mut self) {
+        for address in self.gone.drain(..) {
+            let there = self.connections.values_mut().filter(|known| known.address == address && !known.over);
+            there.for_each(|known| known.ends(Err(LinkError::Closed)));
+        }
+    }
+
+    /// Limits the datagrams to addresses that longer ones do not reach.
+    fn limit_lengths(&mut self, addresses: &[SocketAddr]) {
+        for to in addresses {
+            let Ok(longest) = self.io.longest(*to) else { continue };
+            let there = self.connections.values_mut().filter(|known| known.address == *to);
             there.for_each(|known| known.half.too_long(longest));
         }
-        Ok(more)
     }
 
     /// Sends as much as possible, in turn. Returns false if there was no room for all of it.
@@ -443,7 +422,81 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
             }
             stays
         });
-        past.drain(..past.len().saturating_sub(MOST_PAST));
+        past.drain(..past.len().saturating_sub(MAX_PAST_CONNECTIONS));
+    }
+}
+
+/// Assigns received frames to connections: the parts of [`Frames`] that this needs while the port is borrowed.
+struct FrameReceiver<'a, H: Half> {
+    connections: &'a mut BTreeMap<u64, Connection<H>>,
+    listener: Option<&'a mut Listener>,
+    past: &'a VecDeque<u64>,
+    random: &'a RandomState,
+    damaged: &'a mut u64,
+    foreign: &'a mut u64,
+    other_version: &'a mut bool,
+    /// Frames to send in answer to frames of no connection.
+    answers: Vec<(SocketAddr, Head)>,
+    /// Number of times that the port copies received bytes.
+    copies: u64,
+    now: Duration,
+}
+
+impl<H: Half> FrameReceiver<'_, H> {
+    fn on_datagram(&mut self, from: SocketAddr, datagram: &[u8]) {
+        let (head, content) = match Head::decode(datagram) {
+            Ok(frame) => frame,
+            Err(error) => return self.on_invalid(from, error),
+        };
+        match self.connections.get_mut(&head.connection) {
+            Some(known) => {
+                if !known.over && known.comes_from(from) {
+                    let outcome = known.hear(&head, content, self.now);
+                    known.ends(outcome);
+                }
+            }
+            None => self.on_unknown(from, &head, content),
+        }
+    }
+
+    /// Counts a datagram that is not a frame, or a damaged one.
+    fn on_invalid(&mut self, from: SocketAddr, error: FrameError) {
+        let counter = if error.is_damage() { &mut *self.damaged } else { &mut *self.foreign };
+        *counter += 1;
+        if let FrameError::Version(_) = error
+            && !std::mem::replace(self.other_version, true)
+        {
+            tracing::warn!("frames from {from} are dropped: {error}");
+        }
+    }
+
+    /// Processes a frame of a connection that is not known: begins it if the frame is its hello with the right token.
+    fn on_unknown(&mut self, from: SocketAddr, head: &Head, content: &[u8]) {
+        let (Some(listener), Content::Words { token, .. }, true) =
+            (self.listener.as_deref_mut(), head.content, is_hello(head, content))
+        else {
+            if head.content != Content::Over && head.received > 0 {
+                // The sender has received words of this end. Otherwise the frame may have overtaken the hello of a new
+                // connection.
+                self.answers.push((from, channel::over(head.connection)));
+            }
+            return;
+        };
+        let expected = self.random.hash_one((from, head.connection));
+        if token != expected {
+            // A sender with a false address does not receive this, and so occupies no place here.
+            self.answers.push((from, channel::bare(head.connection, Content::Challenge { token: expected })));
+        } else if listener.waiting.len() < MAX_WAITING_CONNECTIONS
+            && !self.past.contains(&head.connection)
+            && let Some(half) = H::begun(head.connection, from, self.copies, self.now)
+        {
+            let mut new = Connection::new(half, from, None);
+            new.is_answered = true;
+            let outcome = new.hear(head, content, self.now);
+            new.ends(outcome);
+            self.connections.insert(head.connection, new);
+            listener.waiting.push_back(head.connection);
+        }
     }
 }
 
@@ -451,7 +504,7 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
 fn is_hello(head: &Head, content: &[u8]) -> bool {
     let first = content.first_chunk::<MESSAGE_LEN>();
     matches!(head.content, Content::Words { first: 0, .. })
-        && head.heard == 0
+        && head.received == 0
         && first.is_some_and(|word| matches!(Message::decode(word), Ok(Message::Hello(_))))
 }
 
@@ -599,7 +652,7 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        let waiting = self.door.as_ref().is_some_and(|door| door.listens && !door.waiting.is_empty());
+        let waiting = self.listener.as_ref().is_some_and(|listener| listener.listens && !listener.waiting.is_empty());
         let now = (waiting || self.more).then_some(Duration::ZERO);
         let deadlines = self.connections.values().filter(|connection| !connection.over).map(|connection| {
             let deadline = connection.half.deadline();
@@ -616,7 +669,7 @@ impl<I: FrameIo, H: Half> Endpoint for Frames<I, H> {
 
     fn leave(&mut self) {
         self.left = true;
-        self.door = None;
+        self.listener = None;
         self.connections.values_mut().for_each(|connection| connection.half.close());
     }
 
@@ -650,13 +703,13 @@ impl<I: FrameIo, H: Half> Frames<I, H> {
         let (begun, then) = (Instant::now(), self.now);
         loop {
             let now = then + begun.elapsed();
-            let heard = self.hear(now);
+            let received = self.hear(now);
             for connection in self.connections.values_mut().filter(|connection| !connection.over) {
                 let outcome = connection.half.time(now);
                 connection.ends(outcome);
             }
             let sent = self.send(now);
-            if heard.is_err() || sent.is_err() || self.has_left() || begun.elapsed() >= LAST_WORDS {
+            if received.is_err() || sent.is_err() || self.has_left() || begun.elapsed() >= LAST_WORDS {
                 return;
             }
             match self.io.fd() {
@@ -716,7 +769,7 @@ impl<I: FrameIo> Frames<I, FrameSource> {
 impl<I: FrameIo> Frames<I, FrameBuilder> {
     /// Creates a builder's endpoint. `place` is the place at which others reach it.
     pub(crate) fn builder(io: I, place: String, watch: Watch) -> Result<Self, LinkError> {
-        Self::new(io, Some(Door { place, waiting: VecDeque::new(), listens: true }), watch)
+        Self::new(io, Some(Listener { place, waiting: VecDeque::new(), listens: true }), watch)
     }
 }
 
@@ -750,7 +803,7 @@ impl<I: FrameIo> SourceEndpoint for Frames<I, FrameSource> {
 
 impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
     fn place(&self) -> String {
-        self.door.as_ref().map(|door| door.place.clone()).unwrap_or_default()
+        self.listener.as_ref().map(|listener| listener.place.clone()).unwrap_or_default()
     }
 
     fn holds(&mut self, bytes: u64) -> u64 {
@@ -758,8 +811,8 @@ impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
     }
 
     fn accept(&mut self, peer: usize) -> Result<Option<Peer>, LinkError> {
-        let Some(door) = &mut self.door else { return Ok(None) };
-        let Some(number) = door.waiting.pop_front() else { return Ok(None) };
+        let Some(listener) = &mut self.listener else { return Ok(None) };
+        let Some(number) = listener.waiting.pop_front() else { return Ok(None) };
         let Some(connection) = self.connections.get_mut(&number) else { return Ok(None) };
         connection.peer = Some(peer);
         let address = connection.address;
@@ -773,8 +826,8 @@ impl<I: FrameIo> BuilderEndpoint for Frames<I, FrameBuilder> {
     }
 
     fn listen(&mut self, listens: bool) -> Result<(), LinkError> {
-        if let Some(door) = &mut self.door {
-            door.listens = listens;
+        if let Some(listener) = &mut self.listener {
+            listener.listens = listens;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ pub trait Transport: Debug + Send + Sync {
     /// one](Abilities::adapter). Its descriptors are registered under `watch`.
     ///
     /// # Errors
-    /// The address cannot be listened on, and [`LinkError::Listening`] says what to do.
+    /// The address cannot be listened on, and [`LinkError::Listening`] contains advice.
     fn builder(
         &self,
         at: &Address,

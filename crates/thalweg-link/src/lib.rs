@@ -102,8 +102,8 @@ pub use peer::{Origin, Peer};
 pub mod parts {
     //! Building blocks of kinds of links, here and in other crates.
     pub use crate::frames::{builder_over, source_over};
-    pub use crate::offered::{Asked, Novelty, Offered};
-    pub use crate::sockets::{Connects, Door, SocketLink, Sockets};
+    pub use crate::offered::{FetchRequest, Novelty, Offered};
+    pub use crate::sockets::{Connect, Listener, SocketLink, Sockets};
     pub use crate::udp::DATAGRAMS;
 }
 pub use poller::{Interest, Poller, Watch};

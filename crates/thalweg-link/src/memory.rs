@@ -70,7 +70,7 @@ struct Inner {
     ports: u32,
     coming: BTreeMap<SocketAddr, Coming>,
     /// Addresses of builders, by name.
-    doors: BTreeMap<String, SocketAddr>,
+    builders: BTreeMap<String, SocketAddr>,
     /// Pairs of ports between which nothing passes, with the time at which that ends.
     parted: BTreeMap<(SocketAddr, SocketAddr), Duration>,
 }
@@ -90,7 +90,7 @@ impl Network {
             mtu: MAX_DATAGRAM_BYTES,
             ports: 0,
             coming: BTreeMap::new(),
-            doors: BTreeMap::new(),
+            builders: BTreeMap::new(),
             parted: BTreeMap::new(),
         };
         Self { inner: Arc::new(Mutex::new(inner)) }
@@ -195,7 +195,7 @@ impl Transport for Network {
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let port = self.port();
-        self.lock().doors.insert(at.place().to_owned(), port.address);
+        self.lock().builders.insert(at.place().to_owned(), port.address);
         Ok(Box::new(Frames::builder(port, at.place().to_owned(), watch)?))
     }
 }
@@ -261,8 +261,8 @@ impl FrameIo for MemoryPort {
     }
 
     fn resolve(&self, place: &str) -> io::Result<SocketAddr> {
-        let found = self.network.lock().doors.get(place).copied();
-        found.ok_or_else(|| io::Error::new(ErrorKind::NotFound, "nobody listens there"))
+        let found = self.network.lock().builders.get(place).copied();
+        found.ok_or_else(|| io::Error::new(ErrorKind::NotFound, "no builder listens there"))
     }
 
     fn longest(&mut self, _to: SocketAddr) -> Result<usize, FramesError> {
@@ -304,7 +304,7 @@ impl FrameIo for MemoryPort {
             let (from, datagram) = first.remove();
             drop(inner);
             self.counters.received += 1;
-            each(from, datagram.as_deref().map_or(Arrival::Nobody, Arrival::Datagram));
+            each(from, datagram.as_deref().map_or(Arrival::Unreachable, Arrival::Datagram));
         }
         Ok(true)
     }

@@ -1,6 +1,6 @@
 //! The offers that a source has made over one connection, and the builder's fetches of them.
 
-use crate::error::{MOST_UNHEARD, check_unheard};
+use crate::error::{MAX_UNREAD_BYTES, check_unheard};
 use crate::{LinkError, Outstanding};
 use thalweg_wire::{Announcement, Disposition, MESSAGE_LEN};
 
@@ -11,14 +11,14 @@ pub struct Offered {
     book: Option<Outstanding<bool>>,
     /// Fetches that came before their offer: after a reconnection the builder knows tickets that are still to be
     /// offered again.
-    early: Vec<Asked>,
+    early: Vec<FetchRequest>,
     /// Maximum number of fetches that may wait for an answer.
     most: usize,
 }
 
 /// A fetch, as the builder made it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct FetchRequest {
     /// Ticket of the offer.
     pub ticket: u64,
     /// Offset of the first byte in the offer.
@@ -99,8 +99,8 @@ impl Offered {
     ///
     /// # Errors
     /// The bytes of the fetch do not exist, or there are more fetches than an honest builder makes.
-    pub fn ask(&mut self, asked: Asked) -> Result<Option<(Announcement, bool)>, LinkError> {
-        let Asked { ticket, offset, length } = asked;
+    pub fn ask(&mut self, asked: FetchRequest) -> Result<Option<(Announcement, bool)>, LinkError> {
+        let FetchRequest { ticket, offset, length } = asked;
         let next = self.book.as_ref().map_or(0, Outstanding::next_ticket);
         if ticket >= next {
             if self.early.len() >= self.most {
@@ -126,7 +126,7 @@ impl Offered {
     }
 
     /// Returns the fetches that came too early, to be [entered](Self::ask) again now that more has been offered.
-    pub fn early(&mut self) -> Vec<Asked> {
+    pub fn early(&mut self) -> Vec<FetchRequest> {
         std::mem::take(&mut self.early)
     }
 
@@ -144,7 +144,7 @@ impl Offered {
     /// There are more.
     pub fn check_unheard(&self, bytes: usize) -> Result<(), LinkError> {
         // After a reconnection everything is offered again, at once.
-        check_unheard(bytes, MOST_UNHEARD.max(self.most.saturating_mul(MESSAGE_LEN)))
+        check_unheard(bytes, MAX_UNREAD_BYTES.max(self.most.saturating_mul(MESSAGE_LEN)))
     }
 
     fn too_many(&self) -> LinkError {

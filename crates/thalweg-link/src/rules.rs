@@ -2,7 +2,7 @@
 //! refusal.
 
 use crate::LinkError;
-use crate::offered::Asked;
+use crate::offered::FetchRequest;
 use thalweg_wire::{Announcement, Disposition, HEADER_LEN, Hello, RECORD_ALIGN};
 
 /// Checks that a source has a slot, and that a slot has room for a fragment.
@@ -36,7 +36,7 @@ pub(crate) fn check_offer(offer: &Announcement, withdraws: bool) -> Result<(), L
 }
 
 /// Checks that data come in the order of the fetches, each fetch answered as a whole.
-pub(crate) fn check_order(sent: Asked, asked: Asked) -> Result<(), LinkError> {
+pub(crate) fn check_order(sent: FetchRequest, asked: FetchRequest) -> Result<(), LinkError> {
     if sent == asked {
         return Ok(());
     }

@@ -7,11 +7,11 @@
 //! A source that may withdraw offers (policy `drop-oldest`) must be asked before its bytes are read: a fetch is then a
 //! message and the grant is returned as `Data`, as on any other link. From other sources an offer is enough.
 
-use crate::error::{MOST_UNHEARD, check_unheard, refusal};
+use crate::error::{MAX_UNREAD_BYTES, check_unheard, refusal};
 use crate::kind::{Abilities, Locator, Transport};
-use crate::offered::{Asked, Novelty, Offered};
+use crate::offered::{FetchRequest, Novelty, Offered};
 use crate::rules::{check_hello, check_offer, check_order};
-use crate::sockets::{Connects, Door, SocketLink, Sockets};
+use crate::sockets::{Connect, Listener, SocketLink, Sockets};
 use crate::{
     Adapter, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Origin, Peer, Received,
     SourceEndpoint, SourceGreeting, SourceLink, Watch, peer,
@@ -43,7 +43,7 @@ const FAIR_SHARE: usize = 1024;
 const MAX_QUIET_POLLS: u32 = 1 << 14;
 
 /// Maximum number of wake-up bytes read at once: about as many as a socket's buffer holds.
-const MOST_WAKES: usize = 1024;
+const MAX_WAKES_PER_READ: usize = 1024;
 
 /// Messages in both directions.
 #[derive(Debug)]
@@ -99,9 +99,9 @@ impl Wires {
     /// Asks the peer to wake this end for messages, and for room if more are to be sent. Returns false if there are
     /// messages or there is room already.
     fn prepare_wait(&mut self) -> bool {
-        let wakes_for_room = |wires: &mut Self| wires.backlog.is_empty() || wires.sender.prepare_wait();
         // An end that waits already is woken already.
-        self.waits = self.waits || self.receiver.prepare_wait() && wakes_for_room(self);
+        self.waits =
+            self.waits || self.receiver.prepare_wait() && (self.backlog.is_empty() || self.sender.prepare_wait());
         self.waits
     }
 
@@ -115,7 +115,7 @@ impl Wires {
         true
     }
 
-    /// Takes received messages, up to a fair share. Returns true if there are more.
+    /// Passes received messages to `take`, up to a fair share. Returns true if there are more.
     fn receive(
         &mut self,
         socket: &UnixStream,
@@ -159,7 +159,7 @@ fn wake(peer: &UnixStream) -> Result<(), LinkError> {
 /// Reads the socket: an error if the peer is gone. The bytes on it are wake-ups and, at most, the reason why the peer
 /// leaves.
 fn read_wakes(mut socket: &UnixStream) -> Result<(), LinkError> {
-    let mut bytes = [0; MOST_WAKES + MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
+    let mut bytes = [0; MAX_WAKES_PER_READ + MESSAGE_LEN + Message::MAX_REFUSAL_TEXT as usize];
     let read = match socket.read(&mut bytes) {
         Ok(0) => return Err(LinkError::Closed),
         Ok(read) => &bytes[..read],
@@ -180,9 +180,9 @@ fn read_wakes(mut socket: &UnixStream) -> Result<(), LinkError> {
     }
 }
 
-/// Takes received messages. The socket is read after each wait, before the ring is checked, and now and then while
-/// nothing comes. If the peer is gone, `left` is set to the reason, and messages that the peer sent before are received
-/// as well.
+/// Passes received messages to `take`. The socket is read after each wait, before the ring is checked, and now and then
+/// while nothing comes. If the peer is gone, `left` is set to the reason, and messages that the peer sent before are
+/// received as well.
 fn receive_all(
     socket: &UnixStream,
     wires: &mut Wires,
@@ -192,12 +192,12 @@ fn receive_all(
     if wires.wakes_up() && left.is_none() {
         *left = read_wakes(socket).err();
     }
-    let mut heard = false;
+    let mut any = false;
     let more = wires.receive(socket, |message| {
-        heard = true;
+        any = true;
         take(message)
     })?;
-    if heard || left.is_some() || !wires.is_quiet() {
+    if any || left.is_some() || !wires.is_quiet() {
         return Ok(more);
     }
     *left = read_wakes(socket).err();
@@ -259,21 +259,23 @@ impl Transport for Shm {
         watch: Watch,
     ) -> Result<Box<dyn BuilderEndpoint>, LinkError> {
         let path = Path::new(at.place());
-        let open = || -> std::io::Result<UnixListener> {
-            // Connecting to any other kind of file is refused in the same way: those are left alone.
-            if is_socket(path) && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
-                std::fs::remove_file(path)?;
-            }
-            let listener = UnixListener::bind(path)?;
-            listener.set_nonblocking(true)?;
-            Ok(listener)
-        };
-        let failed = |error: std::io::Error| {
+        let listener = listen(path).map_err(|error| {
             let advice = advice(path, error.kind());
             LinkError::Listening { address: at.clone(), error, advice }
-        };
-        Ok(Box::new(Sockets::behind(ShmDoor { listener: open().map_err(failed)?, path: path.to_owned() }, watch)?))
+        })?;
+        Ok(Box::new(Sockets::behind(ShmListener { listener, path: path.to_owned() }, watch)?))
     }
+}
+
+/// Opens a listener, in place of a socket that a dead process left.
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    // Connecting to any other kind of file is refused in the same way: those are left alone.
+    if is_socket(path) && UnixStream::connect(path).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused) {
+        std::fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// True if a path is that of a socket.
@@ -294,12 +296,12 @@ fn advice(path: &Path, reason: ErrorKind) -> &'static str {
 }
 
 #[derive(Debug)]
-struct ShmDoor {
+struct ShmListener {
     listener: UnixListener,
     path: PathBuf,
 }
 
-impl Door for ShmDoor {
+impl Listener for ShmListener {
     type Link = ShmBuilder;
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -319,7 +321,7 @@ impl Door for ShmDoor {
     }
 }
 
-impl Drop for ShmDoor {
+impl Drop for ShmListener {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
@@ -328,26 +330,27 @@ impl Drop for ShmDoor {
 /// Connects to a builder on this host and hands the arena over. Never blocks: a builder that is too busy to accept is
 /// an error (`WouldBlock`), to be tried again later.
 fn connect(path: &Path, greeting: &SourceGreeting) -> Result<ShmSource, LinkError> {
-    let doing = || format!("connecting to shm:{}", path.display());
-    let open = || {
-        let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
-        socket.connect(&SockAddr::unix(path)?)?;
-        Ok(UnixStream::from(OwnedFd::from(socket)))
-    };
-    let socket: UnixStream = open().map_err(LinkError::io::<std::io::Error>(doing()))?;
+    let connecting = format!("connecting to shm:{}", path.display());
+    let socket = open_socket(path).map_err(LinkError::io(&*connecting))?;
     // Room for every ticket that can be open, and for the few messages besides. More wait in the backlog.
     let cells = greeting.hello.slots.saturating_mul(4).saturating_add(64).min(MAX_CELLS).next_power_of_two();
-    let ring = |name| Ring::create(name, cells).map_err(own("setting up a link"));
-    let (to_builder, to_source) = (ring("to-builder")?, ring("to-source")?);
+    let to_builder = Ring::create("to-builder", cells).map_err(own("setting up a link"))?;
+    let to_source = Ring::create("to-source", cells).map_err(own("setting up a link"))?;
 
     let mut bytes = Message::Hello(greeting.hello).encode().to_vec();
     bytes.extend_from_slice(greeting.description.as_bytes());
     let fds = [greeting.arena.fd(), to_builder.fd(), to_source.fd()];
     let sent = send_fds(&socket, &bytes, &fds).map_err(handing_over)?;
     // A fresh socket has room for all of it: at most 16 KiB.
-    (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(doing()))?;
+    (&socket).write_all(&bytes[sent..]).map_err(LinkError::io(connecting))?;
     let wires = Wires::new(to_builder.into_sender(), to_source.into_receiver());
     Ok(ShmSource { socket, wires, offered: Offered::new(greeting.hello.slots, 0), left: None })
+}
+
+fn open_socket(path: &Path) -> std::io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking().cloexec(), None)?;
+    socket.connect(&SockAddr::unix(path)?)?;
+    Ok(OwnedFd::from(socket).into())
 }
 
 #[derive(Debug)]
@@ -361,16 +364,16 @@ struct ShmSource {
 
 impl ShmSource {
     /// Grants a fetch, once: the builder fetches a ticket once.
-    fn grant(&mut self, asked: Asked) -> Result<(), LinkError> {
+    fn grant(&mut self, asked: FetchRequest) -> Result<(), LinkError> {
         if let Some((_, true)) = self.offered.ask(asked)? {
-            let Asked { ticket, offset, length } = asked;
+            let FetchRequest { ticket, offset, length } = asked;
             self.wires.send(&Message::Data { ticket, offset, length });
         }
         Ok(())
     }
 }
 
-impl Connects for ShmSource {
+impl Connect for ShmSource {
     fn connect(to: &Address, _congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
         connect(Path::new(to.place()), greeting)
     }
@@ -402,22 +405,22 @@ impl SocketLink for ShmSource {
         self.offered.check_unheard(self.wires.flush(&self.socket)?)
     }
 
-    fn receive(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
+    fn receive(&mut self, received: &mut Vec<Message>) -> Result<bool, LinkError> {
         let Self { socket, wires, offered, left, .. } = self;
         // In order: first the fetches that came before their offers were repeated, then those that come now.
         let mut fetches = offered.early();
         let more = receive_all(socket, wires, left, |message| {
             match message {
-                Message::Fetch { ticket, offset, length } => fetches.push(Asked { ticket, offset, length }),
+                Message::Fetch { ticket, offset, length } => fetches.push(FetchRequest { ticket, offset, length }),
                 Message::Release { below } => {
                     offered.release(below);
-                    said.push(message);
+                    received.push(message);
                 }
                 Message::Ignored { .. } => {}
                 message if message.sender() != Sender::Builder => {
                     return Err(LinkError::Protocol(format!("unexpected from a builder over a ring: {message:?}")));
                 }
-                _ => said.push(message),
+                _ => received.push(message),
             }
             Ok(())
         })?;
@@ -524,8 +527,8 @@ impl Fetches {
         let Some(pending) = next.and_then(|at| self.pending.remove(at)) else {
             return Err(LinkError::Protocol(format!("ticket {ticket} was granted without being asked for")));
         };
-        let asked = Asked { ticket: pending.offer.ticket, offset: 0, length: pending.offer.bytes };
-        check_order(Asked { ticket, offset, length }, asked)?;
+        let asked = FetchRequest { ticket: pending.offer.ticket, offset: 0, length: pending.offer.bytes };
+        check_order(FetchRequest { ticket, offset, length }, asked)?;
         Ok(Received::Arrived { ticket, bytes: self.bytes(pending)? })
     }
 
@@ -537,7 +540,7 @@ impl Fetches {
 }
 
 impl ShmBuilder {
-    fn greet(&mut self, said: &mut Vec<Received>) -> Result<(), LinkError> {
+    fn greet(&mut self, received: &mut Vec<Received>) -> Result<(), LinkError> {
         let State::Greeting { bytes, fds } = &mut self.state else { return Ok(()) };
         let mut buffer = [0; MESSAGE_LEN + Message::MAX_DESCRIPTION as usize];
         match recv_fds(&self.socket, &mut buffer, HANDED_OVER) {
@@ -567,7 +570,7 @@ impl ShmBuilder {
         check_hello(&hello)?;
         let open = open(std::mem::take(fds), hello)?;
         self.state = State::Open(Box::new(open));
-        said.push(Received::Hello(hello, text));
+        received.push(Received::Hello(hello, text));
         Ok(())
     }
 }
@@ -618,16 +621,16 @@ impl SocketLink for ShmBuilder {
     fn flush(&mut self) -> Result<(), LinkError> {
         match &mut self.state {
             State::Greeting { .. } => Ok(()),
-            State::Open(open) => check_unheard(open.wires.flush(&self.socket)?, MOST_UNHEARD),
+            State::Open(open) => check_unheard(open.wires.flush(&self.socket)?, MAX_UNREAD_BYTES),
         }
     }
 
-    fn receive(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
-        self.greet(said)?;
+    fn receive(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
+        self.greet(received)?;
         let State::Open(open) = &mut self.state else { return Ok(false) };
         let Open { wires, fetches, withdraws } = &mut **open;
         let more = receive_all(&self.socket, wires, &mut self.left, |message| {
-            said.push(match message {
+            received.push(match message {
                 Message::Data { ticket, offset, length } => fetches.granted(ticket, offset, length)?,
                 Message::Offer(offer) => {
                     check_offer(&offer, *withdraws)?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use thalweg_wire::Message;
 
 /// Number of the descriptor at which peers connect.
-const DOOR_NUMBER: u32 = u32::MAX;
+const LISTENER_NUMBER: u32 = u32::MAX;
 
 /// A link with a descriptor of its own.
 pub trait SocketLink: Debug + Send {
@@ -53,7 +53,7 @@ pub trait SocketLink: Debug + Send {
 }
 
 /// A source's link that can be established.
-pub trait Connects: SocketLink<Received = Message> + SourceLink + Sized + 'static {
+pub trait Connect: SocketLink<Received = Message> + SourceLink + Sized + 'static {
     /// Begins to connect, as [`SourceEndpoint::connect`] does.
     ///
     /// # Errors
@@ -62,7 +62,7 @@ pub trait Connects: SocketLink<Received = Message> + SourceLink + Sized + 'stati
 }
 
 /// The listener of a builder, at which sources connect.
-pub trait Door: Debug + Send {
+pub trait Listener: Debug + Send {
     /// The link to each source.
     type Link: SocketLink<Received = Received> + BuilderLink + 'static;
 
@@ -92,9 +92,9 @@ pub trait Door: Debug + Send {
 #[derive(Debug)]
 pub struct Sockets<L, D = ()> {
     watch: Watch,
-    door: D,
+    listener: D,
     /// True if a peer waits to be accepted.
-    knocked: bool,
+    has_waiting: bool,
     peers: Vec<Option<Socket<L>>>,
     /// True if the links were prepared for a wait and have not been polled since.
     waits: bool,
@@ -113,18 +113,18 @@ struct Socket<L> {
 impl<L: SocketLink> Sockets<L> {
     /// Creates a source's endpoint.
     pub fn new(watch: Watch) -> Self {
-        Self { watch, door: (), knocked: false, peers: Vec::new(), waits: false }
+        Self { watch, listener: (), has_waiting: false, peers: Vec::new(), waits: false }
     }
 }
 
-impl<D: Door> Sockets<D::Link, D> {
+impl<D: Listener> Sockets<D::Link, D> {
     /// Creates a builder's endpoint.
     ///
     /// # Errors
     /// The poller accepts no more descriptors.
-    pub fn behind(door: D, watch: Watch) -> Result<Self, LinkError> {
-        watch.add(door.fd(), DOOR_NUMBER, Interest::READ)?;
-        Ok(Self { watch, door, knocked: false, peers: Vec::new(), waits: false })
+    pub fn behind(listener: D, watch: Watch) -> Result<Self, LinkError> {
+        watch.add(listener.fd(), LISTENER_NUMBER, Interest::READ)?;
+        Ok(Self { watch, listener, has_waiting: false, peers: Vec::new(), waits: false })
     }
 }
 
@@ -171,7 +171,7 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
 
     fn poll(&mut self, _now: Duration, woken: &[u32], ready: &mut Vec<usize>) {
         for number in woken {
-            self.knocked |= *number == DOOR_NUMBER;
+            self.has_waiting |= *number == LISTENER_NUMBER;
             if let Some(socket) = self.socket_mut(*number as usize) {
                 socket.ready = true;
             }
@@ -198,11 +198,11 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
             // The events to wait for are set before a wait. If another thread is waiting already, they are set here;
             // and so they are where room to send was waited for, since room that is no longer needed would be reported
             // in every turn.
-            let update = |socket: &mut Socket<L>| match self.waits || socket.interest.write {
-                true => socket.update(peer, &self.watch),
-                false => Ok(()),
-            };
-            if let Err(error) = socket.link.flush().and_then(|()| update(socket)) {
+            let mut outcome = socket.link.flush();
+            if outcome.is_ok() && (self.waits || socket.interest.write) {
+                outcome = socket.update(peer, &self.watch);
+            }
+            if let Err(error) = outcome {
                 socket.broken = true;
                 broken.push((peer, error));
             }
@@ -241,7 +241,7 @@ impl<L: SocketLink, D: Debug + Send> Endpoint for Sockets<L, D> {
     }
 }
 
-impl<L: Connects> SourceEndpoint for Sockets<L> {
+impl<L: Connect> SourceEndpoint for Sockets<L> {
     fn connect(
         &mut self,
         peer: usize,
@@ -261,21 +261,21 @@ impl<L: Connects> SourceEndpoint for Sockets<L> {
     }
 }
 
-impl<D: Door> BuilderEndpoint for Sockets<D::Link, D> {
+impl<D: Listener> BuilderEndpoint for Sockets<D::Link, D> {
     fn place(&self) -> String {
-        self.door.place()
+        self.listener.place()
     }
 
     fn expect(&mut self, bytes: u64) -> Result<(), &'static str> {
-        self.door.expect(bytes)
+        self.listener.expect(bytes)
     }
 
     fn accept(&mut self, peer: usize) -> Result<Option<Peer>, LinkError> {
-        if !self.knocked {
+        if !self.has_waiting {
             return Ok(None);
         }
-        let Some((link, name)) = self.door.accept()? else {
-            self.knocked = false;
+        let Some((link, name)) = self.listener.accept()? else {
+            self.has_waiting = false;
             return Ok(None);
         };
         self.put(peer, link)?;
@@ -283,11 +283,11 @@ impl<D: Door> BuilderEndpoint for Sockets<D::Link, D> {
     }
 
     fn listen(&mut self, listens: bool) -> Result<(), LinkError> {
-        self.knocked = false;
+        self.has_waiting = false;
         match listens {
-            true => self.watch.add(self.door.fd(), DOOR_NUMBER, Interest::READ),
+            true => self.watch.add(self.listener.fd(), LISTENER_NUMBER, Interest::READ),
             false => {
-                self.watch.remove(self.door.fd());
+                self.watch.remove(self.listener.fd());
                 Ok(())
             }
         }

@@ -13,7 +13,7 @@ use crate::buffer::Buffer;
 use crate::kind::{Abilities, Locator, Transport};
 use crate::names::listen;
 use crate::peer::accepted;
-use crate::sockets::{Door, Sockets};
+use crate::sockets::{Listener, Sockets};
 use crate::{Adapter, Address, BuilderEndpoint, Eager, LinkError, Origin, Peer, SourceEndpoint, SourceGreeting, Watch};
 use builder::TcpBuilder;
 use rustix::io::Errno;
@@ -79,17 +79,17 @@ impl Transport for Tcp {
             socket.listen(LISTEN_BACKLOG)?;
             Ok(socket)
         })?;
-        Ok(Box::new(Sockets::behind(TcpDoor { socket, eager }, watch)?))
+        Ok(Box::new(Sockets::behind(TcpListener { socket, eager }, watch)?))
     }
 }
 
 #[derive(Debug)]
-struct TcpDoor {
+struct TcpListener {
     socket: Socket,
     eager: Eager,
 }
 
-impl Door for TcpDoor {
+impl Listener for TcpListener {
     type Link = TcpBuilder;
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -153,10 +153,10 @@ fn connect_to(
     congestion: Option<&str>,
     greeting: &SourceGreeting,
 ) -> Result<io::Result<Socket>, LinkError> {
-    let doing = || format!("connecting to tcp:{host}");
+    let connecting = format!("connecting to tcp:{host}");
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking().cloexec(), None)
-        .map_err(LinkError::io(doing()))?;
-    settle(&socket).map_err(LinkError::io(doing()))?;
+        .map_err(LinkError::io(&*connecting))?;
+    settle(&socket).map_err(LinkError::io(connecting))?;
     match congestion {
         Some("system") => {}
         Some(name) => socket.set_tcp_congestion(name.as_bytes()).map_err(LinkError::unusable(format!(

@@ -64,13 +64,13 @@ impl Container {
 /// before this is dropped: without an IOMMU, or if DPDK has mapped the arena too, nothing else keeps the device away.
 #[derive(Debug)]
 pub struct DeviceMemory {
-    way: Way,
+    mapping: Mapping,
     arena: Arc<Arena>,
     _registration: Registration,
 }
 
 #[derive(Debug)]
-enum Way {
+enum Mapping {
     /// Mapping by the process's addresses. It is removed with this value, unless DPDK had mapped the arena before. The
     /// group keeps the container's IOMMU until then.
     Mapped { container: Arc<Container>, ours: bool, _group: Arc<OwnedFd> },
@@ -85,9 +85,9 @@ impl DeviceMemory {
         arena: &Arc<Arena>,
         device: &str,
     ) -> Result<Self, PciError> {
-        let way = if container.has_iommu {
+        let mapping = if container.has_iommu {
             // SAFETY: the mapping stays as long as the arena does, which this value keeps. Devices write where a driver
-            // of this crate tells them to write.
+            // of this crate has them write.
             let ours = match unsafe { vfio::map(container.fd.as_fd(), arena.mapping()) } {
                 Ok(()) => true,
                 // DPDK has mapped it, at the same addresses, for a NIC in the same container. Any other overlap is an
@@ -100,11 +100,11 @@ impl DeviceMemory {
                     return Err(PciError::Os { device: device.into(), doing, error });
                 }
             };
-            Way::Mapped { container: Arc::clone(container), ours, _group: Arc::clone(group) }
+            Mapping::Mapped { container: Arc::clone(container), ours, _group: Arc::clone(group) }
         } else {
-            Way::Physical(Box::new(Held::new(arena)?))
+            Mapping::Physical(Box::new(Held::new(arena)?))
         };
-        Ok(Self { way, arena: Arc::clone(arena), _registration: arena.registered("VFIO") })
+        Ok(Self { mapping, arena: Arc::clone(arena), _registration: arena.registered("VFIO") })
     }
 
     /// Returns true for this arena, through this mapping.
@@ -115,16 +115,16 @@ impl DeviceMemory {
     /// Returns the bus address of a range of the arena; `None` if it is not contiguous there, or exceeds the arena.
     pub fn address(&self, offset: usize, length: usize) -> Option<u64> {
         offset.checked_add(length).filter(|end| *end <= self.arena.size())?;
-        match &self.way {
-            Way::Mapped { .. } => Some((self.arena.mapping().cast::<u8>().addr() + offset) as u64),
-            Way::Physical(held) => held.address(offset, length),
+        match &self.mapping {
+            Mapping::Mapped { .. } => Some((self.arena.mapping().cast::<u8>().addr() + offset) as u64),
+            Mapping::Physical(held) => held.address(offset, length),
         }
     }
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if let Way::Mapped { container, ours: true, .. } = &self.way
+        if let Mapping::Mapped { container, ours: true, .. } = &self.mapping
             && let Err(error) = vfio::unmap(container.fd.as_fd(), self.arena.mapping())
         {
             tracing::warn!("an arena stays mapped for a device: {error}");

@@ -7,7 +7,7 @@
 
 use crate::EduConfig;
 use crate::container::DeviceMemory;
-use crate::{Function, Location, PciError, ready, told};
+use crate::{Function, Location, PciError, device_error, hardware_error, ready};
 use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc;
@@ -104,44 +104,48 @@ impl Edu {
     }
 
     fn try_open(&self, arena: &Arc<Arena>) -> Result<Open, PciError> {
-        let wrong = |problem: &str| PciError::Device { device: self.location.to_string(), problem: problem.to_owned() };
         let function = Function::open(self.location, 0)?;
         let identity = function.registers().read32(IDENTITY);
         if identity & 0xffff != 0x00ed {
-            return Err(wrong(&format!("it is no edu device: it says {identity:#010x} of itself")));
+            let problem = format!("it is no edu device: its identity is {identity:#010x}");
+            return Err(PciError::device(self.location, problem));
         }
         // An earlier user may have left a copy under way. It must end before the device reaches any memory.
-        idle(&function).map_err(wrong)?;
+        idle(&function).map_err(|problem| PciError::device(self.location, problem))?;
         function.begin()?;
-        let bytes = Arena::create("edu", PAGE_BYTES).map_err(|error| wrong(&error.to_string()))?;
+        let bytes =
+            Arena::create("edu", PAGE_BYTES).map_err(|error| PciError::device(self.location, error.to_string()))?;
         let (slots, pattern) = (function.show(arena)?, function.show(bytes.arena())?);
         Ok(Open { function, slots, pattern, bytes })
     }
 
-    /// Tells the device to write to memory that it was not shown, and fails if it does.
+    /// Has the device write to memory that it was not shown, and fails if it does.
     fn stray(&mut self) -> Result<(), DeviceError> {
-        let size = self.size();
+        let (size, device) = (self.size(), &self.config.address);
         let Some(open) = &mut self.open else { return Ok(()) };
-        let wrong =
-            |problem: &str| DeviceError::Hardware { device: self.config.address.clone(), problem: problem.into() };
         if !open.function.has_iommu() {
-            return Err(wrong("`stray` is for a device behind an IOMMU: without one nothing stops it"));
+            return Err(hardware_error(
+                device,
+                "`stray` is for a device behind an IOMMU: without one nothing stops it",
+            ));
         }
-        let other = Arena::create("not shown", PAGE_BYTES).map_err(|error| wrong(&error.to_string()))?;
+        let other =
+            Arena::create("not shown", PAGE_BYTES).map_err(|error| hardware_error(device, error.to_string()))?;
         // A frame other than 0, whose first byte is the value that is there already.
         open.fetch(1, size);
-        open.wait().map_err(wrong)?;
+        open.wait().map_err(|problem| hardware_error(device, problem))?;
         let address = other.as_ptr().addr() as u64;
         // SAFETY: the memory belongs to this function alone, and is read as memory that the device may have written:
         // the test looks for an IOMMU that lets the device through.
         unsafe { open.copy(BUFFER, address, size, BEGIN | READ_BUFFER) };
-        open.wait().map_err(wrong)?;
+        open.wait().map_err(|problem| hardware_error(device, problem))?;
         let changed = (0..other.len()).any(|at| {
             // SAFETY: within the memory, which belongs to this function.
             unsafe { ptr::from_ref(&other[at]).read_volatile() != 0 }
         });
         if changed {
-            return Err(wrong("it has written to memory that it was not shown: the IOMMU does not keep it from that"));
+            let problem = "it has written to memory that it was not shown: the IOMMU does not keep it from that";
+            return Err(hardware_error(device, problem));
         }
         tracing::info!("{}: wrote to {address:#x}, outside of the arena, and nothing changed there", self.location);
         Ok(())
@@ -212,7 +216,7 @@ impl Acquisition for Edu {
     }
 
     fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
-        self.open = Some(self.try_open(arena).map_err(|error| told(&self.location.to_string(), &error))?);
+        self.open = Some(self.try_open(arena).map_err(|error| device_error(&self.location.to_string(), &error))?);
         Ok(())
     }
 
@@ -234,8 +238,7 @@ impl Acquisition for Edu {
         self.look = Some(now + PACE);
         if is_busy(&open.function) {
             if now > *self.busy.get_or_insert(now) + PATIENCE {
-                let problem = "it does not come to the end of a copy".into();
-                return Err(DeviceError::Hardware { device: self.config.address.clone(), problem });
+                return Err(hardware_error(&self.config.address, "it does not come to the end of a copy"));
             }
             return Ok(Acquired::NotYet);
         }
@@ -253,8 +256,8 @@ impl Acquisition for Edu {
             Step::Fetching(buffer) => {
                 let shown = open.slots.is_of(buffer.arena()) && buffer.room() >= size;
                 let Some(to) = open.slots.address(buffer.offset(), size).filter(|_| shown) else {
-                    let problem = "a slot is in several pieces of memory, too short, or none that it was shown".into();
-                    return Err(DeviceError::Hardware { device: self.config.address.clone(), problem });
+                    let problem = "a slot is in several pieces of memory, too short, or none that it was shown";
+                    return Err(hardware_error(&self.config.address, problem));
                 };
                 // SAFETY: the buffer is in the memory that the device was shown, is long enough, and belongs to this
                 // device alone until it is given back, which happens when the device is no longer busy.

@@ -1,5 +1,6 @@
 //! Errors of a PCI device.
 
+use crate::Location;
 use std::io;
 use thalweg_arena::PageListError;
 use thiserror::Error;
@@ -13,7 +14,7 @@ pub enum PciError {
     Location(String),
     /// The device is not there.
     #[error("{0}: there is no such PCI device (`lspci -D` lists them)")]
-    Nobody(String),
+    NotFound(String),
     /// The device is bound to another driver, or to none.
     #[error("{device} is not bound to vfio-pci ({present}): dpdk-devbind.py --bind=vfio-pci {device}")]
     NotBound {
@@ -46,4 +47,16 @@ pub enum PciError {
     /// The kernel does not show the physical addresses of the pages.
     #[error(transparent)]
     Pages(#[from] PageListError),
+}
+
+impl PciError {
+    /// Returns the error for a device that is of another kind, or has failed.
+    pub(crate) fn device(location: Location, problem: impl Into<String>) -> Self {
+        Self::Device { device: location.to_string(), problem: problem.into() }
+    }
+
+    /// Returns a function for `map_err` on a system call.
+    pub(crate) fn os<E: Into<io::Error>>(location: Location, doing: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Os { device: location.to_string(), doing, error: error.into() }
+    }
 }

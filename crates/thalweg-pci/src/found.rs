@@ -31,13 +31,7 @@ pub fn found() -> Vec<Found> {
 
 fn look(location: Location) -> Option<Found> {
     let class = location.class()?;
-    let read = |name: &str| fs::read_to_string(location.file(name)).unwrap_or_default();
-    let number = |name: &str| read(name).trim().trim_start_matches("0x").to_owned();
-    let link = |name: &str| {
-        let path = fs::read_link(location.file(name)).ok()?;
-        Some(path.file_name()?.to_string_lossy().into_owned())
-    };
-    let id = format!("{}:{}", number("vendor"), number("device"));
+    let id = format!("{}:{}", read_number(location, "vendor"), read_number(location, "device"));
     let kind = match (class >> 8, id.as_str()) {
         (0x0108, _) => Some("nvme"),
         (_, "1234:11e8") => Some("edu"),
@@ -48,10 +42,22 @@ fn look(location: Location) -> Option<Found> {
         location,
         class,
         id,
-        driver: link("driver"),
-        group: link("iommu_group").and_then(|name| name.parse().ok()),
+        driver: link_name(location, "driver"),
+        group: link_name(location, "iommu_group").and_then(|name| name.parse().ok()),
         kind,
     })
+}
+
+/// Returns the hexadecimal digits in a file of a function; none if the file cannot be read.
+fn read_number(location: Location, name: &str) -> String {
+    let text = fs::read_to_string(location.file(name)).unwrap_or_default();
+    text.trim().trim_start_matches("0x").to_owned()
+}
+
+/// Returns the name of the file that a link of a function leads to.
+fn link_name(location: Location, name: &str) -> Option<String> {
+    let path = fs::read_link(location.file(name)).ok()?;
+    Some(path.file_name()?.to_string_lossy().into_owned())
 }
 
 /// Returns the name of a class (PCI Code and ID Assignment Specification, section 1); `None` for bridges.

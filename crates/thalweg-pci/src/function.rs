@@ -8,6 +8,7 @@ use std::ffi::CString;
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -29,22 +30,27 @@ impl FromStr for Location {
     type Err = PciError;
 
     fn from_str(text: &str) -> Result<Self, PciError> {
-        let parse = || {
-            let (domain, rest) = text.split_once(':')?;
-            let (bus, rest) = rest.split_once(':')?;
-            let (device, function) = rest.split_once('.')?;
-            let number = |digits: &str, least: usize, most: usize| {
-                let plain = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
-                let long = (least..=most).contains(&digits.len());
-                (plain && long).then(|| u32::from_str_radix(digits, 16).ok()).flatten()
-            };
-            let small = |digits, long| u8::try_from(number(digits, long, long)?).ok();
-            let (device, function) = (small(device, 2)?, small(function, 1)?);
-            let location = Self { domain: number(domain, 4, 8)?, bus: small(bus, 2)?, device, function };
-            (device < 32 && function < 8).then_some(location)
-        };
-        parse().ok_or_else(|| PciError::Location(text.into()))
+        parse(text).ok_or_else(|| PciError::Location(text.into()))
     }
+}
+
+fn parse(text: &str) -> Option<Location> {
+    let (domain, rest) = text.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    let location = Location {
+        domain: parse_hex(domain, 4..=8)?,
+        bus: parse_hex(bus, 2..=2)?.try_into().ok()?,
+        device: parse_hex(device, 2..=2)?.try_into().ok()?,
+        function: parse_hex(function, 1..=1)?.try_into().ok()?,
+    };
+    (location.device < 32 && location.function < 8).then_some(location)
+}
+
+/// Parses a hexadecimal number whose length, in digits, is within a range.
+fn parse_hex(digits: &str, lengths: RangeInclusive<usize>) -> Option<u32> {
+    let is_plain = lengths.contains(&digits.len()) && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    is_plain.then(|| u32::from_str_radix(digits, 16).ok()).flatten()
 }
 
 impl fmt::Display for Location {
@@ -68,10 +74,10 @@ impl Location {
     /// Checks that the function is there, and bound to `vfio-pci`.
     ///
     /// # Errors
-    /// Fails if it is not; the error says what to do.
+    /// Fails if it is not; the error names the remedy.
     pub fn is_ready(self) -> Result<(), PciError> {
         if !self.file("").exists() {
-            return Err(PciError::Nobody(self.to_string()));
+            return Err(PciError::NotFound(self.to_string()));
         }
         let driver = fs::read_link(self.file("driver")).ok();
         let driver = driver.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy().into_owned());
@@ -131,21 +137,23 @@ impl Function {
     /// process.
     pub fn open(location: Location, bar: u32) -> Result<Self, PciError> {
         location.is_ready()?;
-        let failed = |doing| move |error| PciError::Os { device: location.to_string(), doing, error };
-        let (number, has_iommu) = location.group().map_err(failed("looking for its IOMMU group"))?;
+        let (number, has_iommu) = location.group().map_err(PciError::os(location, "looking for its IOMMU group"))?;
         let path = format!("/dev/vfio/{}{number}", if has_iommu { "" } else { "noiommu-" });
         let group = File::options().read(true).write(true).open(&path);
-        let group = Arc::new(OwnedFd::from(group.map_err(failed("opening its group in /dev/vfio"))?));
-        let container =
-            Container::take_in(group.as_fd(), has_iommu).map_err(failed("putting it into a VFIO container"))?;
+        let group = Arc::new(OwnedFd::from(group.map_err(PciError::os(location, "opening its group in /dev/vfio"))?));
+        let container = Container::take_in(group.as_fd(), has_iommu)
+            .map_err(PciError::os(location, "putting it into a VFIO container"))?;
         let name = CString::new(location.to_string()).unwrap_or_default();
-        let device = vfio::device(group.as_fd(), &name).map_err(failed("opening it"))?;
-        let region = |index| vfio::region(device.as_fd(), index).map_err(failed("asking for its registers"));
-        let (registers, configuration) = (region(bar)?, region(vfio::CONFIGURATION)?.offset);
-        let registers = Registers::map(&device, &registers).map_err(failed("mapping its registers"))?;
+        let device = vfio::device(group.as_fd(), &name).map_err(PciError::os(location, "opening it"))?;
+        let [registers, configuration] =
+            [vfio::region(device.as_fd(), bar), vfio::region(device.as_fd(), vfio::CONFIGURATION)];
+        let registers = registers.map_err(PciError::os(location, "asking for its registers"))?;
+        let configuration = configuration.map_err(PciError::os(location, "asking for its registers"))?.offset;
+        let registers = Registers::map(&device, &registers).map_err(PciError::os(location, "mapping its registers"))?;
         let function = Self { location, registers, device: device.into(), configuration, container, group };
-        let quiet = |before| (before | MEMORY) & !MASTER;
-        function.command(quiet).map_err(failed("reaching its registers"))?;
+        function
+            .command(|before| (before | MEMORY) & !MASTER)
+            .map_err(PciError::os(location, "reaching its registers"))?;
         Ok(function)
     }
 
@@ -155,9 +163,7 @@ impl Function {
     /// # Errors
     /// Fails if the kernel does not write to the function's configuration.
     pub fn begin(&self) -> Result<(), PciError> {
-        let doing = "letting it write to memory";
-        let failed = |error| PciError::Os { device: self.location.to_string(), doing, error };
-        self.command(|before| before | MASTER).map_err(failed)
+        self.command(|before| before | MASTER).map_err(PciError::os(self.location, "letting it write to memory"))
     }
 
     /// Returns the registers of the function.
@@ -171,11 +177,8 @@ impl Function {
     /// # Errors
     /// Fails if the kernel does not read the function's configuration.
     pub fn capabilities(&self, number: u8) -> Result<Vec<[u8; 20]>, PciError> {
-        let doing = "reading its configuration";
-        let failed = |error| PciError::Os { device: self.location.to_string(), doing, error };
-        let read = |at: u8, bytes: &mut [u8]| self.device.read_exact_at(bytes, self.configuration + u64::from(at));
         let (mut found, mut at) = (Vec::new(), [0]);
-        read(CAPABILITIES, &mut at).map_err(failed)?;
+        self.read_configuration(CAPABILITIES, &mut at)?;
         // No more than there is room for: a circular list has no end.
         for _ in 0..48 {
             let mut capability = [0; 20];
@@ -185,7 +188,7 @@ impl Function {
             let begin = at[0] & 0xfc;
             // The configuration of a device that is not PCI Express ends there.
             let there = capability.len().min(256 - usize::from(begin));
-            read(begin, &mut capability[..there]).map_err(failed)?;
+            self.read_configuration(begin, &mut capability[..there])?;
             if capability[0] == number {
                 found.push(capability);
             }
@@ -194,26 +197,32 @@ impl Function {
         Ok(found)
     }
 
-    /// Switches on the first `count` interrupts: messages (MSI-X, else MSI). The caller does so once, before it tells
-    /// the device to use them. They are off again when the function is dropped.
+    fn read_configuration(&self, offset: u8, bytes: &mut [u8]) -> Result<(), PciError> {
+        let read = self.device.read_exact_at(bytes, self.configuration + u64::from(offset));
+        read.map_err(PciError::os(self.location, "reading its configuration"))
+    }
+
+    /// Switches on the first `count` interrupts: messages (MSI-X, else MSI). To be called once, before the device is
+    /// set to use them. They are off again when the function is dropped.
     ///
     /// # Errors
     /// Fails if the function has fewer, or only a line (INTx), which is shared with other devices: such a function must
     /// be polled.
     pub fn interrupts(&self, count: u32) -> Result<Vec<Interrupt>, PciError> {
         let device = self.device.as_fd();
-        let failed =
-            |error| PciError::Os { device: self.location.to_string(), doing: "switching on interrupts", error };
-        let has = |index| vfio::interrupts(device, index).unwrap_or(0);
-        let Some(index) = vfio::MESSAGES.into_iter().find(|index| has(*index) >= count) else {
-            let most = vfio::MESSAGES.map(has).into_iter().max().unwrap_or(0);
+        let Some(index) = vfio::MESSAGES.into_iter().find(|index| vfio::interrupts(device, *index) >= count) else {
+            let most = vfio::MESSAGES.map(|index| vfio::interrupts(device, index)).into_iter().max().unwrap_or(0);
             let problem = format!("{count} interrupts by message were asked for, and it has {most}");
-            return Err(PciError::Device { device: self.location.to_string(), problem });
+            return Err(PciError::device(self.location, problem));
         };
-        let one = |_| eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(|fd| Interrupt { fd });
-        let interrupts: Vec<Interrupt> = (0..count).map(one).collect::<Result<_, _>>().map_err(|e| failed(e.into()))?;
+        let doing = "switching on interrupts";
+        let mut interrupts = Vec::new();
+        for _ in 0..count {
+            let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+            interrupts.push(Interrupt { fd: fd.map_err(PciError::os(self.location, doing))? });
+        }
         let fds: Vec<_> = interrupts.iter().map(Interrupt::fd).collect();
-        vfio::tell_interrupts(device, index, &fds).map_err(failed)?;
+        vfio::tell_interrupts(device, index, &fds).map_err(PciError::os(self.location, doing))?;
         Ok(interrupts)
     }
 
@@ -418,8 +427,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_or_not_ours_is_told() {
-        let nobody = Function::open("ffff:ff:1f.7".parse().unwrap(), 0).unwrap_err().to_string();
-        assert!(nobody.contains("ffff:ff:1f.7: there is no such PCI device"), "{nobody}");
+        let error = Function::open("ffff:ff:1f.7".parse().unwrap(), 0).unwrap_err().to_string();
+        assert!(error.contains("ffff:ff:1f.7: there is no such PCI device"), "{error}");
         assert_eq!((has_iommu("ffff:ff:1f.7"), has_iommu("net_memif0,role=server")), (None, None));
     }
 }

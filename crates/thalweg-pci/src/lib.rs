@@ -54,14 +54,19 @@ pub fn register() {
 
 /// Returns the device that a topology names, if it is there and bound to `vfio-pci`.
 fn ready(address: &str) -> Result<Location, DeviceError> {
-    let location: Location = address.parse().map_err(|error| told(address, &error))?;
-    location.is_ready().map_err(|error| told(&location.to_string(), &error))?;
+    let location: Location = address.parse().map_err(|error| device_error(address, &error))?;
+    location.is_ready().map_err(|error| device_error(&location.to_string(), &error))?;
     Ok(location)
 }
 
 /// Converts an error to a device's error, which names the device by itself.
-fn told(device: &str, error: &PciError) -> DeviceError {
+fn device_error(device: &str, error: &PciError) -> DeviceError {
     let problem = error.to_string();
     let problem = problem.strip_prefix(&format!("{device}: ")).map(str::to_owned).unwrap_or(problem);
-    DeviceError::Hardware { device: device.into(), problem }
+    hardware_error(device, problem)
+}
+
+/// Returns the error for a device that is of another kind, or has failed.
+fn hardware_error(device: &str, problem: impl Into<String>) -> DeviceError {
+    DeviceError::Hardware { device: device.to_owned(), problem: problem.into() }
 }

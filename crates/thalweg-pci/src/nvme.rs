@@ -2,11 +2,11 @@
 //! Base Specification, revision 1.4.
 //!
 //! Frame *n* is the *n*th part of the disk's first namespace. Several reads are under way, each into a slot. A source
-//! never writes to the disk. A [`DmaEngine`], which exists for measurements, writes to it where it is told to.
+//! never writes to the disk. A [`DmaEngine`], which exists for measurements, writes to it where its caller requests that.
 
 use crate::NvmeConfig;
 use crate::container::DeviceMemory;
-use crate::{Function, Interrupt, Location, PciError, ready, told};
+use crate::{Function, Interrupt, Location, PciError, device_error, hardware_error, ready};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -127,8 +127,7 @@ impl Nvme {
         let location = ready(&config.address)?;
         // This is checked before anything is written to one of its registers.
         if location.class() != Some(CLASS) {
-            let problem = "it is no NVMe disk".to_owned();
-            return Err(DeviceError::Hardware { device: location.to_string(), problem });
+            return Err(hardware_error(&location.to_string(), "it is no NVMe disk"));
         }
         let description = Description {
             kind: "nvme".into(),
@@ -158,7 +157,7 @@ impl Nvme {
     }
 
     fn wrong(&self, problem: impl Into<String>) -> DeviceError {
-        DeviceError::Hardware { device: self.config.address.clone(), problem: problem.into() }
+        hardware_error(&self.config.address, problem)
     }
 
     /// Starts reads into the slots that are there.
@@ -166,9 +165,8 @@ impl Nvme {
         let size = self.size();
         let Some(open) = &mut self.open else { return Ok(()) };
         // No read is further ahead of the oldest than was promised: see `reorders`.
-        let oldest = |reads: &[Option<(u64, Buffer)>]| reads.iter().flatten().map(|(number, _)| *number).min();
         while self.next < open.frames
-            && oldest(&self.reads).is_none_or(|oldest| self.next - oldest <= DEPTH as u64)
+            && self.reads.iter().flatten().all(|(number, _)| self.next - number <= DEPTH as u64)
             && let Some(free) = self.reads.iter().position(Option::is_none)
             && let Some(buffer) = self.posted.pop_front()
         {
@@ -187,30 +185,31 @@ impl Open {
     /// Opens the disk. `calls`: true if it is to send interrupts for completions, if it can; a caller that polls needs
     /// none.
     fn new(location: Location, arena: &Arc<Arena>, size: usize, calls: bool) -> Result<Self, PciError> {
-        let wrong = |problem: String| PciError::Device { device: location.to_string(), problem };
         let function = Function::open(location, 0)?;
         let registers = function.registers();
         let stride = 4 << (registers.read64(CAPABILITIES) >> 32 & 0xf);
         if DOORBELLS + 4 * stride > registers.size() {
-            return Err(wrong(format!("it has {} bytes of registers, and its doorbells lie behind", registers.size())));
+            let problem = format!("it has {} bytes of registers, and its doorbells lie after them", registers.size());
+            return Err(PciError::device(location, problem));
         }
         // Operations of an earlier user end before the disk is shown memory.
         // SAFETY: a disabled controller does nothing.
         unsafe { registers.write32(CONFIGURATION, 0) };
-        wait_for(&function, 0).map_err(wrong)?;
+        wait_for(&function, 0).map_err(|problem| PciError::device(location, problem))?;
         let interrupt = calls.then(|| function.interrupts(1)).transpose().unwrap_or_else(|error| {
             tracing::info!("{error}; it is looked at every {PACE:?}");
             None
         });
         let interrupt = interrupt.and_then(|interrupts| interrupts.into_iter().next());
         function.begin()?;
-        let mut lists = Arena::create("nvme", LISTS + DEPTH * PAGE_BYTES).map_err(|error| wrong(error.to_string()))?;
+        let mut lists = Arena::create("nvme", LISTS + DEPTH * PAGE_BYTES)
+            .map_err(|error| PciError::device(location, error.to_string()))?;
         let (slots, queues) = (function.show(arena)?, function.show(lists.arena())?);
-        let mut take = |pages: usize| lists.take_front(pages * PAGE_BYTES);
-        let (commands, completions, identity) = (take(2), take(2), take(1));
-        let lists = (0..DEPTH).map(|_| take(1)).collect();
-        let pair = || Pair { phase: true, ..Pair::default() };
-        let pairs = [pair(), pair()];
+        let commands = lists.take_front(2 * PAGE_BYTES);
+        let completions = lists.take_front(2 * PAGE_BYTES);
+        let identity = lists.take_front(PAGE_BYTES);
+        let lists = (0..DEPTH).map(|_| lists.take_front(PAGE_BYTES)).collect();
+        let pairs = [true, true].map(|phase| Pair { phase, ..Pair::default() });
         let (shift, frames) = (0, 0);
         let mut open = Self {
             function,
@@ -226,10 +225,14 @@ impl Open {
             shift,
             frames,
         };
-        open.enable().map_err(wrong)?;
-        open.look(size).map_err(wrong)?;
-        open.make_queues().map_err(wrong)?;
+        open.prepare(size).map_err(|problem| PciError::device(location, problem))?;
         Ok(open)
+    }
+
+    fn prepare(&mut self, size: usize) -> Result<(), String> {
+        self.enable()?;
+        self.look(size)?;
+        self.make_queues()
     }
 
     fn enable(&self) -> Result<(), String> {
@@ -350,8 +353,9 @@ impl Open {
     /// Starts reading a frame into the slots' memory, or writing it from there. Returns false if the frame's place is
     /// not in the memory that the disk was shown.
     fn transfer(&mut self, operation: u32, slot: usize, frame: u64, begin: usize, size: usize) -> bool {
-        let page = |at: usize| self.slots.address(begin + at, PAGE_BYTES.min(size - at));
-        let pages: Option<Vec<u64>> = (0..size).step_by(PAGE_BYTES).map(page).collect();
+        let offsets = (0..size).step_by(PAGE_BYTES);
+        let pages: Option<Vec<u64>> =
+            offsets.map(|offset| self.slots.address(begin + offset, PAGE_BYTES.min(size - offset))).collect();
         let Some(pages) = pages.filter(|_| begin.is_multiple_of(PAGE_BYTES)) else { return false };
         // Physical Region Pages (4.3): the first page; and the second, or a list of the others.
         let second = match &pages[1..] {
@@ -451,13 +455,12 @@ impl DmaEngine {
     pub fn open(address: &str, size: u64) -> Result<Self, DeviceError> {
         let config = NvmeConfig { address: address.to_owned(), size: thalweg_text::ByteSize(size) };
         let disk = Nvme::new(&config)?;
-        let wrong = |problem: String| disk.wrong(problem);
         let (size, location) = (disk.size(), disk.location);
         let pages = size.next_multiple_of(PAGE_BYTES);
-        let memory = Arena::create("dma", Self::PLACES * pages).map_err(|error| wrong(error.to_string()))?;
-        let open = Open::new(location, memory.arena(), size, false).map_err(|error| told(address, &error))?;
+        let memory = Arena::create("dma", Self::PLACES * pages).map_err(|error| disk.wrong(error.to_string()))?;
+        let open = Open::new(location, memory.arena(), size, false).map_err(|error| device_error(address, &error))?;
         if open.frames < Self::PLACES as u64 {
-            return Err(wrong(format!("size: it has no {} times {size} bytes", Self::PLACES)));
+            return Err(disk.wrong(format!("size: it has no {} times {size} bytes", Self::PLACES)));
         }
         let mut engine = Self { open, location, under_way: [false; Self::PLACES], size };
         // Later writes write back what is read here.
@@ -475,7 +478,7 @@ impl DmaEngine {
     }
 
     fn wrong(&self, problem: &str) -> DeviceError {
-        DeviceError::Hardware { device: self.location.to_string(), problem: problem.into() }
+        hardware_error(&self.location.to_string(), problem)
     }
 
     /// Starts a transfer at a place where none is under way.
@@ -548,7 +551,7 @@ impl Acquisition for Nvme {
 
     fn register(&mut self, arena: &Arc<Arena>) -> Result<(), DeviceError> {
         let opened = Open::new(self.location, arena, self.size(), true);
-        self.open = Some(opened.map_err(|error| told(&self.location.to_string(), &error))?);
+        self.open = Some(opened.map_err(|error| device_error(&self.location.to_string(), &error))?);
         Ok(())
     }
 

@@ -101,14 +101,15 @@ struct Interrupts {
     count: u32,
 }
 
-/// Returns the number of interrupts of this kind that can signal a descriptor (`VFIO_DEVICE_GET_IRQ_INFO`).
-pub(crate) fn interrupts(device: BorrowedFd<'_>, index: u32) -> io::Result<u32> {
+/// Returns the number of interrupts of this kind that can signal a descriptor (`VFIO_DEVICE_GET_IRQ_INFO`); 0 if the
+/// device has none of the kind.
+pub(crate) fn interrupts(device: BorrowedFd<'_>, index: u32) -> u32 {
     /// `VFIO_IRQ_INFO_EVENTFD`
-    const TOLD: u32 = 1;
+    const SIGNALS_EVENTFD: u32 = 1;
     let mut interrupts = Interrupts { argsz: size_of_one::<Interrupts>(), index, ..Interrupts::default() };
     // SAFETY: the kernel reads and writes one structure of this type, of the length that it states.
-    done(unsafe { libc::ioctl(device.as_raw_fd(), call(9), &raw mut interrupts) })?;
-    Ok(if interrupts.flags & TOLD != 0 { interrupts.count } else { 0 })
+    let answer = done(unsafe { libc::ioctl(device.as_raw_fd(), call(9), &raw mut interrupts) });
+    if answer.is_ok() && interrupts.flags & SIGNALS_EVENTFD != 0 { interrupts.count } else { 0 }
 }
 
 /// Connects the first interrupts of a kind to these descriptors of eventfd(2), and switches the others off

@@ -23,15 +23,17 @@ impl Shape {
     /// Reads the lengths from a source's description in `run.json`: from `shape`, or from the older keys `channels` or
     /// `width` and `height`.
     pub(crate) fn of(description: &Value) -> Self {
-        let length = |value: &Value| value.as_u64().and_then(|n| usize::try_from(n).ok());
-        let number = |key: &str| description.get(key).and_then(length);
-        let stated = || description.get("shape")?.as_array()?.iter().map(length).collect::<Option<Vec<usize>>>();
-        let older = || match (number("width"), number("height"), number("channels")) {
+        let axes = description.get("shape").and_then(Value::as_array);
+        if let Some(lengths) = axes.and_then(|axes| axes.iter().map(axis_length).collect::<Option<Vec<usize>>>()) {
+            return Self::from(lengths);
+        }
+        let [width, height, channels] =
+            ["width", "height", "channels"].map(|key| description.get(key).and_then(axis_length));
+        Self::from(match (width, height, channels) {
             (Some(width), Some(height), _) => vec![height, width],
             (_, _, Some(channels)) => vec![usize::MAX, channels],
             _ => Vec::new(),
-        };
-        Self::from(stated().unwrap_or_else(older))
+        })
     }
 
     /// Returns the number of bytes of an image, or `None` if no lengths are stated.
@@ -43,6 +45,10 @@ impl Shape {
     fn lengths(&self) -> &[usize] {
         &self.lengths[..self.axes]
     }
+}
+
+fn axis_length(value: &Value) -> Option<usize> {
+    usize::try_from(value.as_u64()?).ok()
 }
 
 /// A [`Shape`] in the form in which Python pickles it.
@@ -115,24 +121,23 @@ fn lengths(bytes: usize, meaning: Meaning, element: Element, shape: Shape) -> Py
     let first = row.filter(|row| *row > 0 && bytes.is_multiple_of(*row)).map(|row| bytes / row);
     // Samples, and arrays whose axes have no meaning, may be shorter than stated. An image without rows is an
     // explicitly empty fragment.
-    let fits = |first: &usize| match meaning {
-        Meaning::Image => [0, stated[0]].contains(first),
-        Meaning::Samples | Meaning::Array => *first <= stated[0],
-    };
-    match first.filter(fits) {
-        Some(first) => Ok([&[first], &stated[1..]].concat()),
-        None => Err(misfit(bytes, meaning, element, stated)),
+    match (first, meaning) {
+        (Some(first), Meaning::Image) if first == 0 || first == stated[0] => Ok([&[first], &stated[1..]].concat()),
+        (Some(first), Meaning::Samples | Meaning::Array) if first <= stated[0] => Ok([&[first], &stated[1..]].concat()),
+        _ => Err(misfit(bytes, meaning, element, stated)),
     }
 }
 
 fn misfit(bytes: usize, meaning: Meaning, element: Element, stated: &[usize]) -> PyErr {
-    let text = |lengths: &[usize]| lengths.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
     let bits = element.number_size() * 8;
     let expected = match (meaning, stated) {
         (Meaning::Samples, &[_, channels]) => format!("{bits}-bit samples of {channels} channels ({element})"),
         (Meaning::Image, &[height, width]) => format!("an image of {width} x {height} pixels of {element}"),
         (_, &[usize::MAX, ..]) => format!("an array of {element}"),
-        (_, stated) => format!("an array of up to {} of {element}", text(stated)),
+        (_, stated) => {
+            let lengths: Vec<String> = stated.iter().map(usize::to_string).collect();
+            format!("an array of up to {} of {element}", lengths.join(" x "))
+        }
     };
     RunError::new_err(format!(
         "a payload of {bytes} bytes is not {expected}, as run.json states for its source; .payload has the bytes",

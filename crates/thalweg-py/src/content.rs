@@ -270,8 +270,10 @@ fn complex_by_name(asked: &Bound<'_, PyAny>) -> Option<Element> {
 /// Returns an element's name for messages: NumPy's, or ours if NumPy has none.
 fn numpy_name(py: Python<'_>, element: Element) -> String {
     let whole = element.is_complex() && element.number_kind() != NumberKind::Float;
-    let numpys = || array::descr(py, element).ok().filter(|_| !whole).map(|descr| descr.to_string());
-    numpys().unwrap_or_else(|| element.to_string())
+    match array::descr(py, element) {
+        Ok(descr) if !whole => descr.to_string(),
+        _ => element.to_string(),
+    }
 }
 
 const POSSIBLE: &str = "possible are arrays of 1 to 8 axes of int8 to int64, uint8 to uint64, float32, float64, \

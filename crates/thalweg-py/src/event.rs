@@ -11,7 +11,7 @@ use std::sync::Arc;
 use thalweg_store::EventStatus;
 use thalweg_wire::{EventId, SourceId, Status};
 
-/// A built event: what all sources said of the same trigger or time frame, a mapping from source to Fragment.
+/// A built event: the data of all sources for the same trigger or time frame, a mapping from source to Fragment.
 ///
 /// >>> event = thalweg.open("demo/run-000001").event(7)
 /// >>> for source, fragment in event.items():
@@ -79,7 +79,7 @@ fn reason(fragment: &thalweg_store::Fragment) -> String {
 
 #[pymethods]
 impl Event {
-    /// The event's number. Numbers may have gaps: one that no source said anything of is not recorded.
+    /// The event's number. Numbers may have gaps: one for which no source sent anything is not recorded.
     #[getter]
     fn id(&self) -> u64 {
         self.event.id.0
@@ -162,7 +162,7 @@ impl Event {
         Ok(features)
     }
 
-    /// How many fragments it has; missing ones do not count.
+    /// Number of fragments; missing ones do not count.
     fn __len__(&self) -> usize {
         self.present().count()
     }
@@ -216,14 +216,14 @@ impl Event {
     /// By value: whoever loads it needs neither the run nor a way to it.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Pickled<'py>)> {
         let restore = py.import("thalweg._thalweg")?.getattr("_event")?;
-        let copied = |fragment: &thalweg_store::Fragment| {
+        let mut fragments = Vec::new();
+        for fragment in &self.event.fragments {
             let source = self.sources.get(fragment.header.source);
             let known = source.map(|source| (source.name.clone(), source.shape, source.row.clone()));
             let (name, shape, row) = known.unwrap_or_default();
-            Ok((record(py, fragment)?, name, shape.into(), row))
-        };
-        let fragments: PyResult<_> = self.event.fragments.iter().map(copied).collect();
-        Ok((restore, (self.run(), self.id(), self.complete(), fragments?)))
+            fragments.push((record(py, fragment)?, name, shape.into(), row));
+        }
+        Ok((restore, (self.run(), self.id(), self.complete(), fragments)))
     }
 
     fn __repr__(&self) -> String {

@@ -78,24 +78,28 @@ impl Events {
     ) -> PyResult<Self> {
         let mut all = Self { errors, ..Self::all(run)? };
         if let Some(which) = which {
-            let place = |id| isize::try_from(all.store.events_before(EventId(id))).unwrap_or(isize::MAX);
             let (first, end) = match range(which)? {
-                Some(EventRange { first, last: u64::MAX }) => (place(first), all.places.count),
-                Some(EventRange { first, last }) => (place(first), place(last + 1)),
+                Some(EventRange { first, last: u64::MAX }) => (all.place_of(first), all.places.count),
+                Some(EventRange { first, last }) => (all.place_of(first), all.place_of(last + 1)),
                 None => (0, 0),
             };
             all.places = all.places.slice(first, 1, end - first);
         }
         if let Some(sources) = sources {
             // A single name is a list of one: taken as a sequence, it would be its letters.
-            let find = |name: &Bound<'_, PyAny>| all.sources.find(name).map(|source| source.id);
-            let chosen: PyResult<Vec<SourceId>> = match sources.extract::<String>() {
-                Ok(_) => Ok(vec![find(sources)?]),
-                Err(_) => sources.try_iter()?.map(|name| find(&name?)).collect(),
+            let names: Vec<Bound<'_, PyAny>> = match sources.extract::<String>() {
+                Ok(_) => vec![sources.clone()],
+                Err(_) => sources.try_iter()?.collect::<PyResult<_>>()?,
             };
-            all.chosen = Some(chosen?);
+            let chosen = names.iter().map(|name| all.sources.find(name).map(|source| source.id));
+            all.chosen = Some(chosen.collect::<PyResult<_>>()?);
         }
         Ok(all)
+    }
+
+    /// Returns the position of an event of this number among all events of the run.
+    fn place_of(&self, id: u64) -> isize {
+        isize::try_from(self.store.events_before(EventId(id))).unwrap_or(isize::MAX)
     }
 
     fn id_at(&self, index: isize) -> PyResult<EventId> {
@@ -131,15 +135,15 @@ impl Events {
                  of number 7, run.events('7..10') those of numbers 7, 8 and 9"
             )));
         };
-        let there = if place < 0 { place + count as i128 } else { place };
-        let there = isize::try_from(there).ok().filter(|there| (0..count).contains(there)).ok_or_else(|| {
+        let from_start = if place < 0 { place + count as i128 } else { place };
+        let from_start = isize::try_from(from_start).ok().filter(|at| (0..count).contains(at)).ok_or_else(|| {
             PyIndexError::new_err(format!(
                 "place {place} among {count} events of {}: run[0] is the first, run[-1] the last; by its number, \
                  run.event(7) finds one",
                 self.path()
             ))
         })?;
-        let id = self.id_at(there)?;
+        let id = self.id_at(from_start)?;
         let event = py.detach(|| self.read(id)).map_err(run_error)?;
         Ok(Bound::new(py, event)?.into_any())
     }
@@ -160,8 +164,9 @@ impl Events {
     /// The ids of the sources whose fragments are given out.
     #[getter]
     fn sources(&self) -> Vec<String> {
-        let is_chosen = |id| self.chosen.as_ref().is_none_or(|chosen| chosen.contains(&id));
-        self.sources.iter().filter(|source| is_chosen(source.id)).map(|source| source.id.to_string()).collect()
+        let mut ids: Vec<SourceId> = self.sources.iter().map(|source| source.id).collect();
+        ids.retain(|id| self.chosen.as_ref().is_none_or(|chosen| chosen.contains(id)));
+        ids.iter().map(ToString::to_string).collect()
     }
 
     /// Their numbers, an array of uint64.
@@ -267,14 +272,14 @@ pub(crate) fn _events(
 ) -> PyResult<Events> {
     let events = Events::numbered(run, None, sources, Errors::named(errors)?)?;
     let last = count.checked_sub(1).and_then(|steps| steps.checked_mul(step)).and_then(|span| span.checked_add(first));
-    let is_there = |place: isize| (0..events.places.count).contains(&place);
-    if count > 0 && !(is_there(first) && last.is_some_and(is_there)) {
+    let existing = 0..events.places.count;
+    if count > 0 && !(existing.contains(&first) && last.is_some_and(|last| existing.contains(&last))) {
         return Err(PyValueError::new_err(format!("{} has fewer events than when these were chosen", events.path())));
     }
     Ok(Events { places: Places { first: 0, step: 1, count: isize::MAX }.slice(first, step, count), ..events })
 }
 
-/// What iterating goes through.
+/// Iterator over Events.
 #[pyclass(module = "thalweg")]
 pub(crate) struct EventIterator {
     events: Py<Events>,

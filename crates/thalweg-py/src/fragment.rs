@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use thalweg_wire::Status;
 
-/// What one source says of one event: the fields of its header, and its payload.
+/// One source's data for one event: the fields of its header, and its payload.
 ///
 /// `fragment.array` is the payload as what it is, and `numpy.asarray(fragment)` is the same:
 ///
@@ -97,7 +97,7 @@ impl Fragment {
         self.fragment.header.status.bits()
     }
 
-    /// What the payload is made of, such as "samples-i16", "samples-cf32", "image-u8", "array-f64", "vdif", "raw";
+    /// Type of the payload, such as "samples-i16", "samples-cf32", "image-u8", "array-f64", "vdif", "raw";
     /// "unknown" where this version does not know it.
     #[getter]
     fn payload_type(&self) -> &'static str {
@@ -137,9 +137,9 @@ impl Fragment {
         unsafe { array::typed(fragment.payload(), fragment.header.payload_type, *shape, slf.as_any()) }
     }
 
-    /// What a camera in chunk mode (GenICam) says of its image, by the chunk's number: bytes, as the camera has them,
-    /// most cameras big-endian. Which number is what is in the camera's description. `array` is the image alone; `payload`
-    /// has all. Empty where there are no chunks.
+    /// Data that a camera in chunk mode (GenICam) adds to its image, by the chunk's number: bytes, as the camera sends
+    /// them, most cameras big-endian. The camera's description gives the meaning of each number. `array` is the image
+    /// alone; `payload` has all. Empty where there are no chunks.
     #[getter]
     fn chunks<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let chunks = PyDict::new(py);
@@ -150,7 +150,7 @@ impl Fragment {
         Ok(chunks)
     }
 
-    /// What numpy.asarray(fragment) calls: `array`, copied only where another dtype or a copy is asked for.
+    /// Called by numpy.asarray(fragment): returns `array`, copied only where another dtype or a copy is asked for.
     #[pyo3(signature = (dtype = None, copy = None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use std::time::Instant;
 use thalweg_device::{CounterRules, FrameCounter, FrameNumber, Trust};
 
-/// The numbers of what is published, from the publisher's counter of so many bits. For thalweg.epics and thalweg.dectris.
+/// The numbers of what is published, from the publisher's counter of `bits` bits. For thalweg.epics and thalweg.dectris.
 #[pyclass]
 pub(crate) struct _FrameCounter {
     counter: FrameCounter,
@@ -27,7 +27,7 @@ impl _FrameCounter {
         }
     }
 
-    /// What has this count has this number, whatever came before.
+    /// Assigns this number to this count, whatever came before.
     fn begin(&mut self, count: u64, number: u64, certain: bool) {
         self.counter.begin(count, number, certain, self.began.elapsed());
     }

@@ -14,7 +14,7 @@ create_exception!(
     thalweg.image,
     FitError,
     PyValueError,
-    "Nothing can be said of an image. `reason` is a name, such as \"no-light\" or \"saturated\" (docs/images.md has all)."
+    "An image has no fit. `reason` is a name, such as \"no-light\" or \"saturated\" (docs/images.md has all)."
 );
 
 /// Pixels in an array that NumPy owns.
@@ -64,13 +64,12 @@ impl About {
         let &[height, width] = array.shape() else {
             return Err(PyTypeError::new_err(format!("an image has two axes, not {}", array.shape().len())));
         };
-        let error = |error: thalweg_image::ImageError| PyValueError::new_err(error.to_string());
-        let mut image = Image::new(width, height, array.pixels()?).map_err(error)?;
+        let mut image = Image::new(width, height, array.pixels()?).map_err(image_error)?;
         if let Some((x, y)) = self.pixel_mm {
-            image = image.calibrated(Calibration { x, y }).map_err(error)?;
+            image = image.calibrated(Calibration { x, y }).map_err(image_error)?;
         }
         if let Some((x, y, width, height)) = self.region {
-            image = image.region(Region { x, y, width, height }).map_err(error)?;
+            image = image.region(Region { x, y, width, height }).map_err(image_error)?;
         }
         match self.white {
             Some(white) if !(white.is_finite() && white > 0.0) => {
@@ -99,6 +98,10 @@ impl About {
             None => profile,
         }))
     }
+}
+
+fn image_error(error: thalweg_image::ImageError) -> PyErr {
+    PyValueError::new_err(error.to_string())
 }
 
 fn envelope(name: &str) -> PyResult<Envelope> {
@@ -145,7 +148,7 @@ macro_rules! fields {
     }};
 }
 
-/// What thalweg.image.moments calls.
+/// Implementation of thalweg.image.moments.
 #[pyfunction]
 #[pyo3(signature = (array, about, corners, threshold, diameters, tolerance, iterations))]
 #[expect(clippy::too_many_arguments, reason = "each has a name where a person gives it")]
@@ -178,7 +181,7 @@ pub(crate) fn _image_moments<'py>(
     )
 }
 
-/// What thalweg.image.fit_gaussian calls.
+/// Implementation of thalweg.image.fit_gaussian.
 #[pyfunction]
 pub(crate) fn _image_gaussian<'py>(
     py: Python<'py>,
@@ -199,7 +202,7 @@ pub(crate) fn _image_gaussian<'py>(
     )
 }
 
-/// What thalweg.image.fit_gaussian_2d calls.
+/// Implementation of thalweg.image.fit_gaussian_2d.
 #[pyfunction]
 pub(crate) fn _image_gaussian_2d<'py>(
     py: Python<'py>,
@@ -223,7 +226,7 @@ pub(crate) fn _image_gaussian_2d<'py>(
     )
 }
 
-/// What thalweg.image.fit_fringes calls.
+/// Implementation of thalweg.image.fit_fringes.
 #[pyfunction]
 pub(crate) fn _image_fringes<'py>(
     py: Python<'py>,
@@ -247,7 +250,7 @@ pub(crate) fn _image_fringes<'py>(
     )
 }
 
-/// What thalweg.image.fit_fringes_2d calls.
+/// Implementation of thalweg.image.fit_fringes_2d.
 #[pyfunction]
 pub(crate) fn _image_fringes_2d<'py>(
     py: Python<'py>,
@@ -286,7 +289,7 @@ pub(crate) fn _image_fringes_2d<'py>(
     )
 }
 
-/// What thalweg.image.source_size calls.
+/// Implementation of thalweg.image.source_size.
 #[pyfunction]
 pub(crate) fn _image_source_size(
     visibility: Pair,

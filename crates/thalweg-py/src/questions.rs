@@ -50,15 +50,14 @@ impl _Questions {
 impl _Questions {
     fn event(&self, Question { event, records }: Question) -> Event {
         let mut fragments: Vec<_> = records.into_iter().filter_map(thalweg_store::Fragment::from_record).collect();
-        let here = |fragments: &[thalweg_store::Fragment], id| fragments.iter().any(|it| it.header.source == id);
-        let all = fragments.len();
+        let received = fragments.len();
         for source in self.known.iter().copied() {
-            if !here(&fragments[..all], source) {
+            if fragments[..received].iter().all(|fragment| fragment.header.source != source) {
                 let header = FragmentHeader { event, source, status: Status::MISSING, ..FragmentHeader::default() };
                 fragments.extend(thalweg_store::Fragment::from_record(header.encode().to_vec()));
             }
         }
-        let status = if fragments.len() == all { EventStatus::Complete } else { EventStatus::Incomplete };
+        let status = if fragments.len() == received { EventStatus::Complete } else { EventStatus::Incomplete };
         fragments.sort_by_key(|fragment| fragment.header.source);
         Event::new(thalweg_store::Event { id: event, status, fragments }, &self.sources)
     }

@@ -155,7 +155,7 @@ impl Run {
         &self.path
     }
 
-    /// What run.json says, as it was when the run was opened: a dict, as docs/run-format.md has it.
+    /// Contents of run.json when the run was opened: a dict, as docs/run-format.md describes it.
     #[getter]
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let text = serde_json::to_string(self.store()?.info()).map_err(run_error)?;
@@ -186,7 +186,7 @@ impl Run {
     }
 
     /// Whether the run was being written when it was opened: False where it was ended or its writer died, None where
-    /// that cannot be told.
+    /// that is unknown.
     #[getter]
     fn writing(&self) -> PyResult<Option<bool>> {
         Ok(match self.store()?.writer() {
@@ -319,7 +319,7 @@ impl Run {
         self.close();
     }
 
-    /// How many events it has.
+    /// Number of events.
     fn __len__(&self) -> PyResult<usize> {
         Ok(usize::try_from(self.store()?.len()).unwrap_or(usize::MAX))
     }
@@ -356,10 +356,12 @@ impl Run {
         format!("<thalweg.Run {}: {state}, {} events>", self.path, store.len())
     }
 
-    /// What a notebook shows: state, reasons and ledger. Of a run that was closed, its repr.
+    /// The run as a notebook shows it: state, reasons and ledger; its repr if it was closed.
     fn _repr_html_<'py>(slf: &Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let show = || slf.py().import("thalweg._html")?.call_method1("run", (slf,));
-        slf.get().store().is_ok().then(show).transpose()
+        match slf.get().store() {
+            Ok(_) => slf.py().import("thalweg._html")?.call_method1("run", (slf,)).map(Some),
+            Err(_) => Ok(None),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// "tcp:HOST:PORT", "udp:HOST:PORT", "shm:PATH" on the builder's own host, or "dpdk:HOST:PORT". For the last, `adapter`
 /// is a dict of what a topology has there: {"device": "0000:00:12.0", "address": "10.0.0.2/24"}.
 ///
-/// What will be pushed is said once, because readers are told in run.json. Either with `dtype` and `shape` of the
+/// What will be pushed is declared once, since run.json describes it. Either with `dtype` and `shape` of the
 /// largest array:
 ///
 /// - int16 or complex numbers with (samples,) or (samples, channels): samples of one or several channels.
@@ -47,9 +47,9 @@ const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// A push of samples or of an array may have fewer along the first axis. Complex whole numbers, which NumPy has no name
 /// for, are "ci16" (and ci8, ci32, cu8, …): pairs with the dtype [("r", "<i2"), ("i", "<i2")].
 ///
-/// Or with `max_bytes`: bytes, of `payload_type` "raw" or "vdif", at most so many.
+/// Or with `max_bytes`: at most that number of bytes, of `payload_type` "raw" or "vdif".
 ///
-/// `description` goes into run.json too, as JSON; what is said by `dtype` and `shape` wins over it.
+/// `description` goes into run.json too, as JSON; where it contradicts `dtype` and `shape`, these win.
 ///
 /// `slots` buffers of `slot` bytes are filled while builders ask for others; without `slot` one holds a fragment, or as
 /// many as fit 512 KiB. When all are full `policy` decides: with "block" `push` waits, with "drop-newest" what is
@@ -208,7 +208,7 @@ impl Source {
     fn lost(&self, py: Python<'_>, count: i128, timeout: Option<f64>) -> PyResult<()> {
         let source = self.source()?;
         let count = within("count", count, 0..=u64::from(u32::MAX))?;
-        self.wait(py, timeout, "said", |left| source.lose(count, left).map(|said| said.then_some(())))
+        self.wait(py, timeout, "reported", |left| source.lose(count, left).map(|is_noted| is_noted.then_some(())))
     }
 
     /// Ends this source's part of the run, waits until what was pushed is delivered, and reports: a dict with accepted,
@@ -307,18 +307,18 @@ impl Drop for Source {
             return;
         }
         let timeout = self.timeout;
-        let leave = move || {
-            if matches!(source.close(timeout), Ok(None)) {
-                source.abandon();
-            }
-            drop(source);
-        };
         // Other threads may run meanwhile, unless the interpreter is shutting down.
-        let mut leave = Some(leave);
-        Python::try_attach(|py| leave.take().map(|leave| py.detach(leave)));
-        if let Some(leave) = leave {
-            leave();
+        let mut source = Some(source);
+        Python::try_attach(|py| source.take().map(|source| py.detach(|| finish_or_abandon(source, timeout))));
+        if let Some(source) = source {
+            finish_or_abandon(source, timeout);
         }
+    }
+}
+
+fn finish_or_abandon(source: PushSource, timeout: Duration) {
+    if matches!(source.close(timeout), Ok(None)) {
+        source.abandon();
     }
 }
 
@@ -338,10 +338,12 @@ fn addresses(builders: &Bound<'_, PyAny>) -> PyResult<Vec<Address>> {
 /// Parses an adapter in the form that a topology has.
 fn adapter_of(given: &Bound<'_, PyDict>) -> PyResult<Adapter> {
     let text: String = given.py().import("json")?.call_method1("dumps", (given,))?.extract()?;
-    let wrong = |error: &dyn Display| PyValueError::new_err(format!("adapter: {error}"));
-    let adapter: Adapter = serde_json::from_str(&text).map_err(|error| wrong(&error))?;
-    adapter.check().map_err(|(key, problem)| wrong(&format!("{key}: {problem}")))?;
-    Ok(adapter)
+    let adapter: Result<Adapter, String> = serde_json::from_str(&text).map_err(|error| error.to_string());
+    let checked = adapter.and_then(|adapter| match adapter.check() {
+        Ok(()) => Ok(adapter),
+        Err((key, problem)) => Err(format!("{key}: {problem}")),
+    });
+    checked.map_err(|error| PyValueError::new_err(format!("adapter: {error}")))
 }
 
 /// Returns the description of this source for `run.json`.
@@ -363,14 +365,20 @@ fn describe(content: &Content, description: Option<&Bound<'_, PyDict>>) -> PyRes
 
 /// Converts a time stamp from the types that `push` accepts.
 fn nanoseconds(timestamp: &Bound<'_, PyAny>) -> PyResult<TaiNanos> {
-    let no_time = || PyValueError::new_err(format!("timestamp={timestamp}: no time since 1970 in nanoseconds of TAI"));
-    if timestamp.hasattr("astype")? {
-        let nanoseconds = timestamp.call_method1("astype", ("datetime64[ns]",))?.call_method1("astype", ("int64",))?;
-        return nanoseconds.extract::<i64>()?.try_into().map(TaiNanos).map_err(|_| no_time());
-    }
-    timestamp.extract().map(TaiNanos).map_err(|error| match error.is_instance_of::<PyOverflowError>(timestamp.py()) {
-        true => no_time(),
-        false => PyTypeError::new_err("timestamp: a whole number of nanoseconds, or a numpy.datetime64"),
+    let nanoseconds: Option<u64> = if timestamp.hasattr("astype")? {
+        let converted = timestamp.call_method1("astype", ("datetime64[ns]",))?.call_method1("astype", ("int64",))?;
+        converted.extract::<i64>()?.try_into().ok()
+    } else {
+        match timestamp.extract() {
+            Ok(nanoseconds) => Some(nanoseconds),
+            Err(error) if error.is_instance_of::<PyOverflowError>(timestamp.py()) => None,
+            Err(_) => {
+                return Err(PyTypeError::new_err("timestamp: a whole number of nanoseconds, or a numpy.datetime64"));
+            }
+        }
+    };
+    nanoseconds.map(TaiNanos).ok_or_else(|| {
+        PyValueError::new_err(format!("timestamp={timestamp}: no time since 1970 in nanoseconds of TAI"))
     })
 }
 

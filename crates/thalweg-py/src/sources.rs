@@ -35,14 +35,14 @@ pub(crate) struct Row {
 impl Row {
     /// Reads the names from a source's description.
     pub(crate) fn of(description: &Value) -> Self {
-        let names = |key: &str| {
+        if description["kind"] != "fit" {
+            return Self::default();
+        }
+        let [features, failures] = ["features", "failures"].map(|key| {
             let names = description["metadata"][key].as_array().into_iter().flatten();
             names.filter_map(|name| Some(name.as_str()?.to_owned())).collect()
-        };
-        match description["kind"].as_str() {
-            Some("fit") => Self { features: names("features"), failures: names("failures") },
-            _ => Self::default(),
-        }
+        });
+        Self { features, failures }
     }
 }
 

@@ -36,33 +36,35 @@ pub(crate) struct Address {
 
 impl Address {
     pub(crate) fn parse(url: &str) -> Result<Self, RemoteError> {
-        let wrong = |why| RemoteError::Url { url: url.to_owned(), why };
+        Self::parse_url(url).map_err(|why| RemoteError::Url { url: url.to_owned(), why })
+    }
+
+    /// Parses a URL, or returns the reason why it is invalid.
+    fn parse_url(url: &str) -> Result<Self, &'static str> {
+        const WRONG_SCHEME: &str = "it must begin with http:// or https://";
         if !url.contains("://") {
-            return Err(wrong("it must begin with http:// or https://"));
+            return Err(WRONG_SCHEME);
         }
-        let uri: Uri = url.parse().map_err(|_| wrong("it is no URL; blanks and the like are written %20"))?;
+        let uri: Uri = url.parse().map_err(|_| "it is no URL; blanks and the like are written %20")?;
         let secure = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            _ => return Err(wrong("it must begin with http:// or https://")),
+            _ => return Err(WRONG_SCHEME),
         };
         let authority = uri.authority().filter(|authority| !authority.host().is_empty());
-        let authority = authority.ok_or(wrong("it names no host"))?;
+        let authority = authority.ok_or("it names no host")?;
         if authority.as_str().contains('@') {
-            return Err(wrong(
-                "a user in front of the host is not understood; tokens are given apart (--token-file, THALWEG_TOKEN; token= in Python)",
-            ));
+            return Err(
+                "a user before the host is not supported; tokens are given apart (--token-file, THALWEG_TOKEN; token= in Python)",
+            );
         }
         // The library ignores a port that it cannot parse, and would use the scheme's own.
-        let behind_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
-        let is_port = |port: &str| {
-            port.starts_with(|first: char| first.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
-        };
-        if !behind_host.is_empty() && !behind_host.strip_prefix(':').is_some_and(is_port) {
-            return Err(wrong("the port behind the host's colon must be a number from 1 to 65535"));
+        let after_host = authority.as_str().strip_prefix(authority.host()).unwrap_or_default();
+        if !after_host.is_empty() && !after_host.strip_prefix(':').is_some_and(is_port) {
+            return Err("the port after the host's colon must be a number from 1 to 65535");
         }
         if uri.query().is_some() || url.contains('#') {
-            return Err(wrong("it must be a path only, without ? and #"));
+            return Err("it must be a path only, without ? and #");
         }
         let loopback = matches!(authority.host(), "localhost" | "[::1]") || authority.host().starts_with("127.");
         let base =
@@ -117,6 +119,10 @@ impl Address {
     pub(crate) fn is_overheard(&self) -> bool {
         !self.secure && !self.loopback
     }
+}
+
+fn is_port(text: &str) -> bool {
+    text.starts_with(|first: char| first.is_ascii_digit()) && text.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
 /// Characters that are encoded in a name: all but the unreserved characters of RFC 3986, section 2.3.

@@ -35,7 +35,7 @@ pub enum RemoteError {
         error: io::Error,
     },
     /// The server refuses the request.
-    #[error("{url}: {}", explain(*.status, .says))]
+    #[error("{url}: {}", explain_status(*.status, .says))]
     Status {
         /// Requested URL.
         url: String,
@@ -51,7 +51,7 @@ pub enum RemoteError {
     #[error("{0} has changed on the server meanwhile")]
     Changed(String),
     /// The answer does not match the request.
-    #[error("{url}: the server's answer makes no sense: {what}")]
+    #[error("{url}: the server sent an invalid answer: {what}")]
     Answer {
         /// Requested URL.
         url: String,
@@ -69,7 +69,7 @@ pub enum RemoteError {
     },
     /// The content that arrived does not match the server's checksum.
     #[error(
-        "{name}: what came has CRC32C {found:08x}, the server says {expected:08x}: bits were lost on its disk (`thalweg verify` there tells), or on the way"
+        "{name}: the received bytes have CRC32C {found:08x}, the server reports {expected:08x}: bits changed on its disk (`thalweg verify` there shows it), or in transit"
     )]
     Digest {
         /// Name of the file.
@@ -86,7 +86,7 @@ pub enum RemoteError {
     #[error("{} is there already, and is not the one on the server: move it away", .0.display())]
     Here(PathBuf),
     /// Parts of the fetch were refused; all else was fetched.
-    #[error("{first}; {}all else was fetched", others(.more))]
+    #[error("{first}; {}all else was fetched", others_text(.more))]
     Partly {
         /// Error of the first part.
         first: Box<RemoteError>,
@@ -203,7 +203,7 @@ impl From<RemoteError> for io::Error {
     }
 }
 
-fn others(more: &usize) -> String {
+fn others_text(more: &usize) -> String {
     match more {
         0 => String::new(),
         1 => "and another one; ".to_owned(),
@@ -214,15 +214,15 @@ fn others(more: &usize) -> String {
 fn explain_transport(error: &ureq::Error) -> String {
     match error {
         ureq::Error::Io(error) if is_distrust(error) => match &*error.to_string() {
-            said if said.contains("CaUsedAsEndEntity") => {
+            text if text.contains("CaUsedAsEndEntity") => {
                 format!(
-                    "{said}: it is one that vouches for others (CA:TRUE); make the server's with CA:FALSE (docs/how-to.md)"
+                    "{text}: it is one that vouches for others (CA:TRUE); make the server's with CA:FALSE (docs/how-to.md)"
                 )
             }
-            said if said.contains("InvalidContentType") => {
-                format!("{said}: this is no TLS; does its URL begin with http://?")
+            text if text.contains("InvalidContentType") => {
+                format!("{text}: this is no TLS; does its URL begin with http://?")
             }
-            said => format!("{said}; --ca-file (ca_file= in Python) names certificates that vouch for the server"),
+            text => format!("{text}; --ca-file (ca_file= in Python) names certificates that vouch for the server"),
         },
         ureq::Error::Protocol(error) if error.to_string().contains("http parse fail") => {
             format!("{error}: this is no HTTP; does its URL begin with https://?")
@@ -239,14 +239,14 @@ fn is_distrust(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>())
 }
 
-fn explain(status: u16, says: &str) -> String {
+fn explain_status(status: u16, says: &str) -> String {
     let meaning = match status {
         400 => "the server does not accept it",
         401 => "the server wants a token that it knows (--token-file, THALWEG_TOKEN; token= in Python)",
         403 => "the server may not read or write it, or not for this token",
         404 | 410 => "there is no such thing on the server",
         405 => "the server does not do that; uploads need `thalweg serve --write`",
-        409 => "what is there is in the way",
+        409 => "the server already has something else of this name",
         412 => "it has changed on the server",
         423 => "another client writes it",
         503 => "the server is busy",

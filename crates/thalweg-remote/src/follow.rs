@@ -3,7 +3,7 @@
 use crate::listing::Kind;
 use crate::moved::Moved;
 use crate::part::settle;
-use crate::pull::{Book, Here, Place, Pull, RUN_JSON, create, fill, none_missing};
+use crate::pull::{Destination, LocalRun, Pull, RUN_JSON, RunJson, create, fill, none_missing};
 use crate::run::parts;
 use crate::{Progress, RemoteError, Server};
 use rustix::fs::FlockOperation;
@@ -30,10 +30,10 @@ use thalweg_wire::RunNumber;
 /// resumes from there.
 pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &Progress) -> Result<Moved, RemoteError> {
     let pull = Pull::new(streams, progress);
-    match Book::read(server) {
+    match RunJson::read(server) {
         Err(RemoteError::NotARun(_)) => {}
-        book => {
-            let to = follow(&pull, server, book?, into)?;
+        run_json => {
+            let to = follow(&pull, server, run_json?, into)?;
             return Ok(pull.moved(to.display().to_string(), vec![to]));
         }
     }
@@ -47,8 +47,9 @@ pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &P
         }
         known.extend(new.iter().map(|part| part.url("")));
         runs.extend(std::thread::scope(|scope| {
-            let follow_part = |part| follow(&pull, part, Book::read(part)?, into);
-            let threads: Vec<_> = new.iter().map(|part| scope.spawn(move || follow_part(part))).collect();
+            let pull = &pull;
+            let follow_part = new.iter().map(|part| move || follow(pull, part, RunJson::read(part)?, into));
+            let threads: Vec<_> = follow_part.map(|follow_part| scope.spawn(follow_part)).collect();
             let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             ended.collect::<Result<Vec<_>, RemoteError>>()
         })?);
@@ -60,16 +61,16 @@ pub fn pull_following(server: &Server, into: &Path, streams: usize, progress: &P
 }
 
 /// Fetches the part of one builder. Returns its local path.
-fn follow(pull: &Pull, server: &Server, book: Book, into: &Path) -> Result<PathBuf, RemoteError> {
-    let to = book.directory(Place::In(into));
-    let here = book.is_here(&to)?;
-    if book.info.state != RunState::Open && here != Here::Open {
-        return pull.run(server, Place::In(into));
+fn follow(pull: &Pull, server: &Server, run_json: RunJson, into: &Path) -> Result<PathBuf, RemoteError> {
+    let to = run_json.directory(Destination::In(into));
+    let here = run_json.is_here(&to)?;
+    if run_json.info.state != RunState::Open && here != LocalRun::Open {
+        return pull.run(server, Destination::In(into));
     }
     create(&to)?;
     let _lock = lock(&to)?;
-    if here == Here::Nothing {
-        book.write(&to)?;
+    if here == LocalRun::Nothing {
+        run_json.write(&to)?;
     }
     // All segments but the last do not grow any more: these are fetched with all streams.
     let listing = server.list("")?;
@@ -80,7 +81,7 @@ fn follow(pull: &Pull, server: &Server, book: Book, into: &Path) -> Result<PathB
     let absent = still.iter().filter(|entry| !to.join(&entry.name).exists());
     let jobs: Vec<_> = absent.map(|entry| pull.job(server, entry, &to, true, false)).collect();
     pull.files(&jobs)?;
-    let mut replica = Replica { server, pull, to: &to, segments: Vec::new(), book };
+    let mut replica = Replica { server, pull, to: &to, segments: Vec::new(), run_json };
     replica.resume()?;
     if replica.keep_up()? {
         replica.finish()?;
@@ -97,7 +98,7 @@ struct Replica<'a> {
     pull: &'a Pull<'a>,
     to: &'a Path,
     segments: Vec<Segment>,
-    book: Book,
+    run_json: RunJson,
 }
 
 /// A local segment.
@@ -127,7 +128,7 @@ impl Replica<'_> {
         let mut is_gone = false;
         loop {
             // The state is read before the segments: if the run had ended by then, these are all.
-            let ended = self.book.info.state != RunState::Open;
+            let ended = self.run_json.info.state != RunState::Open;
             if self.fetch()? {
                 pause = MIN_POLL_INTERVAL;
                 continue;
@@ -170,15 +171,15 @@ impl Replica<'_> {
     }
 
     fn has_new_book(&mut self) -> Result<bool, RemoteError> {
-        if self.server.head(RUN_JSON)? == self.book.head {
+        if self.server.head(RUN_JSON)? == self.run_json.head {
             return Ok(false);
         }
-        let book = Book::read(self.server)?;
-        let (was, is) = (&self.book.info, &book.info);
+        let run_json = RunJson::read(self.server)?;
+        let (was, is) = (&self.run_json.info, &run_json.info);
         if was.identity() != is.identity() {
             return Err(RemoteError::Changed(self.server.url(RUN_JSON)));
         }
-        self.book = book;
+        self.run_json = run_json;
         Ok(true)
     }
 
@@ -197,8 +198,8 @@ impl Replica<'_> {
             self.pull.another_file();
         }
         self.pull.another_file();
-        self.book.write(self.to)?;
-        none_missing(self.server.url(""), self.to, &self.book.info)
+        self.run_json.write(self.to)?;
+        none_missing(self.server.url(""), self.to, &self.run_json.info)
     }
 }
 

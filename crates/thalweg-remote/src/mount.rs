@@ -83,12 +83,12 @@ pub enum MountError {
     #[error("only root can mount without fusermount3, which is not here: install the package fuse3")]
     NoHelper,
     /// The kernel, or fusermount3, refused.
-    #[error("{} cannot be mounted: {said}", .path.display())]
+    #[error("{} cannot be mounted: {message}", .path.display())]
     Refused {
         /// Path of the mount point.
         path: PathBuf,
         /// Error message of the kernel or of fusermount3.
-        said: String,
+        message: String,
     },
     /// Another operation of the system failed.
     #[error("starting threads: {0}")]
@@ -115,14 +115,13 @@ impl MountError {
 pub fn mount(server: &Server, directory: &Path, streams: usize, everybody: bool) -> Result<Mounted, MountError> {
     // Before all else: an unreachable server is reported here, not to the first program that reads.
     server.list("")?;
-    let wrong = |error| MountError::Directory { path: directory.to_owned(), error };
     match directory.metadata() {
         Ok(metadata) if metadata.is_dir() => {}
-        Ok(_) => return Err(wrong(Errno::NOTDIR.into())),
+        Ok(_) => return Err(unusable(directory)(Errno::NOTDIR.into())),
         Err(error) if Errno::from_io_error(&error) == Some(Errno::NOTCONN) => {
             return Err(MountError::LeftBehind(directory.display().to_string()));
         }
-        Err(error) => return Err(wrong(error)),
+        Err(error) => return Err(unusable(directory)(error)),
     }
     File::options().read(true).write(true).open("/dev/fuse").map_err(MountError::NoFuse)?;
 
@@ -141,7 +140,7 @@ pub fn mount(server: &Server, directory: &Path, streams: usize, everybody: bool)
     config.acl = if everybody { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREAD_COUNT);
 
-    let directory = directory.canonicalize().map_err(wrong)?;
+    let directory = directory.canonicalize().map_err(unusable(directory))?;
     let counters = Arc::new(Counters::default());
     let (end, ended) = channel();
     let files = Files::new(server, streams, Arc::clone(&counters), OnEnd(Mutex::new(end.clone())));
@@ -155,8 +154,12 @@ fn refused(path: &Path, error: &io::Error) -> MountError {
     if error.kind() == io::ErrorKind::NotFound {
         return MountError::NoHelper;
     }
-    let said = error.to_string().trim().trim_start_matches("fusermount3: ").to_owned();
-    MountError::Refused { path: path.to_owned(), said }
+    let message = error.to_string().trim().trim_start_matches("fusermount3: ").to_owned();
+    MountError::Refused { path: path.to_owned(), message }
+}
+
+fn unusable(directory: &Path) -> impl FnOnce(io::Error) -> MountError {
+    move |error| MountError::Directory { path: directory.to_owned(), error }
 }
 
 impl Mounted {
@@ -196,7 +199,7 @@ impl Stop {
     /// Ends the wait. Further calls have no effect.
     pub fn stop(&self) {
         // If no thread waits any more, it has ended already.
-        let _ = self.0.send(End::Asked);
+        let _ = self.0.send(End::Requested);
     }
 }
 
@@ -211,8 +214,8 @@ impl fmt::Debug for Mounted {
 enum End {
     /// The directory is no longer mounted.
     Unmounted,
-    /// The caller asked for the end.
-    Asked,
+    /// The caller requested the end.
+    Requested,
 }
 
 /// Reports that the kernel has ended the session.

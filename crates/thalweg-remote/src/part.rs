@@ -65,8 +65,12 @@ struct Begin {
 impl Content {
     /// Returns the identity of the server's content under `url`. In a file that `grows`, written bytes never change.
     pub(crate) fn new(url: String, head: &Head, grows: bool) -> Self {
-        let modified = || head.modified.map(|modified| format!("modified {}", seconds(modified)));
-        let version = (!grows).then(|| head.etag.clone().or_else(modified).unwrap_or_default());
+        let version = match (&head.etag, head.modified) {
+            _ if grows => None,
+            (Some(etag), _) => Some(etag.clone()),
+            (None, Some(modified)) => Some(format!("modified {}", seconds(modified))),
+            (None, None) => Some(String::new()),
+        };
         Self { url, length: head.length, version }
     }
 
@@ -83,11 +87,7 @@ impl Part {
     /// Begins to fetch `content` into the future file `path`, or resumes an earlier fetch.
     pub(crate) fn open(path: &Path, content: &Content) -> Result<Self, RemoteError> {
         let (at, journal_at) = (beside(path, ".part"), beside(path, ".part.journal"));
-        let open = |path: &Path| {
-            let options = File::options().read(true).write(true).create(true).truncate(false).open(path);
-            options.map_err(RemoteError::io("creating", path))
-        };
-        let file = open(&at)?;
+        let file = open_or_create(&at)?;
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => return Err(RemoteError::InUse(at)),
             result => result.map_err(|error| RemoteError::io("locking", &at)(error.into()))?,
@@ -97,7 +97,7 @@ impl Part {
         if !is_named(&metadata, &at) {
             return Err(RemoteError::InUse(at));
         }
-        let mut journal = open(&journal_at)?;
+        let mut journal = open_or_create(&journal_at)?;
         let begin = Begin { content: content.clone(), boot: boot() };
         let mut pieces = Pieces::new();
         let mut is_right = false;
@@ -142,9 +142,9 @@ impl Part {
     pub(crate) fn take(&self, streams: usize) -> Option<Range<u64>> {
         let mut state = self.state();
         let left: u64 = state.missing.iter().map(|range| range.end - range.start).sum();
-        let fair = (left / (2 * streams as u64)).clamp(SHORTEST_RANGE, LONGEST_RANGE);
+        let fair = (left / (2 * streams as u64)).clamp(MIN_RANGE_BYTES, MAX_RANGE_BYTES);
         let first = state.missing.first_mut()?;
-        let end = (first.start + fair).next_multiple_of(SHORTEST_RANGE).min(first.end);
+        let end = (first.start + fair).next_multiple_of(MIN_RANGE_BYTES).min(first.end);
         let range = first.start..end;
         first.start = end;
         state.missing.retain(|range| !range.is_empty());
@@ -189,6 +189,11 @@ impl Part {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn open_or_create(path: &Path) -> Result<File, RemoteError> {
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
+    file.map_err(RemoteError::io("creating", path))
 }
 
 /// Returns a piece's line in the journal.
@@ -314,15 +319,14 @@ fn boot() -> String {
 /// Returns the number of bytes in a piece, which one line of the journal describes, for the number of streams: a kill
 /// loses at most one piece of each.
 pub(crate) fn piece(streams: usize) -> u64 {
-    (MOST_LOST / streams as u64).clamp(CHUNK_BYTES as u64, MOST_LOST / 4)
+    (MAX_LOST_BYTES / streams as u64).clamp(CHUNK_BYTES as u64, MAX_LOST_BYTES / 4)
 }
 
-/// Number of bytes that a kill loses, of all streams together; more only with so many streams that their chunks exceed
-/// it.
-const MOST_LOST: u64 = 4 << 20;
+/// Maximum number of bytes that a kill loses, of all streams together, unless their chunks alone exceed it.
+const MAX_LOST_BYTES: u64 = 4 << 20;
 /// Smallest and largest number of bytes requested at once.
-const SHORTEST_RANGE: u64 = 8 << 20;
-const LONGEST_RANGE: u64 = 1 << 30;
+const MIN_RANGE_BYTES: u64 = 8 << 20;
+const MAX_RANGE_BYTES: u64 = 1 << 30;
 /// Number of bytes read and written at once: small enough to be still in the cache when they are written.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
 
@@ -349,27 +353,27 @@ mod tests {
     fn begun() -> (TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
-        let part = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
-        assert_eq!(part.take(1), Some(0..2 * SHORTEST_RANGE));
-        assert!(!fill(&part, SHORTEST_RANGE..2 * SHORTEST_RANGE, 7));
+        let part = Part::open(&path, &content(3 * MIN_RANGE_BYTES, "\"1\"")).unwrap();
+        assert_eq!(part.take(1), Some(0..2 * MIN_RANGE_BYTES));
+        assert!(!fill(&part, MIN_RANGE_BYTES..2 * MIN_RANGE_BYTES, 7));
         (directory, path)
     }
 
     #[test]
     fn it_goes_on_where_it_was_left_and_is_named_when_it_is_whole() {
         let (directory, path) = begun();
-        let part = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
-        assert_eq!(part.there(), SHORTEST_RANGE);
+        let part = Part::open(&path, &content(3 * MIN_RANGE_BYTES, "\"1\"")).unwrap();
+        assert_eq!(part.there(), MIN_RANGE_BYTES);
         let (first, second) = (part.take(8).unwrap(), part.take(8).unwrap());
         assert_eq!(
             (first.clone(), second.clone(), part.take(8)),
-            (0..SHORTEST_RANGE, 2 * SHORTEST_RANGE..3 * SHORTEST_RANGE, None)
+            (0..MIN_RANGE_BYTES, 2 * MIN_RANGE_BYTES..3 * MIN_RANGE_BYTES, None)
         );
         assert!(!fill(&part, first, 7) && fill(&part, second, 7));
 
-        let whole = vec![7; usize::try_from(3 * SHORTEST_RANGE).unwrap()];
+        let whole = vec![7; usize::try_from(3 * MIN_RANGE_BYTES).unwrap()];
         let crc32c = Some(Digest::of(&whole).crc32c);
-        part.finish(&Head { crc32c, ..head(3 * SHORTEST_RANGE, "\"1\"") }).unwrap();
+        part.finish(&Head { crc32c, ..head(3 * MIN_RANGE_BYTES, "\"1\"") }).unwrap();
         assert!(std::fs::read(&path).unwrap() == whole);
         assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), UNIX_EPOCH);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "nothing is left beside it");
@@ -379,7 +383,7 @@ mod tests {
     fn a_kill_loses_little_of_all_streams_together() {
         for streams in 1..=64 {
             let lost = piece(streams) * streams as u64;
-            assert!(lost <= MOST_LOST.max(CHUNK_BYTES as u64 * streams as u64), "{streams} streams: {lost} bytes");
+            assert!(lost <= MAX_LOST_BYTES.max(CHUNK_BYTES as u64 * streams as u64), "{streams} streams: {lost} bytes");
         }
         assert_eq!(piece(4), 1 << 20);
     }
@@ -387,7 +391,7 @@ mod tests {
     #[test]
     fn a_journal_that_is_right_is_only_gone_on_with() {
         let (_directory, path) = begun();
-        let open = || Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
+        let open = || Part::open(&path, &content(3 * MIN_RANGE_BYTES, "\"1\"")).unwrap();
         assert!(!fill(&open(), 0..5, 7));
         // In the order of arrival: a rewritten journal would be in the order of the file.
         let journal = std::fs::read_to_string(beside(&path, ".part.journal")).unwrap();
@@ -395,13 +399,13 @@ mod tests {
         let now = std::fs::read_to_string(beside(&path, ".part.journal")).unwrap();
         assert_eq!(
             (now.strip_prefix(&journal), open().there()),
-            (Some(&*line(5, Digest::of(&[7; 4]))), SHORTEST_RANGE + 9)
+            (Some(&*line(5, Digest::of(&[7; 4]))), MIN_RANGE_BYTES + 9)
         );
     }
 
     #[test]
     fn another_content_begins_anew() {
-        for other in [content(3 * SHORTEST_RANGE, "\"2\""), content(3 * SHORTEST_RANGE + 1, "\"1\"")] {
+        for other in [content(3 * MIN_RANGE_BYTES, "\"2\""), content(3 * MIN_RANGE_BYTES + 1, "\"1\"")] {
             let (_directory, path) = begun();
             assert_eq!(Part::open(&path, &other).unwrap().there(), 0, "{other:?}");
         }
@@ -415,13 +419,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         let content = |length| Content::new("http://h/a".into(), &head(length, &format!("\"{length}\"")), true);
-        let part = Part::open(&path, &content(SHORTEST_RANGE)).unwrap();
-        assert!(fill(&part, 0..SHORTEST_RANGE, 1));
+        let part = Part::open(&path, &content(MIN_RANGE_BYTES)).unwrap();
+        assert!(fill(&part, 0..MIN_RANGE_BYTES, 1));
         drop(part);
-        let part = Part::open(&path, &content(SHORTEST_RANGE + 5)).unwrap();
-        assert_eq!((part.there(), part.take(4)), (SHORTEST_RANGE, Some(SHORTEST_RANGE..SHORTEST_RANGE + 5)));
+        let part = Part::open(&path, &content(MIN_RANGE_BYTES + 5)).unwrap();
+        assert_eq!((part.there(), part.take(4)), (MIN_RANGE_BYTES, Some(MIN_RANGE_BYTES..MIN_RANGE_BYTES + 5)));
         drop(part);
-        assert_eq!(Part::open(&path, &content(SHORTEST_RANGE - 1)).unwrap().there(), 0, "and what shrank begins anew");
+        assert_eq!(Part::open(&path, &content(MIN_RANGE_BYTES - 1)).unwrap().there(), 0, "and what shrank begins anew");
     }
 
     #[test]
@@ -438,8 +442,8 @@ mod tests {
     #[test]
     fn two_do_not_write_the_same_file() {
         let (_directory, path) = begun();
-        let _first = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
-        let second = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\""));
+        let _first = Part::open(&path, &content(3 * MIN_RANGE_BYTES, "\"1\"")).unwrap();
+        let second = Part::open(&path, &content(3 * MIN_RANGE_BYTES, "\"1\""));
         assert!(matches!(second, Err(RemoteError::InUse(_))), "{second:?}");
     }
 
@@ -447,8 +451,8 @@ mod tests {
     fn a_journal_of_a_file_that_is_gone_counts_for_nothing() {
         let (_directory, path) = begun();
         std::fs::remove_file(beside(&path, ".part")).unwrap();
-        let part = Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap();
-        assert_eq!((part.there(), part.take(1)), (0, Some(0..2 * SHORTEST_RANGE)));
+        let part = Part::open(&path, &content(3 * MIN_RANGE_BYTES, "\"1\"")).unwrap();
+        assert_eq!((part.there(), part.take(1)), (0, Some(0..2 * MIN_RANGE_BYTES)));
     }
 
     #[test]
@@ -483,16 +487,16 @@ mod tests {
         let journal = beside(&path, ".part.journal");
         let text = std::fs::read_to_string(&journal).unwrap().replace(&boot(), "another boot");
         std::fs::write(&journal, &text).unwrap();
-        assert_eq!(Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap().there(), SHORTEST_RANGE);
+        assert_eq!(Part::open(&path, &content(3 * MIN_RANGE_BYTES, "\"1\"")).unwrap().there(), MIN_RANGE_BYTES);
 
         std::fs::write(&journal, &text).unwrap();
         File::options()
             .write(true)
             .open(beside(&path, ".part"))
             .unwrap()
-            .write_all_at(&[0], SHORTEST_RANGE + 9)
+            .write_all_at(&[0], MIN_RANGE_BYTES + 9)
             .unwrap();
-        assert_eq!(Part::open(&path, &content(3 * SHORTEST_RANGE, "\"1\"")).unwrap().there(), 0);
+        assert_eq!(Part::open(&path, &content(3 * MIN_RANGE_BYTES, "\"1\"")).unwrap().there(), 0);
     }
 
     #[test]

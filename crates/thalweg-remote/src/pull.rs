@@ -43,7 +43,7 @@ pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -
             pull.files(&[Job { server, name, to: to.clone(), listed, grows: false, replace: false }])?;
             (to, Vec::new())
         }
-        Err(RemoteError::Directory(_)) => pull.directory(server, Place::In(into), 0)?,
+        Err(RemoteError::Directory(_)) => pull.directory(server, Destination::In(into), 0)?,
         Err(error) => return Err(error),
     };
     let mut refused = std::mem::take(&mut *pull.refused()).into_iter();
@@ -80,7 +80,7 @@ pub(crate) struct Job {
 
 /// Destination of a directory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum Destination<'a> {
     /// Inside this directory, under its own name.
     In(&'a Path),
     /// At this path.
@@ -97,7 +97,12 @@ impl<'a> Pull<'a> {
     }
 
     /// Fetches a directory or a run. Returns the local path and the runs in it.
-    fn directory(&self, server: &Server, place: Place, depth: u32) -> Result<(PathBuf, Vec<PathBuf>), RemoteError> {
+    fn directory(
+        &self,
+        server: &Server,
+        place: Destination,
+        depth: u32,
+    ) -> Result<(PathBuf, Vec<PathBuf>), RemoteError> {
         if depth > MAX_DIRECTORY_DEPTH {
             return Err(RemoteError::Answer {
                 url: server.url(""),
@@ -105,7 +110,7 @@ impl<'a> Pull<'a> {
             });
         }
         let listing = server.list("")?;
-        if let (false, Place::In(into), Some(info)) = (listing.parts.is_empty(), place, &listing.info) {
+        if let (false, Destination::In(into), Some(info)) = (listing.parts.is_empty(), place, &listing.info) {
             let runs = listing.parts.iter().map(|name| self.run(&server.beside(name), place));
             let runs = runs.collect::<Result<_, _>>()?;
             return Ok((into.join(run_directory_name(RunNumber(info.run), 0, 1)), runs));
@@ -116,14 +121,14 @@ impl<'a> Pull<'a> {
         }
         if depth == 0 && listing.entries.iter().any(|entry| entry.kind == Kind::File && entry.name == RUN_JSON) {
             // The server could not read it either; the error contains the reason.
-            Book::read(server)?;
+            RunJson::read(server)?;
         }
         let by_number = server.name().is_some_and(|name| name == RUNS);
         let to = match (place, server.name()) {
-            (Place::As(to), _) => to.to_owned(),
+            (Destination::As(to), _) => to.to_owned(),
             // On a server, `runs` holds the directories of runs.
-            (Place::In(into), Some(name)) if crate::listing::is_plain(&name) && !by_number => into.join(name),
-            (Place::In(into), _) => into.to_owned(),
+            (Destination::In(into), Some(name)) if crate::listing::is_plain(&name) && !by_number => into.join(name),
+            (Destination::In(into), _) => into.to_owned(),
         };
         create(&to)?;
         let files = listing.entries.iter().filter(|entry| entry.kind == Kind::File);
@@ -135,12 +140,12 @@ impl<'a> Pull<'a> {
                 Kind::File | Kind::Other => {}
                 Kind::Run => {
                     let here = to.join(&entry.name);
-                    let place = if by_number { Place::In(&to) } else { Place::As(&here) };
+                    let place = if by_number { Destination::In(&to) } else { Destination::As(&here) };
                     runs.extend(self.pass_over(self.run(&server.beneath(&entry.name), place))?);
                 }
                 Kind::Directory => {
                     let inner = server.beneath(&entry.name);
-                    let inner = self.directory(&inner, Place::As(&to.join(&entry.name)), depth + 1);
+                    let inner = self.directory(&inner, Destination::As(&to.join(&entry.name)), depth + 1);
                     runs.extend(self.pass_over(inner)?.into_iter().flat_map(|(_, runs)| runs));
                 }
             }
@@ -164,28 +169,29 @@ impl<'a> Pull<'a> {
     }
 
     /// Fetches a run: its segments, and then `run.json`, which makes the directory a run.
-    pub(crate) fn run(&self, server: &Server, place: Place) -> Result<PathBuf, RemoteError> {
+    pub(crate) fn run(&self, server: &Server, place: Destination) -> Result<PathBuf, RemoteError> {
         // Read before the segments: otherwise it might mark the run as ended while the segments are older.
-        let book = Book::read(server)?;
-        let to = book.directory(place);
+        let run_json = RunJson::read(server)?;
+        let to = run_json.directory(place);
         create(&to)?;
-        let here = book.is_here(&to)?;
+        let here = run_json.is_here(&to)?;
         let listing = server.list("")?;
-        let grows = book.info.state == RunState::Open;
+        let grows = run_json.info.state == RunState::Open;
         let segments = listing.entries.iter().filter(|entry| entry.kind == Kind::File && entry.name != RUN_JSON);
-        let jobs: Vec<Job> = segments.map(|entry| self.job(server, entry, &to, grows, here != Here::Same)).collect();
+        let jobs: Vec<Job> =
+            segments.map(|entry| self.job(server, entry, &to, grows, here != LocalRun::Same)).collect();
         self.files(&jobs)?;
         if grows {
             self.tally.unended(&to);
         }
-        if here == Here::Same {
+        if here == LocalRun::Same {
             self.tally.same_file();
         } else {
-            book.write(&to)?;
-            self.count(book.text.len() as u64);
+            run_json.write(&to)?;
+            self.count(run_json.text.len() as u64);
             self.tally.file();
         }
-        none_missing(server.url(""), &to, &book.info)?;
+        none_missing(server.url(""), &to, &run_json.info)?;
         Ok(to)
     }
 
@@ -218,7 +224,7 @@ impl<'a> Pull<'a> {
     /// Fetches files, with all streams.
     pub(crate) fn files(&self, jobs: &[Job]) -> Result<(), RemoteError> {
         let queue = Queue {
-            state: Mutex::new(Waiting { jobs: jobs.iter().collect(), ..Waiting::default() }),
+            state: Mutex::new(QueueState { jobs: jobs.iter().collect(), ..QueueState::default() }),
             changed: Condvar::new(),
             failed: AtomicBool::new(false),
         };
@@ -253,7 +259,7 @@ impl<'a> Pull<'a> {
     }
 
     /// Compares a file here and on the server. Returns `None` if it does not have to be fetched.
-    fn begin(&self, job: &Job) -> Result<Option<Arc<Fetched>>, RemoteError> {
+    fn begin(&self, job: &Job) -> Result<Option<Arc<FetchedFile>>, RemoteError> {
         let head = job.server.head(&job.name)?;
         self.progress.expect_instead(job.listed, head.length);
         match std::fs::metadata(&job.to) {
@@ -269,7 +275,7 @@ impl<'a> Pull<'a> {
         }
         let part = Part::open(&job.to, &Content::new(job.server.url(&job.name), &head, job.grows))?;
         self.resumed(part.there());
-        let file = Fetched { server: job.server.clone(), name: job.name.clone(), head, grows: job.grows, part };
+        let file = FetchedFile { server: job.server.clone(), name: job.name.clone(), head, grows: job.grows, part };
         if file.part.is_whole() {
             self.finish(&file)?;
             return Ok(None);
@@ -280,7 +286,7 @@ impl<'a> Pull<'a> {
     /// Fetches a range of a file; bytes that arrived are recorded even if the rest fails.
     fn fetch(
         &self,
-        file: &Fetched,
+        file: &FetchedFile,
         range: Range<u64>,
         buffer: &mut [u8],
         failed: &AtomicBool,
@@ -302,8 +308,10 @@ impl<'a> Pull<'a> {
                 digest = digest.then(Digest::of(&buffer[..arrived]));
                 self.count(arrived as u64);
                 if arrived < most {
-                    let shrank = || RemoteError::Changed(file.server.url(&file.name));
-                    result = Err(error.map_or_else(shrank, |error| reader.error(error)));
+                    result = Err(match error {
+                        Some(error) => reader.error(error),
+                        None => RemoteError::Changed(file.server.url(&file.name)),
+                    });
                 }
             }
             if digest.length > 0 && file.part.note(at, digest)? {
@@ -315,7 +323,7 @@ impl<'a> Pull<'a> {
         Ok(())
     }
 
-    fn finish(&self, file: &Fetched) -> Result<(), RemoteError> {
+    fn finish(&self, file: &FetchedFile) -> Result<(), RemoteError> {
         self.tally.file();
         file.part.finish(&file.head)
     }
@@ -323,7 +331,7 @@ impl<'a> Pull<'a> {
 
 /// A file that is being fetched.
 #[derive(Debug)]
-struct Fetched {
+struct FetchedFile {
     server: Server,
     name: String,
     head: Head,
@@ -334,19 +342,19 @@ struct Fetched {
 /// Work for the streams.
 #[derive(Debug)]
 struct Queue<'a> {
-    state: Mutex<Waiting<'a>>,
+    state: Mutex<QueueState<'a>>,
     changed: Condvar,
     failed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Waiting<'a> {
+struct QueueState<'a> {
     /// Files that no stream has compared yet.
     jobs: VecDeque<&'a Job>,
     /// Number of files being compared, which may still add work.
-    looked_at: usize,
+    comparing: usize,
     /// Files with ranges that no stream fetches yet.
-    files: VecDeque<Arc<Fetched>>,
+    files: VecDeque<Arc<FetchedFile>>,
     error: Option<RemoteError>,
     /// First refusal of a file; other files can still be fetched.
     refused: Option<RemoteError>,
@@ -355,7 +363,7 @@ struct Waiting<'a> {
 #[derive(Debug)]
 enum Work<'a> {
     Begin(&'a Job),
-    Fetch(Arc<Fetched>, Range<u64>),
+    Fetch(Arc<FetchedFile>, Range<u64>),
 }
 
 impl<'a> Queue<'a> {
@@ -374,10 +382,10 @@ impl<'a> Queue<'a> {
                 state.files.pop_front();
             }
             if let Some(job) = state.jobs.pop_front() {
-                state.looked_at += 1;
+                state.comparing += 1;
                 return Some(Work::Begin(job));
             }
-            if state.looked_at == 0 {
+            if state.comparing == 0 {
                 return None;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -385,9 +393,9 @@ impl<'a> Queue<'a> {
     }
 
     /// Adds the result of comparing a file.
-    fn begun(&self, file: Option<Arc<Fetched>>) {
+    fn begun(&self, file: Option<Arc<FetchedFile>>) {
         let mut state = self.state();
-        state.looked_at -= 1;
+        state.comparing -= 1;
         state.files.extend(file);
         self.changed.notify_all();
     }
@@ -403,14 +411,14 @@ impl<'a> Queue<'a> {
         self.state().refused.get_or_insert(error);
     }
 
-    fn state(&self) -> MutexGuard<'_, Waiting<'a>> {
+    fn state(&self) -> MutexGuard<'_, QueueState<'a>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The `run.json` on the server.
 #[derive(Debug)]
-pub(crate) struct Book {
+pub(crate) struct RunJson {
     pub(crate) text: Vec<u8>,
     pub(crate) info: RunInfo,
     pub(crate) head: Head,
@@ -418,7 +426,7 @@ pub(crate) struct Book {
 
 /// Local state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Here {
+pub(crate) enum LocalRun {
     /// There is no `run.json`.
     Nothing,
     /// The `run.json` is an earlier state.
@@ -427,14 +435,14 @@ pub(crate) enum Here {
     Same,
 }
 
-impl Book {
+impl RunJson {
     pub(crate) fn read(server: &Server) -> Result<Self, RemoteError> {
         let (head, text) = Self::fetch(server).map_err(|error| match error {
             error if error.is_not_found() => RemoteError::NotARun(server.url("")),
             error => error,
         })?;
-        let json = |error| RemoteError::Json { url: server.url(RUN_JSON), error };
-        let info = serde_json::from_slice(&text).map_err(json)?;
+        let info =
+            serde_json::from_slice(&text).map_err(|error| RemoteError::Json { url: server.url(RUN_JSON), error })?;
         Ok(Self { text, info, head })
     }
 
@@ -444,7 +452,7 @@ impl Book {
         let mut tries = 0..3;
         loop {
             let head = server.head(RUN_JSON)?;
-            if head.length > LONGEST_BOOK {
+            if head.length > MAX_RUN_JSON_BYTES {
                 return Err(RemoteError::Answer { url: server.url(RUN_JSON), what: "a run.json of more than 256 MiB" });
             }
             match server.read(RUN_JSON, 0..head.length, Some(&head)) {
@@ -455,28 +463,28 @@ impl Book {
     }
 
     /// Returns the local directory of the run.
-    pub(crate) fn directory(&self, place: Place) -> PathBuf {
+    pub(crate) fn directory(&self, place: Destination) -> PathBuf {
         let RunInfo { run, builder, builders, .. } = self.info;
         match place {
-            Place::In(into) => into.join(run_directory_name(RunNumber(run), builder, builders)),
-            Place::As(to) => to.to_owned(),
+            Destination::In(into) => into.join(run_directory_name(RunNumber(run), builder, builders)),
+            Destination::As(to) => to.to_owned(),
         }
     }
 
     /// Returns the state of the run in `directory`. Fails if another run is there.
-    pub(crate) fn is_here(&self, directory: &Path) -> Result<Here, RemoteError> {
+    pub(crate) fn is_here(&self, directory: &Path) -> Result<LocalRun, RemoteError> {
         let path = directory.join(RUN_JSON);
         match std::fs::read(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Here::Nothing),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(LocalRun::Nothing),
             Err(error) => return Err(RemoteError::io("reading", &path)(error)),
             Ok(text) if text == self.text => {
-                return Ok(if self.info.state == RunState::Open { Here::Open } else { Here::Same });
+                return Ok(if self.info.state == RunState::Open { LocalRun::Open } else { LocalRun::Same });
             }
             Ok(_) => {}
         }
         let here = RunInfo::read(directory)?;
         let earlier = here.state == RunState::Open && here.identity() == self.info.identity();
-        if earlier { Ok(Here::Open) } else { Err(RemoteError::Here(path)) }
+        if earlier { Ok(LocalRun::Open) } else { Err(RemoteError::Here(path)) }
     }
 
     /// Writes the text as the `run.json` of `directory`.
@@ -515,9 +523,8 @@ pub(crate) fn none_missing(name: String, directory: &Path, info: &RunInfo) -> Re
 /// Returns whether a local file is the one on the server: of the same length, and of the same date (which a fetched
 /// file gets) or checksum.
 fn is_same(path: &Path, head: &Head) -> Result<bool, RemoteError> {
-    let reading = || RemoteError::io("reading", path);
-    let file = File::open(path).map_err(reading())?;
-    let metadata = file.metadata().map_err(reading())?;
+    let file = File::open(path).map_err(RemoteError::io("reading", path))?;
+    let metadata = file.metadata().map_err(RemoteError::io("reading", path))?;
     if !metadata.is_file() || metadata.len() != head.length {
         return Ok(false);
     }
@@ -525,7 +532,10 @@ fn is_same(path: &Path, head: &Head) -> Result<bool, RemoteError> {
         return Ok(true);
     }
     match head.crc32c {
-        Some(crc32c) => Ok(digest_of(&file, 0..head.length).map_err(reading())?.crc32c == crc32c),
+        Some(expected) => {
+            let found = digest_of(&file, 0..head.length).map_err(RemoteError::io("reading", path))?;
+            Ok(found.crc32c == expected)
+        }
         None => Ok(false),
     }
 }
@@ -549,6 +559,6 @@ pub(crate) const RUNS: &str = "runs";
 /// File that makes a directory a run.
 pub(crate) const RUN_JSON: &str = "run.json";
 /// Maximum size of `run.json` in bytes.
-const LONGEST_BOOK: u64 = 256 << 20;
+const MAX_RUN_JSON_BYTES: u64 = 256 << 20;
 /// Maximum depth of nested directories.
 const MAX_DIRECTORY_DEPTH: u32 = 64;

@@ -2,8 +2,8 @@
 
 use crate::moved::{Moved, Tally};
 use crate::part::digest_of;
-use crate::pull::{Book, RUN_JSON, RUNS, none_missing};
-use crate::server::{Question, field, refused};
+use crate::pull::{RUN_JSON, RUNS, RunJson, none_missing};
+use crate::server::{PreparedRequest, field, refused};
 use crate::{Head, Progress, RemoteError, Resource, Server};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -138,13 +138,14 @@ impl Job {
     /// Returns the checksum of the whole file. For a segment, this is the recorded one: if the disk has lost bits
     /// since, the server detects it.
     fn crc32c(&self) -> Result<u32, RemoteError> {
-        let reading = || RemoteError::io("reading", &self.path);
         let is_segment = self.path.extension().is_some_and(|extension| extension == "seg");
-        let recorded = if is_segment { thalweg_store::segment_digest(&self.file).map_err(reading())? } else { None };
-        match recorded {
-            Some(crc32c) => Ok(crc32c),
-            None => Ok(digest_of(&self.file, 0..self.length).map_err(reading())?.crc32c),
-        }
+        let recorded = if is_segment { thalweg_store::segment_digest(&self.file) } else { Ok(None) };
+        let crc32c = match recorded {
+            Ok(None) => digest_of(&self.file, 0..self.length).map(|digest| digest.crc32c),
+            Ok(Some(crc32c)) => Ok(crc32c),
+            Err(error) => Err(error),
+        };
+        crc32c.map_err(RemoteError::io("reading", &self.path))
     }
 
     /// Returns the properties of the server's file of this name, or `None` if there is none.
@@ -214,10 +215,10 @@ impl<'a> Push<'a> {
     fn book(&self, server: &Server, directory: &Path) -> Result<(), RemoteError> {
         let job = Job::new(server, directory.join(RUN_JSON), RUN_JSON.to_owned())?;
         self.progress.expect(job.length);
-        let replaced = match BookThere::look(server, directory)? {
-            BookThere::Nothing => None,
-            BookThere::Open(head) => head.etag,
-            BookThere::Same => {
+        let replaced = match RemoteRun::look(server, directory)? {
+            RemoteRun::Nothing => None,
+            RemoteRun::Open(head) => head.etag,
+            RemoteRun::Same => {
                 self.tally.same_file();
                 self.progress.add(job.length);
                 return Ok(());
@@ -239,7 +240,7 @@ impl<'a> Push<'a> {
 
 /// State of a run's `run.json` on the server.
 #[derive(Debug)]
-enum BookThere {
+enum RemoteRun {
     /// There is no `run.json`.
     Nothing,
     /// The file is an earlier state, of the run while it was open.
@@ -248,10 +249,10 @@ enum BookThere {
     Same,
 }
 
-impl BookThere {
+impl RemoteRun {
     /// Compares the server's file with the one in `directory`. Fails if it belongs to another run.
     fn look(server: &Server, directory: &Path) -> Result<Self, RemoteError> {
-        let (head, there) = match Book::fetch(server) {
+        let (head, there) = match RunJson::fetch(server) {
             Err(error) if error.is_not_found() => return Ok(Self::Nothing),
             fetched => fetched?,
         };
@@ -269,9 +270,9 @@ impl BookThere {
 /// Fails if the server has another run in this place, judging by its `run.json` or its first segment: no file of this
 /// run would belong there.
 fn no_other_run(server: &Server, directory: &Path, first: Option<&Job>) -> Result<(), RemoteError> {
-    let book = BookThere::look(server, directory)?;
+    let run_json = RemoteRun::look(server, directory)?;
     match first {
-        Some(job) if matches!(book, BookThere::Nothing) && job.there()?.is_some() => job.is_this(),
+        Some(job) if matches!(run_json, RemoteRun::Nothing) && job.there()?.is_some() => job.is_this(),
         _ => Ok(()),
     }
 }
@@ -339,7 +340,7 @@ impl<'a> Upload<'a> {
                     most = 0;
                     continue;
                 }
-                Ok(Answer::There(_)) => self.nonsense("it neither goes on with the upload nor ends it"),
+                Ok(Answer::There(_)) => self.nonsense("it neither continues the upload nor ends it"),
                 // The file was published, and the answer that reported it was lost.
                 Err(RemoteError::Exists(_) | RemoteError::Status { status: 412, .. })
                     if self.job.is_there(length, crc32c)? =>
@@ -369,21 +370,21 @@ impl<'a> Upload<'a> {
     /// Asks for the number of bytes that the server has. More bytes than there are to send are discarded, and so are
     /// those that leave nothing to send: only a request with some bytes can publish the file.
     fn resume(&mut self, length: u64) -> Result<(), RemoteError> {
-        let question = self.question();
+        let prepared = self.question();
         let server = &self.job.server;
         let there = server.patiently(|| {
-            let response = server.send_head(&question)?;
+            let response = server.send_head(&prepared)?;
             match response.status() {
                 StatusCode::NO_CONTENT | StatusCode::OK => offset(&response).ok_or(RemoteError::Answer {
-                    url: question.url.clone(),
+                    url: prepared.url.clone(),
                     what: "no Upload-Offset where one was asked for",
                 }),
-                _ => Err(refused(&question.url, response)),
+                _ => Err(refused(&prepared.url, response)),
             }
         })?;
         let leaves_nothing = there > 0 && there >= length;
         if leaves_nothing {
-            match server.patiently(|| server.delete(&question)) {
+            match server.patiently(|| server.delete(&prepared)) {
                 // The upload was published meanwhile.
                 Err(error) if error.is_not_found() => {}
                 done => done?,
@@ -402,24 +403,24 @@ impl<'a> Upload<'a> {
         replaced: Option<&str>,
     ) -> Result<Answer, RemoteError> {
         let Range { start, end } = range;
-        let mut question = Question::new(self.job.server.url(&self.job.name));
+        let mut prepared = PreparedRequest::new(self.job.server.url(&self.job.name));
         if (start, Some(end)) != (0, total) {
             let total = total.map_or_else(|| "*".to_owned(), |total| total.to_string());
-            question = question.with(header::CONTENT_RANGE, format!("bytes {start}-{}/{total}", end.saturating_sub(1)));
+            prepared = prepared.with(header::CONTENT_RANGE, format!("bytes {start}-{}/{total}", end.saturating_sub(1)));
         }
         if let Some(crc32c) = crc32c {
             let name = header::HeaderName::from_static("repr-digest");
-            question = question.with(name, thalweg_wire::repr_digest(crc32c));
+            prepared = prepared.with(name, thalweg_wire::repr_digest(crc32c));
         }
         if let Some(etag) = replaced {
-            question = question.with(header::IF_MATCH, etag);
+            prepared = prepared.with(header::IF_MATCH, etag);
         }
         if end - start > MIN_EXPECT_BYTES {
             // A server that refuses the upload answers before all bytes are sent (RFC 9110, section 10.1.1).
-            question = question.with(header::EXPECT, "100-continue");
+            prepared = prepared.with(header::EXPECT, "100-continue");
         }
         let mut body = Body { upload: self, range: start..end, error: None };
-        let result = self.job.server.put(&question, end - start, &mut body);
+        let result = self.job.server.put(&prepared, end - start, &mut body);
         let Body { range, error, .. } = body;
         // Bytes that are not on the server's disk do not count.
         self.progress.take_back(range.start - start);
@@ -430,18 +431,18 @@ impl<'a> Upload<'a> {
         match (response.status(), offset(&response)) {
             (StatusCode::OK | StatusCode::CREATED | StatusCode::NO_CONTENT, _) => Ok(Answer::Published),
             (StatusCode::ACCEPTED | StatusCode::CONFLICT, Some(offset)) => Ok(Answer::There(offset)),
-            (StatusCode::CONFLICT, None) => Err(RemoteError::Exists(question.url)),
+            (StatusCode::CONFLICT, None) => Err(RemoteError::Exists(prepared.url)),
             (StatusCode::BAD_REQUEST, _) if start == 0 && crc32c.is_some() => Err(RemoteError::Refused {
                 path: self.job.path.clone(),
-                error: Box::new(refused(&question.url, response)),
+                error: Box::new(refused(&prepared.url, response)),
             }),
-            _ => Err(refused(&question.url, response)),
+            _ => Err(refused(&prepared.url, response)),
         }
     }
 
-    fn question(&self) -> Question {
+    fn question(&self) -> PreparedRequest {
         let path = &self.job.name;
-        Question::new(self.job.server.url(Resource { path, query: &[("upload", "")] }))
+        PreparedRequest::new(self.job.server.url(Resource { path, query: &[("upload", "")] }))
     }
 
     fn nonsense(&self, what: &'static str) -> RemoteError {
@@ -525,8 +526,10 @@ impl Segment {
                     // Sent by an earlier attempt.
                     self.is_there = self.job.is_there(bytes, crc32c)?;
                     push.tally.same_file();
-                    let url = || self.job.server.url(&self.job.name);
-                    return if self.is_there { Ok(true) } else { Err(RemoteError::Exists(url())) };
+                    if !self.is_there {
+                        return Err(RemoteError::Exists(self.job.server.url(&self.job.name)));
+                    }
+                    return Ok(true);
                 }
                 upload.resume(u64::MAX)?;
                 push.tally.resumed(upload.at);
@@ -542,7 +545,7 @@ impl Segment {
             return Ok(true);
         }
         // A few bytes are held back: the last request, which publishes the file, must contain some.
-        let end = bytes.saturating_sub(KEPT_BACK);
+        let end = bytes.saturating_sub(WITHHELD_BYTES);
         if end <= sent || self.waits {
             return Ok(false);
         }
@@ -556,7 +559,7 @@ impl Segment {
                     return Ok(there > sent);
                 }
                 Ok(Answer::Published) => {
-                    return Err(upload.nonsense("a file of which more will come is said to be whole"));
+                    return Err(upload.nonsense("an unfinished file is reported as complete"));
                 }
                 Err(RemoteError::Status { status: 400, .. }) => {
                     let url = self.job.server.url(&self.job.name);
@@ -577,10 +580,9 @@ impl Segment {
 
 /// Returns the segments of a run, in the order of their numbers.
 fn jobs(server: &Server, directory: &Path) -> Result<Vec<Job>, RemoteError> {
-    let reading = || RemoteError::io("reading", directory);
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(directory).map_err(reading())? {
-        let path = entry.map_err(reading())?.path();
+    for entry in std::fs::read_dir(directory).map_err(RemoteError::io("reading", directory))? {
+        let path = entry.map_err(RemoteError::io("reading", directory))?.path();
         if path.extension().is_some_and(|extension| extension == "seg") && path.is_file() {
             paths.push(path);
         }
@@ -623,6 +625,6 @@ const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest pause, while none arrive.
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of bytes of an open segment that are not sent before it is closed.
-const KEPT_BACK: u64 = 4096;
+const WITHHELD_BYTES: u64 = 4096;
 /// Number of bytes above which the server is asked before they are sent.
 const MIN_EXPECT_BYTES: u64 = 1 << 20;

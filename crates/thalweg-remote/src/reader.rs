@@ -1,7 +1,7 @@
 //! A range of a file on a server as a stream that survives broken connections.
 
 use crate::RemoteError;
-use crate::server::{Head, Question, Retries, Server, field, refused};
+use crate::server::{Head, PreparedRequest, Retries, Server, field, refused};
 use std::fmt;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -53,40 +53,42 @@ impl Reader {
 
     /// Requests the bytes that are left.
     fn ask(&mut self) -> Result<(), RemoteError> {
-        let mut question = Question::new(self.url.clone());
+        let mut prepared = PreparedRequest::new(self.url.clone());
         if self.at > 0 || self.end < u64::MAX {
             let last = if self.end < u64::MAX {
                 (self.end.max(self.at.saturating_add(1)) - 1).to_string()
             } else {
                 String::new()
             };
-            question = question.with(header::RANGE, format!("bytes={}-{last}", self.at));
+            prepared = prepared.with(header::RANGE, format!("bytes={}-{last}", self.at));
         }
         match &self.same {
-            Some(Head { etag: Some(etag), .. }) => question = question.with(header::IF_MATCH, etag),
+            Some(Head { etag: Some(etag), .. }) => prepared = prepared.with(header::IF_MATCH, etag),
             Some(Head { modified: Some(modified), .. }) => {
-                question = question.with(header::IF_UNMODIFIED_SINCE, httpdate::fmt_http_date(*modified));
+                prepared = prepared.with(header::IF_UNMODIFIED_SINCE, httpdate::fmt_http_date(*modified));
             }
             _ => {}
         }
-        let response = self.server.get(&question)?;
-        let nonsense = |what| RemoteError::Answer { url: self.url.clone(), what };
+        let response = self.server.get(&prepared)?;
         let (range, total) = match response.status() {
             StatusCode::OK => {
-                let head = Head::of(&response).ok_or(nonsense("a file of no known length"))?;
+                let head = Head::of(&response).ok_or_else(|| self.nonsense("a file of unknown length"))?;
                 match (self.at, head.length) {
                     // An empty file has no ranges.
                     (at, 0) => (at..at, 0),
                     (0, length) => (0..length, length),
-                    _ => return Err(nonsense("the whole file where a part was asked for")),
+                    _ => return Err(self.nonsense("the whole file where a part was requested")),
                 }
             }
-            StatusCode::PARTIAL_CONTENT => content_range(&response).ok_or(nonsense("a part of no known place"))?,
+            StatusCode::PARTIAL_CONTENT => {
+                content_range(&response).ok_or_else(|| self.nonsense("a part at an unknown position"))?
+            }
             // No bytes exist after the end.
             StatusCode::RANGE_NOT_SATISFIABLE => {
-                let total = unsatisfied(&response).ok_or(nonsense("no length behind whose end it lies"))?;
+                let total = unsatisfied(&response)
+                    .ok_or_else(|| self.nonsense("a part after the end of a file of unknown length"))?;
                 if total > self.at && self.end > self.at {
-                    return Err(nonsense("a part that is there is said not to be"));
+                    return Err(self.nonsense("an existing part is reported as absent"));
                 }
                 (self.at..self.at, total)
             }
@@ -95,7 +97,7 @@ impl Reader {
             _ => return Err(refused(&self.url, response)),
         };
         if range.start != self.at {
-            return Err(nonsense("another part than was asked for"));
+            return Err(self.nonsense("another part than was requested"));
         }
         self.head = Head::with_length(&response, total);
         if self.same.as_ref().is_some_and(|same| same.contradicts(&self.head)) {
@@ -104,6 +106,10 @@ impl Reader {
         self.end = self.end.min(range.end);
         self.answer = (range.end > range.start).then(|| response.into_body().into_reader());
         Ok(())
+    }
+
+    fn nonsense(&self, what: &'static str) -> RemoteError {
+        RemoteError::Answer { url: self.url.clone(), what }
     }
 
     /// Converts an error of [`Read`] to the error that it stands for.

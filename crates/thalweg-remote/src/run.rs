@@ -1,6 +1,6 @@
 //! Runs on a data server, read as if they were local.
 
-use crate::pull::{Book, RUN_JSON};
+use crate::pull::{RUN_JSON, RunJson};
 use crate::{Head, Options, RemoteError, Server};
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -14,13 +14,13 @@ use thalweg_store::{Part, Run, RunFiles, RunInfo, RunState, StoreError, WriterLi
 /// As [`Server::new`] and [`Run::open_at`].
 pub fn open_run(url: &str, options: &Options) -> Result<Run, RemoteError> {
     let server = Server::new(url, options)?;
-    match Run::open_at(Served::new(server.clone())) {
+    match Run::open_at(RemoteFiles::new(server.clone())) {
         Err(error @ StoreError::NotARun(_)) => {
             let parts = parts(&server)?;
             if parts.is_empty() {
                 return Err(error.into());
             }
-            let parts = parts.into_iter().map(|part| Part::open_at(Served::new(part)).map(Arc::new));
+            let parts = parts.into_iter().map(|part| Part::open_at(RemoteFiles::new(part)).map(Arc::new));
             Ok(Run::of(server.url("").into(), parts.collect::<Result<_, _>>()?)?)
         }
         run => Ok(run?),
@@ -38,21 +38,21 @@ pub(crate) fn parts(server: &Server) -> Result<Vec<Server>, RemoteError> {
 
 /// Returns whether the name of a run is a URL on a server.
 pub fn is_url(text: &str) -> bool {
-    let begins = |with: &str| text.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
-    begins("http://") || begins("https://")
+    let mut schemes = ["http://", "https://"].into_iter();
+    schemes.any(|scheme| text.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme)))
 }
 
 /// The files of a run on a server.
 #[derive(Debug)]
-struct Served {
+struct RemoteFiles {
     server: Server,
     url: PathBuf,
-    known: Mutex<Known>,
+    known: Mutex<KnownState>,
 }
 
 /// Properties of a run seen so far, by which another run in its place is detected.
 #[derive(Debug, Default)]
-struct Known {
+struct KnownState {
     /// [Identity](RunInfo::identity) of the run.
     run: Option<(u32, u32, u64)>,
     has_ended: bool,
@@ -67,7 +67,7 @@ struct Segment {
     grows: bool,
 }
 
-impl Served {
+impl RemoteFiles {
     fn new(server: Server) -> Arc<Self> {
         let url = server.url("").into();
         Arc::new(Self { server, url, known: Mutex::default() })
@@ -98,15 +98,15 @@ impl Served {
         if same.is_none() {
             self.known().segments.insert(file.to_owned(), Segment { head, grows });
         }
-        let mut there = 0;
-        while there < into.len() {
-            match reader.read(&mut into[there..]) {
+        let mut filled = 0;
+        while filled < into.len() {
+            match reader.read(&mut into[filled..]) {
                 Ok(0) => break,
-                Ok(read) => there += read,
+                Ok(read) => filled += read,
                 Err(error) => return Err(reader.error(error)),
             }
         }
-        Ok(there)
+        Ok(filled)
     }
 
     /// Returns the error without the URL, for a caller that adds the place itself.
@@ -116,18 +116,18 @@ impl Served {
         io::Error::new(io::Error::from(error).kind(), what.unwrap_or(text))
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl RunFiles for Served {
+impl RunFiles for RemoteFiles {
     fn path(&self) -> &Path {
         &self.url
     }
 
     fn info(&self) -> io::Result<Vec<u8>> {
-        let (_, text) = Book::fetch(&self.server).map_err(|error| self.error(RUN_JSON, error))?;
+        let (_, text) = RunJson::fetch(&self.server).map_err(|error| self.error(RUN_JSON, error))?;
         // A `run.json` that cannot be parsed is reported by the caller.
         if let Ok(info) = serde_json::from_slice(&text) {
             self.is(&info).map_err(|error| self.error("", error))?;
@@ -159,7 +159,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// A run on a server that sends these answers, one for each request.
-    fn served(answers: Vec<String>) -> Served {
+    fn served(answers: Vec<String>) -> RemoteFiles {
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/1", door.local_addr().unwrap());
         std::thread::spawn(move || {
@@ -170,7 +170,7 @@ mod tests {
             }
         });
         let options = Options { timeout: std::time::Duration::ZERO, ..Options::default() };
-        Served { server: Server::new(&url, &options).unwrap(), url: url.into(), known: Mutex::default() }
+        RemoteFiles { server: Server::new(&url, &options).unwrap(), url: url.into(), known: Mutex::default() }
     }
 
     /// Returns the first byte of a segment of `length` bytes.
@@ -190,10 +190,10 @@ mod tests {
     }
 
     /// Returns for each read in turn whether it succeeded, and the error of the last one, if any.
-    fn reads(served: &Served, count: usize) -> (Vec<bool>, String) {
+    fn reads(served: &RemoteFiles, count: usize) -> (Vec<bool>, String) {
         let results: Vec<_> = (0..count).map(|_| served.read_at("00000.seg", 0, &mut [0])).collect();
-        let said = results.last().and_then(|last| last.as_ref().err()).map(ToString::to_string);
-        (results.iter().map(Result::is_ok).collect(), said.unwrap_or_default())
+        let error = results.last().and_then(|last| last.as_ref().err()).map(ToString::to_string);
+        (results.iter().map(Result::is_ok).collect(), error.unwrap_or_default())
     }
 
     #[test]
@@ -225,9 +225,9 @@ mod tests {
 
     #[test]
     fn an_error_leaves_the_name_to_who_tells_it() {
-        let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let options = Options { timeout: std::time::Duration::ZERO, ..Options::default() };
-        let url = format!("http://{nobody}/1");
+        let url = format!("http://{unused}/1");
         let error = open_run(&url, &options).unwrap_err().to_string();
         assert_eq!(error.matches(&url).count(), 1, "{error}");
     }

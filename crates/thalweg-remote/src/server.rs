@@ -87,8 +87,8 @@ impl Server {
             .timeout_per_write(Some(no_longer(QUIET_TIMEOUT, options.timeout)))
             .input_buffer_size(IO_BUFFER_BYTES)
             .output_buffer_size(IO_BUFFER_BYTES)
-            .max_idle_connections(MOST_IDLE)
-            .max_idle_connections_per_host(MOST_IDLE)
+            .max_idle_connections(MAX_IDLE_CONNECTIONS)
+            .max_idle_connections_per_host(MAX_IDLE_CONNECTIONS)
             .build()
             .new_agent();
         Ok(Self { address, shared: Arc::new(Shared { agent, authorization, timeout: options.timeout }) })
@@ -131,14 +131,14 @@ impl Server {
     /// sends an answer of another kind.
     pub fn list(&self, path: &str) -> Result<Listing, RemoteError> {
         let directory = format!("{}/", path.trim_end_matches('/'));
-        let question = Question::new(self.url(&directory)).with(header::ACCEPT, "application/json");
+        let prepared = PreparedRequest::new(self.url(&directory)).with(header::ACCEPT, "application/json");
         self.patiently(|| {
-            let response = self.get(&question)?;
+            let response = self.get(&prepared)?;
             if response.status() != StatusCode::OK {
-                return Err(refused(&question.url, response));
+                return Err(refused(&prepared.url, response));
             }
-            let text = whole(&question.url, response, MOST_JSON)?;
-            serde_json::from_slice(&text).map_err(|error| RemoteError::Json { url: question.url.clone(), error })
+            let text = whole(&prepared.url, response, MAX_LISTING_BYTES)?;
+            serde_json::from_slice(&text).map_err(|error| RemoteError::Json { url: prepared.url.clone(), error })
         })
     }
 
@@ -147,19 +147,19 @@ impl Server {
     /// # Errors
     /// [`RemoteError::Directory`] if the resource is a directory; otherwise as [`list`](Self::list).
     pub fn head<'a>(&self, resource: impl Into<Resource<'a>>) -> Result<Head, RemoteError> {
-        let question = Question::new(self.url(resource));
+        let prepared = PreparedRequest::new(self.url(resource));
         self.patiently(|| {
-            let response = self.send_head(&question)?;
+            let response = self.send_head(&prepared)?;
             match response.status() {
-                StatusCode::OK if !question.url.ends_with('/') => Head::of(&response)
-                    .ok_or(RemoteError::Answer { url: question.url.clone(), what: "a file of no known length" }),
-                StatusCode::OK => Err(RemoteError::Directory(question.url.clone())),
+                StatusCode::OK if !prepared.url.ends_with('/') => Head::of(&response)
+                    .ok_or(RemoteError::Answer { url: prepared.url.clone(), what: "a file of unknown length" }),
+                StatusCode::OK => Err(RemoteError::Directory(prepared.url.clone())),
                 StatusCode::MOVED_PERMANENTLY | StatusCode::PERMANENT_REDIRECT
-                    if leads_to_directory(&question.url, &response) =>
+                    if leads_to_directory(&prepared.url, &response) =>
                 {
-                    Err(RemoteError::Directory(question.url.clone()))
+                    Err(RemoteError::Directory(prepared.url.clone()))
                 }
-                _ => Err(refused(&question.url, response)),
+                _ => Err(refused(&prepared.url, response)),
             }
         })
     }
@@ -207,33 +207,33 @@ impl Server {
     }
 
     /// Sends a GET request once. Returns the answer whatever its status.
-    pub(crate) fn get(&self, question: &Question) -> Result<Response<Body>, RemoteError> {
-        let request = question.fields(self, self.shared.agent.get(&question.url));
-        request.call().map_err(|error| transport(&question.url, error))
+    pub(crate) fn get(&self, prepared: &PreparedRequest) -> Result<Response<Body>, RemoteError> {
+        let request = prepared.fields(self, self.shared.agent.get(&prepared.url));
+        request.call().map_err(|error| transport(&prepared.url, error))
     }
 
-    pub(crate) fn send_head(&self, question: &Question) -> Result<Response<Body>, RemoteError> {
-        let request = question.fields(self, self.shared.agent.head(&question.url));
-        request.call().map_err(|error| transport(&question.url, error))
+    pub(crate) fn send_head(&self, prepared: &PreparedRequest) -> Result<Response<Body>, RemoteError> {
+        let request = prepared.fields(self, self.shared.agent.head(&prepared.url));
+        request.call().map_err(|error| transport(&prepared.url, error))
     }
 
     /// Sends `length` bytes of `body` once. The answer arrives when they are on the server's disk, which may take long.
     pub(crate) fn put(
         &self,
-        question: &Question,
+        prepared: &PreparedRequest,
         length: u64,
         body: &mut dyn Read,
     ) -> Result<Response<Body>, RemoteError> {
-        let request = question.fields(self, self.shared.agent.put(&question.url));
+        let request = prepared.fields(self, self.shared.agent.put(&prepared.url));
         let request = request.header(header::CONTENT_LENGTH, length);
         let request = request.config().timeout_per_read(Some(DISK_TIMEOUT)).build();
-        request.send(SendBody::from_reader(body)).map_err(|error| transport(&question.url, error))
+        request.send(SendBody::from_reader(body)).map_err(|error| transport(&prepared.url, error))
     }
 
-    pub(crate) fn delete(&self, question: &Question) -> Result<(), RemoteError> {
-        let request = question.fields(self, self.shared.agent.delete(&question.url));
-        let response = request.call().map_err(|error| transport(&question.url, error))?;
-        if response.status().is_success() { Ok(()) } else { Err(refused(&question.url, response)) }
+    pub(crate) fn delete(&self, prepared: &PreparedRequest) -> Result<(), RemoteError> {
+        let request = prepared.fields(self, self.shared.agent.delete(&prepared.url));
+        let response = request.call().map_err(|error| transport(&prepared.url, error))?;
+        if response.status().is_success() { Ok(()) } else { Err(refused(&prepared.url, response)) }
     }
 
     /// Repeats `act`, at growing intervals, while it fails for a reason that may go away.
@@ -248,7 +248,7 @@ impl Server {
     }
 
     pub(crate) fn timeout(&self) -> Retries {
-        Retries { limit: self.shared.timeout, since: None, pause: FIRST_PAUSE }
+        Retries { limit: self.shared.timeout, since: None, pause: MIN_RETRY_PAUSE }
     }
 }
 
@@ -288,12 +288,12 @@ impl Head {
 
 /// A request as it is sent.
 #[derive(Debug, Clone)]
-pub(crate) struct Question {
+pub(crate) struct PreparedRequest {
     pub(crate) url: String,
     fields: Vec<(header::HeaderName, String)>,
 }
 
-impl Question {
+impl PreparedRequest {
     pub(crate) fn new(url: String) -> Self {
         Self { url, fields: Vec::new() }
     }
@@ -337,14 +337,14 @@ impl Retries {
             return Err(error);
         }
         std::thread::sleep(self.pause.min(left));
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.pause = (self.pause * 2).min(MAX_RETRY_PAUSE);
         Ok(())
     }
 
     /// Restarts the time limit after progress.
     pub(crate) fn renew(&mut self) {
         self.since = None;
-        self.pause = FIRST_PAUSE;
+        self.pause = MIN_RETRY_PAUSE;
     }
 }
 
@@ -356,18 +356,18 @@ pub(crate) fn field(response: &Response<Body>, name: impl header::AsHeaderName) 
 /// Returns the error for an unsuccessful answer.
 pub(crate) fn refused(url: &str, response: Response<Body>) -> RemoteError {
     let status = response.status().as_u16();
-    let mut said = Vec::new();
+    let mut text = Vec::new();
     // The explanation only helps people: if it cannot be read, the status is enough.
-    let _ = response.into_body().into_reader().take(1024).read_to_end(&mut said);
-    let says = String::from_utf8_lossy(&said).lines().next().unwrap_or_default().chars().take(200).collect();
+    let _ = response.into_body().into_reader().take(1024).read_to_end(&mut text);
+    let says = String::from_utf8_lossy(&text).lines().next().unwrap_or_default().chars().take(200).collect();
     RemoteError::Status { url: url.to_owned(), status, says }
 }
 
 /// Returns the whole content of an answer, up to `most` bytes.
 fn whole(url: &str, response: Response<Body>, most: u64) -> Result<Vec<u8>, RemoteError> {
     let mut text = Vec::new();
-    let broke_off = |error| RemoteError::BrokeOff { url: url.to_owned(), error };
-    response.into_body().into_reader().take(most + 1).read_to_end(&mut text).map_err(broke_off)?;
+    let read = response.into_body().into_reader().take(most + 1).read_to_end(&mut text);
+    read.map_err(|error| RemoteError::BrokeOff { url: url.to_owned(), error })?;
     if text.len() as u64 > most {
         return Err(RemoteError::Answer { url: url.to_owned(), what: "a listing of more than 256 MiB" });
     }
@@ -379,8 +379,8 @@ fn leads_to_directory(url: &str, response: &Response<Body>) -> bool {
     let path = url.splitn(4, '/').nth(3).unwrap_or_default();
     let target = field(response, header::LOCATION).unwrap_or_default();
     // Servers may encode other characters of the same name.
-    let plain = |path: &str| percent_encoding::percent_decode_str(path).collect::<Vec<u8>>();
-    plain(target).ends_with(&plain(&format!("/{path}/")))
+    let decoded: Vec<u8> = percent_encoding::percent_decode_str(target).collect();
+    decoded.ends_with(&percent_encoding::percent_decode_str(&format!("/{path}/")).collect::<Vec<u8>>())
 }
 
 pub(crate) fn transport(url: &str, error: ureq::Error) -> RemoteError {
@@ -415,7 +415,7 @@ fn tls(options: &Options) -> Result<TlsConfig, RemoteError> {
 /// Returns a time limit, reduced for a client with a shorter timeout. A timeout of zero means no repetitions, not
 /// haste.
 fn no_longer(limit: Duration, timeout: Duration) -> Duration {
-    if timeout.is_zero() { limit } else { limit.min(timeout.max(SHORTEST_QUIET)) }
+    if timeout.is_zero() { limit } else { limit.min(timeout.max(MIN_QUIET_TIMEOUT)) }
 }
 
 /// Time limit for establishing a connection.
@@ -423,20 +423,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a connection counts as broken if the server sends and accepts nothing.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(30);
 /// Lower bound of that time for a short timeout: a disk that spins up, or a lost packet, is not a broken connection.
-const SHORTEST_QUIET: Duration = Duration::from_secs(2);
+const MIN_QUIET_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time that a server may stay silent while it writes an upload to disk.
 const DISK_TIMEOUT: Duration = Duration::from_secs(300);
 /// Pause before the first repetition.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts.
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Number of bytes read from or written to a socket at once: enough to make system calls a minor cost, few enough to
 /// stay in the processor's cache.
 const IO_BUFFER_BYTES: usize = 256 << 10;
 /// Number of connections kept open between requests: one for each possible stream.
-const MOST_IDLE: usize = 64;
+const MAX_IDLE_CONNECTIONS: usize = 64;
 /// Maximum size of a listing in bytes: a million entries.
-const MOST_JSON: u64 = 256 << 20;
+const MAX_LISTING_BYTES: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {

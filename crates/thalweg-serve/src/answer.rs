@@ -42,7 +42,7 @@ impl Answer {
         Self { status, fields: Box::default(), content: Content::default(), coding: None, close: false }
     }
 
-    /// Returns an answer with a sentence for a human reader.
+    /// Returns an answer whose content is one sentence, for a human reader.
     pub(crate) fn say(status: StatusCode, sentence: impl Into<String>) -> Self {
         let mut text = sentence.into();
         text.push('\n');

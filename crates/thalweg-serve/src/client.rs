@@ -77,13 +77,11 @@ impl Clients {
             return true;
         }
         self.full.store(true, Ordering::SeqCst);
-        // A client whose request has arrived and was not looked at yet is not idle.
-        let asks = |client: &Client| progress(client.socket.as_fd()).is_some_and(|progress| client.holds(&progress));
-        if let Some(idle) = connected.values().find(|client| client.rests() && !asks(client)) {
-            tracing::info!("a client that asks for nothing goes, another one waits");
+        if let Some(idle) = connected.values().find(|client| client.rests() && !client.has_arrived_bytes()) {
+            tracing::info!("disconnecting an idle client: another one waits for a place");
             idle.shut_down(Shutdown::Both);
         }
-        (connected, _) = self.changed.wait_timeout(connected, A_WHILE).unwrap_or_else(PoisonError::into_inner);
+        (connected, _) = self.changed.wait_timeout(connected, LEAVE_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
         self.full.store(false, Ordering::SeqCst);
         connected.len() < most
     }
@@ -92,7 +90,7 @@ impl Clients {
     pub(crate) fn wait_for_one_to_leave(&self) {
         let connected = self.connected();
         let before = connected.len();
-        drop(self.changed.wait_timeout_while(connected, A_WHILE, |connected| connected.len() >= before));
+        drop(self.changed.wait_timeout_while(connected, LEAVE_TIMEOUT, |connected| connected.len() >= before));
     }
 
     /// Checks all clients each time that `timeout` has passed, until [`send_away`](Self::send_away). Disconnects a
@@ -103,9 +101,8 @@ impl Clients {
         let least = (MIN_BYTES_PER_SECOND as f64 * timeout.as_secs_f64()) as u64;
         let mut connected = self.connected();
         loop {
-            let stopped = |_: &mut _| !self.stopped.load(Ordering::Relaxed);
-            let (guard, waited) =
-                self.changed.wait_timeout_while(connected, timeout, stopped).unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait_timeout_while(connected, timeout, |_| !self.stopped.load(Ordering::Relaxed));
+            let (guard, waited) = waited.unwrap_or_else(PoisonError::into_inner);
             if !waited.timed_out() {
                 return;
             }
@@ -121,7 +118,9 @@ impl Clients {
                 };
                 match seen.get(number) {
                     Some((before, moved)) if *before == doing && progress.moved < moved + least && waited_for => {
-                        tracing::info!("a client that moves fewer than {MIN_BYTES_PER_SECOND} bytes a second goes");
+                        tracing::info!(
+                            "disconnecting a client that moves fewer than {MIN_BYTES_PER_SECOND} bytes a second"
+                        );
                         client.shut_down(Shutdown::Both);
                     }
                     _ => _ = now.insert(*number, (doing, progress.moved)),
@@ -168,6 +167,11 @@ impl Client {
         self.shut_down(Shutdown::Write);
     }
 
+    /// Returns whether bytes of the client have arrived: a client whose request was not read yet is not idle.
+    fn has_arrived_bytes(&self) -> bool {
+        progress(self.socket.as_fd()).is_some_and(|progress| self.holds(&progress))
+    }
+
     /// Returns whether the client has sent something that can be read.
     fn holds(&self, progress: &Progress) -> bool {
         // Half a TLS record cannot be read.
@@ -188,8 +192,8 @@ impl Client {
 pub(crate) const MIN_BYTES_PER_SECOND: u64 = 500;
 /// Length in bytes of the longest TLS record (RFC 5246, section 6.2.3; those of RFC 8446 are shorter).
 const MAX_RECORD_BYTES: u64 = 5 + (16 << 10) + 2048;
-/// Time to wait for a client to leave before the server looks around again.
-const A_WHILE: Duration = Duration::from_secs(1);
+/// Time to wait for a client to leave before the server checks again.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Number of bits of [`Client::doing`] that hold the activity.
 const ACTIVITY_BITS: u32 = 2;
 const ACTIVITY_MASK: u64 = (1 << ACTIVITY_BITS) - 1;

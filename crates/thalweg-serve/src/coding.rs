@@ -18,23 +18,20 @@ impl Coding {
     /// Returns the preferred coding among those that the client names, unless it gives them a weight of 0.
     pub(crate) fn wanted(fields: &HeaderMap) -> Option<Self> {
         let values = fields.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
-        let mut names = Vec::new();
+        let mut wanted = None;
         for element in values.flat_map(|value| value.split(',')) {
             let (name, parameters) = element.split_once(';').unwrap_or((element, ""));
             let weight = parameters.trim().strip_prefix(['q', 'Q']).and_then(|weight| weight.strip_prefix('='));
             let weight = weight.map_or(Ok(1.0), str::parse::<f32>);
             if weight.is_ok_and(|weight| weight > 0.0) {
-                names.push(name.trim().to_ascii_lowercase());
+                match name.trim().to_ascii_lowercase().as_str() {
+                    "zstd" => return Some(Self::Zstd),
+                    "gzip" | "x-gzip" => wanted = Some(Self::Gzip),
+                    _ => {}
+                }
             }
         }
-        let named = |coding: &str| names.iter().any(|name| name == coding);
-        if named("zstd") {
-            Some(Self::Zstd)
-        } else if named("gzip") || named("x-gzip") {
-            Some(Self::Gzip)
-        } else {
-            None
-        }
+        wanted
     }
 
     /// Returns the coding's name in header fields.
@@ -65,7 +62,7 @@ impl Coding {
 /// Compresses the bytes if the client asks for it and they become shorter, and returns the answer with the coding
 /// named.
 pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> (Answer, Vec<u8>) {
-    let coding = Coding::wanted(fields).filter(|_| bytes.len() > WORTH_IT);
+    let coding = Coding::wanted(fields).filter(|_| bytes.len() > MAX_PLAIN_BYTES);
     match coding.and_then(|coding| Some((coding, coding.code(Vec::new(), |encoder| encoder.write_all(&bytes)).ok()?))) {
         Some((coding, coded)) if coded.len() < bytes.len() => (answer.with(CONTENT_ENCODING, coding.name()), coded),
         _ => (answer, bytes),
@@ -73,7 +70,7 @@ pub(crate) fn compressed(answer: Answer, bytes: Vec<u8>, fields: &HeaderMap) -> 
 }
 
 /// Number of bytes up to which compression saves no packet.
-pub(crate) const WORTH_IT: usize = 1024;
+pub(crate) const MAX_PLAIN_BYTES: usize = 1024;
 /// Level that `zstd` uses by default.
 const ZSTD_LEVEL: i32 = 3;
 

@@ -157,7 +157,7 @@ fn date(fields: &HeaderMap, name: HeaderName) -> Option<SystemTime> {
 
 /// Returns a 412 answer.
 pub(crate) fn failed() -> Answer {
-    Answer::say(StatusCode::PRECONDITION_FAILED, "it is not what it was")
+    Answer::say(StatusCode::PRECONDITION_FAILED, "it is no longer in the state that the request expects")
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Returns the next request, or `None` if the client has gone or has nothing to ask.
-    fn head(&mut self) -> io::Result<Option<Result<Head, head::Refused>>> {
+    fn head(&mut self) -> io::Result<Option<Result<Head, head::Refusal>>> {
         let head_time = HEAD_TIME.min(self.timeout);
         let mut until = Instant::now() + if self.ahead.is_empty() { self.timeout } else { head_time };
         let head = loop {

@@ -36,12 +36,12 @@ pub(crate) struct EventLoop {
     stop: OwnedFd,
     stopped: AtomicBool,
     /// Clients that were added and not looked at yet.
-    coming: Mutex<Vec<(u64, Arc<Client>, Handoff)>>,
+    added: Mutex<Vec<(u64, Arc<Client>, Handoff)>>,
     clients: AtomicUsize,
 }
 
 /// State that all loops share.
-pub(crate) struct Common<'a> {
+pub(crate) struct LoopContext<'a> {
     pub(crate) site: &'a Site,
     pub(crate) counters: &'a Counters,
     pub(crate) clients: &'a Clients,
@@ -54,7 +54,7 @@ pub(crate) struct Common<'a> {
 }
 
 #[derive(Debug)]
-struct Served {
+struct ServedClient {
     client: Arc<Client>,
     /// Bytes that arrived and were not parsed yet.
     ahead: Vec<u8>,
@@ -73,11 +73,11 @@ struct Served {
 #[derive(Debug)]
 enum State {
     /// A request is awaited.
-    Ask,
+    AwaitRequest,
     /// An answer is being sent.
     Answer(Sending),
     /// All was sent; bytes that still arrive are discarded until the client closes, too (RFC 9112, section 9.6).
-    Leave,
+    Linger,
 }
 
 #[derive(Debug)]
@@ -107,13 +107,7 @@ impl EventLoop {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &stop, epoll::EventData::new_u64(STOP_TOKEN), epoll::EventFlags::IN)?;
-        Ok(Self {
-            epoll,
-            stop,
-            stopped: AtomicBool::new(false),
-            coming: Mutex::default(),
-            clients: AtomicUsize::new(0),
-        })
+        Ok(Self { epoll, stop, stopped: AtomicBool::new(false), added: Mutex::default(), clients: AtomicUsize::new(0) })
     }
 
     /// Returns the number of clients.
@@ -121,14 +115,22 @@ impl EventLoop {
         self.clients.load(Ordering::Relaxed)
     }
 
-    /// Adds a client.
+    /// Returns whether the loop serves no clients any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
+    /// Adds a client. Fails if the loop has ended.
     pub(crate) fn take(&self, number: u64, client: Arc<Client>, begun: Handoff) -> io::Result<()> {
         client.socket.set_nonblocking(true)?;
         // The loop wakes at once, since the socket is writable, and finds the client as soon as it gets this lock.
-        let mut coming = self.coming();
+        let mut added = self.added();
+        if self.has_ended() {
+            return Err(io::Error::other("its event loop has ended"));
+        }
         let both = epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(&self.epoll, &client.socket, epoll::EventData::new_u64(number), both)?;
-        coming.push((number, client, begun));
+        added.push((number, client, begun));
         self.clients.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -139,14 +141,24 @@ impl EventLoop {
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 
-    /// Serves until [`stop`](Self::stop).
-    pub(crate) fn run(&self, common: &Common<'_>) -> io::Result<()> {
-        let mut visitors: HashMap<u64, Served> = HashMap::new();
+    /// Serves until [`stop`](Self::stop), or until waiting for events fails. Clients that are left are removed, and the
+    /// loop accepts no others.
+    pub(crate) fn run(&self, context: &LoopContext<'_>) -> io::Result<()> {
+        let mut served = HashMap::new();
+        let result = self.serve(&mut served, context);
+        let mut added = self.added();
+        self.stopped.store(true, Ordering::Relaxed);
+        let added = added.drain(..).map(|(number, ..)| number);
+        added.chain(served.into_keys()).for_each(|number| context.clients.leave(number));
+        result
+    }
+
+    fn serve(&self, served: &mut HashMap<u64, ServedClient>, context: &LoopContext<'_>) -> io::Result<()> {
         let mut ready: VecDeque<u64> = VecDeque::new();
         let mut sender = Sender::new();
         let mut swept = Instant::now();
-        while !self.stopped.load(Ordering::Relaxed) {
-            let timeout = match (ready.is_empty(), visitors.is_empty()) {
+        while !self.has_ended() {
+            let timeout = match (ready.is_empty(), served.is_empty()) {
                 (false, _) => Some(Timespec::default()),
                 (true, false) => Timespec::try_from(SWEEP_INTERVAL).ok(),
                 (true, true) => None,
@@ -158,88 +170,87 @@ impl EventLoop {
                 Err(Errno::INTR) => &mut [],
                 Err(error) => return Err(error.into()),
             };
-            for (number, client, begun) in self.coming().drain(..) {
-                visitors.insert(number, Served::new(client, begun, common));
+            for (number, client, begun) in self.added().drain(..) {
+                served.insert(number, ServedClient::new(client, begun, context));
             }
             for event in events {
                 let (number, flags) = (event.data.u64(), event.flags);
-                let Some(visitor) = visitors.get_mut(&number) else { continue };
-                visitor.readable |= flags != epoll::EventFlags::OUT;
-                visitor.ends |= flags.intersects(ENDS);
-                visitor.queue(number, &mut ready);
+                let Some(client) = served.get_mut(&number) else { continue };
+                client.readable |= flags != epoll::EventFlags::OUT;
+                client.ends |= flags.intersects(ENDS);
+                client.queue(number, &mut ready);
             }
             // Clients that already had a turn are queued after those that wait for one.
             ready.rotate_left(again);
             for _ in 0..ready.len() {
                 let Some(number) = ready.pop_front() else { break };
-                self.turn(number, &mut visitors, &mut ready, &mut sender, common);
+                self.turn(number, served, &mut ready, &mut sender, context);
             }
             let now = Instant::now();
             if now.saturating_duration_since(swept) >= SWEEP_INTERVAL {
                 swept = now;
-                let late = visitors.iter_mut().filter(|(_, visitor)| visitor.until <= now && !visitor.is_answered());
-                for (number, visitor) in late {
-                    visitor.is_late();
-                    visitor.queue(*number, &mut ready);
+                let late = served.iter_mut().filter(|(_, client)| client.until <= now && !client.is_answered());
+                for (number, client) in late {
+                    client.is_late();
+                    client.queue(*number, &mut ready);
                 }
             }
         }
-        visitors.keys().for_each(|number| common.clients.leave(*number));
         Ok(())
     }
 
     fn turn(
         &self,
         number: u64,
-        visitors: &mut HashMap<u64, Served>,
+        served: &mut HashMap<u64, ServedClient>,
         ready: &mut VecDeque<u64>,
         sender: &mut Sender,
-        common: &Common<'_>,
+        context: &LoopContext<'_>,
     ) {
-        let Some(visitor) = visitors.get_mut(&number) else { return };
-        visitor.queued = false;
+        let Some(client) = served.get_mut(&number) else { return };
+        client.queued = false;
         // A panic caused by one client must not cost the others their connections.
-        let turn = catch_unwind(AssertUnwindSafe(|| visitor.turn(common, sender)));
+        let turn = catch_unwind(AssertUnwindSafe(|| client.turn(context, sender)));
         let turn = turn.unwrap_or_else(|_| Err(io::Error::other("a panic")));
         match turn {
             Ok(Turn::Wait) => return,
-            Ok(Turn::Again) => return visitor.queue(number, ready),
+            Ok(Turn::Again) => return client.queue(number, ready),
             Ok(Turn::HandOver | Turn::Gone) => {}
             Err(ref error) => {
                 // The client is informed where that is possible; no one else needs to know.
                 tracing::debug!("a client is gone: {error}");
                 // Bytes that the client does not read are not kept for it either: the connection is reset.
-                let _ = SockRef::from(&visitor.client.socket).set_linger(Some(Duration::ZERO));
+                let _ = SockRef::from(&client.client.socket).set_linger(Some(Duration::ZERO));
             }
         }
-        let Some(Served { client, ahead, state, .. }) = visitors.remove(&number) else { return };
+        let Some(ServedClient { client, ahead, state, .. }) = served.remove(&number) else { return };
         self.clients.fetch_sub(1, Ordering::Relaxed);
         // A socket that is closed leaves the epoll set by itself.
         let _ = epoll::delete(&self.epoll, &client.socket);
         match turn {
             Ok(Turn::HandOver) => {
-                let answer = if let State::Answer(going) = state { Some(going.rest()) } else { None };
-                (common.hand_over)(number, client, Handoff { ahead, answer });
+                let answer = if let State::Answer(sending) = state { Some(sending.rest()) } else { None };
+                (context.hand_over)(number, client, Handoff { ahead, answer });
             }
-            _ => common.clients.leave(number),
+            _ => context.clients.leave(number),
         }
     }
 
-    fn coming(&self) -> MutexGuard<'_, Vec<(u64, Arc<Client>, Handoff)>> {
-        self.coming.lock().unwrap_or_else(PoisonError::into_inner)
+    fn added(&self) -> MutexGuard<'_, Vec<(u64, Arc<Client>, Handoff)>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Served {
-    fn new(client: Arc<Client>, begun: Handoff, common: &Common<'_>) -> Self {
-        let until = Instant::now() + common.timeout;
-        let mut visitor =
-            Self { client, ahead: begun.ahead, readable: true, ends: false, state: State::Ask, until, queued: false };
+impl ServedClient {
+    fn new(client: Arc<Client>, begun: Handoff, context: &LoopContext<'_>) -> Self {
+        let until = Instant::now() + context.timeout;
+        let state = State::AwaitRequest;
+        let mut served = Self { client, ahead: begun.ahead, readable: true, ends: false, state, until, queued: false };
         if let Some(answer) = begun.answer {
-            common.clients.note(&visitor.client, Activity::Answer);
-            visitor.answer(answer);
+            context.clients.note(&served.client, Activity::Answer);
+            served.answer(answer);
         }
-        visitor
+        served
     }
 
     fn queue(&mut self, number: u64, ready: &mut VecDeque<u64>) {
@@ -249,14 +260,14 @@ impl Served {
     }
 
     /// Does what can be done now, up to the limit of one turn.
-    fn turn(&mut self, common: &Common<'_>, sender: &mut Sender) -> io::Result<Turn> {
+    fn turn(&mut self, context: &LoopContext<'_>, sender: &mut Sender) -> io::Result<Turn> {
         for _ in 0..STEPS_PER_TURN {
             let now = Instant::now();
             match &mut self.state {
-                State::Ask => match head::parse(&self.ahead) {
+                State::AwaitRequest => match head::parse(&self.ahead) {
                     Ok(Some((head, length))) => {
-                        common.clients.note(&self.client, Activity::Answer);
-                        let Some(answer) = common.site.answer_at_once(&head) else { return Ok(Turn::HandOver) };
+                        context.clients.note(&self.client, Activity::Answer);
+                        let Some(answer) = context.site.answer_at_once(&head) else { return Ok(Turn::HandOver) };
                         self.ahead.drain(..length);
                         let answer = Outgoing::new(answer, Some(&head));
                         let hand_over = answer.coding.is_some();
@@ -268,47 +279,47 @@ impl Served {
                     Ok(None) => {
                         let began = self.ahead.is_empty();
                         match self.read()? {
-                            Came::Nothing => return Ok(Turn::Wait),
-                            Came::End => return Ok(self.goes()),
-                            Came::Else => return Ok(Turn::HandOver),
+                            Received::Nothing => return Ok(Turn::Wait),
+                            Received::End => return Ok(self.goes()),
+                            Received::Control => return Ok(Turn::HandOver),
                             // The rest of the head has to arrive soon.
-                            Came::Some if began => self.until = now + HEAD_TIME.min(common.timeout),
-                            Came::Some => {}
+                            Received::Bytes if began => self.until = now + HEAD_TIME.min(context.timeout),
+                            Received::Bytes => {}
                         }
                     }
                     Err((status, sentence)) => {
                         self.answer(Outgoing::new(Answer::say(status, sentence), None));
                     }
                 },
-                State::Answer(going) => {
-                    if going.is_done() {
-                        let keep = going.answer.keep;
+                State::Answer(sending) => {
+                    if sending.is_done() {
+                        let keep = sending.answer.keep;
                         if !keep && self.client.tls.get().is_some() {
                             return Ok(Turn::HandOver);
                         }
-                        common.counters.requests.fetch_add(1, Ordering::Relaxed);
-                        common.clients.note(&self.client, Activity::Rest);
-                        self.answered(keep, common.timeout, now);
+                        context.counters.requests.fetch_add(1, Ordering::Relaxed);
+                        context.clients.note(&self.client, Activity::Rest);
+                        self.answered(keep, context.timeout, now);
                         // A client that asks again at once does not get its turn before all others.
                         return Ok(if self.ahead.is_empty() && !self.readable { Turn::Wait } else { Turn::Again });
                     }
-                    match going.send_some(&self.client, common, sender)? {
+                    match sending.send_some(&self.client, context, sender)? {
                         Sent::Some => {}
                         Sent::Enough => return Ok(Turn::Again),
                         Sent::Full => return Ok(Turn::Wait),
-                        Sent::Elsewhere => {
-                            going.uncork(&self.client)?;
+                        Sent::NeedsThread => {
+                            sending.uncork(&self.client)?;
                             return Ok(Turn::HandOver);
                         }
                     }
                 }
-                State::Leave => {
+                State::Linger => {
                     self.ahead.clear();
                     return Ok(match self.read() {
                         _ if self.until <= now => Turn::Gone,
-                        Ok(Came::Nothing) => Turn::Wait,
-                        Ok(Came::Some) => Turn::Again,
-                        Ok(Came::End | Came::Else) | Err(_) => Turn::Gone,
+                        Ok(Received::Nothing) => Turn::Wait,
+                        Ok(Received::Bytes) => Turn::Again,
+                        Ok(Received::End | Received::Control) | Err(_) => Turn::Gone,
                     });
                 }
             }
@@ -322,12 +333,12 @@ impl Served {
 
     fn answered(&mut self, keep: bool, timeout: Duration, now: Instant) {
         if keep {
-            self.state = State::Ask;
+            self.state = State::AwaitRequest;
             self.until = now + if self.ahead.is_empty() { timeout } else { HEAD_TIME.min(timeout) };
         } else {
             // If the client has gone, the next read finds out.
             self.client.say_goodbye();
-            self.state = State::Leave;
+            self.state = State::Linger;
             self.until = now + LINGER_TIME.min(timeout);
         }
     }
@@ -340,16 +351,16 @@ impl Served {
     fn is_late(&mut self) {
         self.readable = true;
         match self.state {
-            State::Ask if !self.ahead.is_empty() => {
+            State::AwaitRequest if !self.ahead.is_empty() => {
                 let late = Answer::say(StatusCode::REQUEST_TIMEOUT, "the request's head took too long");
                 self.answer(Outgoing::new(late, None));
             }
             // The next read finds the socket closed.
-            State::Ask => {
+            State::AwaitRequest => {
                 self.client.say_goodbye();
                 let _ = self.client.socket.shutdown(Shutdown::Both);
             }
-            State::Answer(_) | State::Leave => _ = self.client.socket.shutdown(Shutdown::Both),
+            State::Answer(_) | State::Linger => _ = self.client.socket.shutdown(Shutdown::Both),
         }
     }
 
@@ -360,7 +371,7 @@ impl Served {
     }
 
     /// Reads the bytes that the client sent.
-    fn read(&mut self) -> io::Result<Came> {
+    fn read(&mut self) -> io::Result<Received> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         while self.readable {
             match recv(&self.client.socket, &mut buffer, RecvFlags::empty()) {
@@ -369,39 +380,40 @@ impl Served {
                     // records come one by one.
                     self.readable = self.ends || rest.is_empty() || self.client.tls.get().is_some();
                     self.ahead.extend_from_slice(read);
-                    return Ok(if read.is_empty() { Came::End } else { Came::Some });
+                    return Ok(if read.is_empty() { Received::End } else { Received::Bytes });
                 }
                 Err(Errno::AGAIN) => self.readable = false,
                 Err(Errno::INTR) => {}
-                Err(Errno::IO) if self.client.tls.get().is_some() => return Ok(Came::Else),
+                Err(Errno::IO) if self.client.tls.get().is_some() => return Ok(Received::Control),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(Came::Nothing)
+        Ok(Received::Nothing)
     }
 }
 
 /// Result of reading from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Came {
-    Some,
+enum Received {
+    Bytes,
     /// No bytes are available now.
     Nothing,
     /// The client sends no more.
     End,
     /// A TLS record that carries no data and has to be answered, which may have to wait.
-    Else,
+    Control,
 }
 
 /// Result of sending the next bytes of an answer.
 enum Sent {
+    /// Bytes were sent, and the turn may continue.
     Some,
     /// Bytes were sent, as many as one client gets in a turn.
     Enough,
     /// No bytes were sent: the socket accepts no more now.
     Full,
     /// No bytes were sent: the disk, or new keys, would have to be waited for.
-    Elsewhere,
+    NeedsThread,
 }
 
 impl Sending {
@@ -410,9 +422,9 @@ impl Sending {
     }
 
     /// Sends some bytes of the answer and removes them from it.
-    fn send_some(&mut self, client: &Client, common: &Common<'_>, sender: &mut Sender) -> io::Result<Sent> {
+    fn send_some(&mut self, client: &Client, context: &LoopContext<'_>, sender: &mut Sender) -> io::Result<Sent> {
         if client.tls().is_some_and(|tls| tls.is_worn()) {
-            return Ok(Sent::Elsewhere);
+            return Ok(Sent::NeedsThread);
         }
         let more = self.answer.pieces.len() > 1;
         let Some(piece) = self.answer.pieces.front_mut() else { return Ok(Sent::Some) };
@@ -432,8 +444,8 @@ impl Sending {
             }
             Piece::File(file, range) => {
                 let turn = turn(range);
-                if !Sender::sends_some(common.way) || !seems_cached(file.file(), &turn) {
-                    return Ok(Sent::Elsewhere);
+                if !Sender::sends_some(context.way) || !seems_cached(file.file(), &turn) {
+                    return Ok(Sent::NeedsThread);
                 }
                 let small = turn.end - turn.start <= MAX_SINGLE_SEND_BYTES;
                 if !self.corked && (more || !small) {
@@ -443,14 +455,14 @@ impl Sending {
                 }
                 // `splice` fetches as much as a socket that is not full may accept; `sendfile` finds out how much that
                 // is, in one system call.
-                let way = if self.full || small { Outward::Sendfile } else { common.way };
+                let way = if self.full || small { Outward::Sendfile } else { context.way };
                 match sender.send_some(way, file, range, turn.end - turn.start, client.socket.as_fd()) {
                     Ok(()) => self.full = range.start < turn.end,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Sent::Full),
                     Err(error) => return Err(error),
                 }
                 client.has_sent(range.start - turn.start);
-                common.counters.sent.fetch_add(range.start - turn.start, Ordering::Relaxed);
+                context.counters.sent.fetch_add(range.start - turn.start, Ordering::Relaxed);
                 (range.is_empty(), range.start == turn.end && !range.is_empty())
             }
         };
@@ -487,3 +499,38 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(250);
 const STEPS_PER_TURN: u32 = 64;
 /// Range length, in bytes, up to which one plain system call is best.
 const MAX_SINGLE_SEND_BYTES: u64 = 128 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::Tree;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_loop_that_cannot_wait_for_events_keeps_no_client() {
+        let directory = tempfile::tempdir().unwrap();
+        let site = Site::new(Tree::open(directory.path()).unwrap(), None, false, false);
+        let (counters, clients) = (Counters::default(), Clients::default());
+        let context = LoopContext {
+            site: &site,
+            counters: &counters,
+            clients: &clients,
+            timeout: Duration::from_secs(10),
+            way: Outward::Sendfile,
+            hand_over: &|_, _, _| {},
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peers = [1, 2].map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let mut event_loop = EventLoop::new().unwrap();
+        let client = clients.enter(1, listener.accept().unwrap().0);
+        event_loop.take(1, client, Handoff::default()).unwrap();
+        // Not an epoll instance, so `epoll_wait` fails.
+        event_loop.epoll = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        assert!(event_loop.run(&context).is_err());
+        assert!(event_loop.has_ended() && clients.make_room(1), "the client is still connected");
+        assert_eq!(peers[0].read(&mut [0]).unwrap(), 0);
+        let client = clients.enter(2, listener.accept().unwrap().0);
+        assert!(event_loop.take(2, client, Handoff::default()).is_err());
+    }
+}

@@ -56,12 +56,7 @@ struct DescribedFragment {
 impl Selection {
     /// Selects events `first` to `last` of the sources with these names or ids.
     pub(crate) fn new(run: &Run, first: u64, last: u64, sources: &[String]) -> Result<Self, EventsError> {
-        let known = &run.info().sources;
-        let find = |name: &String| {
-            let source = known.iter().find(|source| source.name == *name || source.id.to_string() == *name);
-            source.map(|source| source.id).ok_or_else(|| EventsError::Source(name.clone()))
-        };
-        let sources = sources.iter().map(find).collect::<Result<_, _>>()?;
+        let sources = sources.iter().map(|name| source_named(run, name)).collect::<Result<_, _>>()?;
         Ok(Self { first, last, sources })
     }
 
@@ -132,6 +127,12 @@ impl Selection {
         }
         Ok(())
     }
+}
+
+/// Returns the source with this name or id.
+fn source_named(run: &Run, name: &str) -> Result<SourceId, EventsError> {
+    let source = run.info().sources.iter().find(|source| source.name == name || source.id.to_string() == name);
+    source.map(|source| source.id).ok_or_else(|| EventsError::Source(name.to_owned()))
 }
 
 /// Maximum number of records in one answer that are not adjacent in a file; bounds the memory that an answer takes.

@@ -7,9 +7,9 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 
 /// Maximum length of a head, in bytes.
-pub(crate) const MOST_BYTES: usize = 16 << 10;
+pub(crate) const MAX_HEAD_BYTES: usize = 16 << 10;
 /// Maximum number of header fields.
-const MOST_FIELDS: usize = 64;
+const MAX_FIELDS: usize = 64;
 
 /// A request without its body.
 #[derive(Debug, Clone)]
@@ -37,16 +37,16 @@ pub(crate) enum Body {
 }
 
 /// Status and sentence with which a malformed head is refused.
-pub(crate) type Refused = (StatusCode, &'static str);
+pub(crate) type Refusal = (StatusCode, &'static str);
 
 /// Parses a head from the beginning of `bytes`. Returns it and its length in bytes, or `None` if it is incomplete.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refused> {
-    let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refusal> {
+    let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     let length = match request.parse(bytes) {
         Ok(httparse::Status::Complete(length)) => length,
-        Ok(httparse::Status::Partial) if bytes.len() < MOST_BYTES => return Ok(None),
-        Ok(httparse::Status::Partial) if !bytes[..MOST_BYTES].contains(&b'\n') => {
+        Ok(httparse::Status::Partial) if bytes.len() < MAX_HEAD_BYTES => return Ok(None),
+        Ok(httparse::Status::Partial) if !bytes[..MAX_HEAD_BYTES].contains(&b'\n') => {
             return Err((StatusCode::URI_TOO_LONG, "the request's line is longer than 16 KiB"));
         }
         Ok(httparse::Status::Partial) => return Err((TOO_LARGE, "the request's head is longer than 16 KiB")),
@@ -72,7 +72,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>, Refused> {
         let name =
             HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| (BAD, "a header field's name is not one"))?;
         let value = HeaderValue::from_bytes(field.value).map_err(|_| (BAD, "a header field's value is not one"))?;
-        if ONCE.contains(&name) && map.contains_key(&name) {
+        if SINGLE_VALUE_FIELDS.contains(&name) && map.contains_key(&name) {
             return Err((BAD, "a header field that has one value is there twice"));
         }
         map.append(name, value);
@@ -109,7 +109,7 @@ fn names_version(bytes: &[u8]) -> bool {
 
 /// Returns path and query of a request's target (RFC 9112, section 3.2): in origin form, in absolute form as through a
 /// proxy, or `*` for the server as a whole (`OPTIONS *`).
-fn target(target: &str, method: &Method) -> Result<(String, String), Refused> {
+fn target(target: &str, method: &Method) -> Result<(String, String), Refusal> {
     let refused = (BAD, "the request's target is not a path");
     let origin = match target.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https") => {
@@ -122,13 +122,17 @@ fn target(target: &str, method: &Method) -> Result<(String, String), Refused> {
         _ if target == "*" && method == Method::OPTIONS => "/".to_owned(),
         _ => target.to_owned(),
     };
-    let percent =
-        |at: usize| origin.as_bytes().get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
-    if !origin.starts_with('/') || origin.contains('#') || !origin.match_indices('%').all(|(at, _)| percent(at)) {
+    if !origin.starts_with('/') || origin.contains('#') || !is_percent_encoded(&origin) {
         return Err(refused);
     }
     let (path, query) = origin.split_once('?').unwrap_or((&origin, ""));
     Ok((path.to_owned(), query.to_owned()))
+}
+
+/// Returns whether two hexadecimal digits follow each percent sign (RFC 3986, section 2.1).
+fn is_percent_encoded(text: &str) -> bool {
+    let mut codes = text.split('%').skip(1);
+    codes.all(|code| code.as_bytes().first_chunk::<2>().is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)))
 }
 
 /// Returns whether a text has the form `host` or `host:port` (RFC 3986, section 3.2.2). This server answers for any
@@ -144,7 +148,7 @@ fn is_host(text: &str) -> bool {
 
 /// Returns the length of the body (RFC 9112, section 6.3). Ambiguous fields are refused: a proxy before this server
 /// might read them differently.
-fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refused> {
+fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refusal> {
     let length = fields.get(CONTENT_LENGTH).map(|length| {
         let digits = length.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
         digits.and_then(|text| text.parse().ok()).ok_or((BAD, "Content-Length is not a number"))
@@ -156,9 +160,8 @@ fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refused> {
         (Some(_), Some(_)) => Err((BAD, "there are both Content-Length and Transfer-Encoding")),
         (Some(_), None) if version == 0 => Err((BAD, "HTTP/1.0 has no Transfer-Encoding")),
         (Some((last, before)), None) => {
-            let chunked = |coding: &&str| coding.eq_ignore_ascii_case("chunked");
-            if !chunked(last) || before.iter().any(chunked) {
-                Err((BAD, "the body's end cannot be told: its last coding, and no other, has to be chunked"))
+            if !is_chunked(last) || before.iter().any(|coding| is_chunked(coding)) {
+                Err((BAD, "the body has no known end: its last coding, and no other, has to be chunked"))
             } else if before.is_empty() {
                 Ok(Body::Chunks)
             } else {
@@ -168,16 +171,22 @@ fn body(fields: &HeaderMap, version: u8) -> Result<Body, Refused> {
     }
 }
 
+fn is_chunked(coding: &str) -> bool {
+    coding.eq_ignore_ascii_case("chunked")
+}
+
+/// Returns whether the connection stays open after the request: in HTTP/1.0, only if the client asks for it.
 fn keeps(fields: &HeaderMap, version: u8) -> bool {
-    let says = |what: &str| {
-        let values = fields.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-        values.flat_map(|value| value.split(',')).any(|option| option.trim().eq_ignore_ascii_case(what))
-    };
-    if version == 0 { says("keep-alive") && !says("close") } else { !says("close") }
+    !has_connection_option(fields, "close") && (version > 0 || has_connection_option(fields, "keep-alive"))
+}
+
+fn has_connection_option(fields: &HeaderMap, option: &str) -> bool {
+    let values = fields.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|known| known.trim().eq_ignore_ascii_case(option))
 }
 
 /// Fields that may have only one value. Of two values, another reader might take the other (RFC 9110, section 5.3).
-const ONCE: [HeaderName; 9] = [
+const SINGLE_VALUE_FIELDS: [HeaderName; 9] = [
     AUTHORIZATION,
     CONTENT_LENGTH,
     CONTENT_RANGE,
@@ -279,8 +288,8 @@ mod tests {
     fn floods_are_refused() {
         let many = "a: b\r\n".repeat(65);
         refused(&format!("GET / HTTP/1.1\r\nHost: x\r\n{many}\r\n"), 431);
-        refused(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(MOST_BYTES)), 414);
-        refused(&format!("GET / HTTP/1.1\r\nA: {}\r\n", "a".repeat(MOST_BYTES)), 431);
+        refused(&format!("GET /{} HTTP/1.1\r\n", "a".repeat(MAX_HEAD_BYTES)), 414);
+        refused(&format!("GET / HTTP/1.1\r\nA: {}\r\n", "a".repeat(MAX_HEAD_BYTES)), 431);
     }
 
     #[test]

@@ -142,8 +142,8 @@ impl Listing {
         let info = RunInfo::whole(&infos.iter().collect::<Vec<_>>())?;
         // The name as it was requested: `42` or `run-000042`.
         let asked = shown.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
-        let builder = |part: &PathBuf| Some(format!("{asked}-b{}", part.file_name()?.to_str()?.rsplit_once("-b")?.1));
-        let parts = parts.iter().filter_map(builder).collect();
+        let builders = parts.iter().filter_map(|part| Some(part.file_name()?.to_str()?.rsplit_once("-b")?.1));
+        let parts = builders.map(|builder| format!("{asked}-b{builder}")).collect();
         Some(Self { path: shown, entries: Vec::new(), info: Some(info), writer: None, parts })
     }
 
@@ -168,9 +168,9 @@ impl Listing {
                 RunState::Open => String::new(),
                 _ => format!(", {}", many(info.totals.events, "event")),
             };
-            let told =
+            let summary =
                 format!("{}{events} from {}", thalweg_store::state_word(info.state, self.writer), sources.join(", "));
-            body.push_str(&thalweg_text::html::paragraph("quiet", &told));
+            body.push_str(&thalweg_text::html::paragraph("quiet", &summary));
             for reason in &info.reasons {
                 body.push_str(&thalweg_text::html::paragraph("quiet", &format!("because: {reason}")));
             }

@@ -15,16 +15,16 @@ pub(crate) enum Part {
 
 /// Maximum number of ranges in one request that are answered one by one: a viewer asks for a few, an attacker for
 /// thousands.
-pub(crate) const MOST_RANGES: usize = 64;
+pub(crate) const MAX_RANGES: usize = 64;
 
 /// Returns the part that a field asks for, of a representation of `length` bytes.
 ///
-/// As section 14.2 allows, a field is ignored if it is not understood, asks for more ranges than [`MOST_RANGES`], or
+/// As section 14.2 allows, a field is ignored if it is not understood, asks for more ranges than [`MAX_RANGES`], or
 /// for more bytes than there are (its ranges overlap).
 pub(crate) fn part(field: &str, length: u64) -> Part {
     let Some(set) = ranges_specifier(field) else { return Part::Whole };
     let Some(specs) = set.into_iter().map(spec).collect::<Option<Vec<Spec>>>() else { return Part::Whole };
-    if specs.is_empty() || specs.len() > MOST_RANGES || length == 0 {
+    if specs.is_empty() || specs.len() > MAX_RANGES || length == 0 {
         return Part::Whole;
     }
     let ranges: Vec<Range<u64>> = specs.iter().filter_map(|spec| spec.of(length)).collect();

@@ -2,10 +2,10 @@
 //!
 //! The number of clients is limited; further ones wait in the listen queue.
 
-use crate::client::{Client, Clients};
+use crate::client::{Activity, Client, Clients};
 use crate::connection::Connection;
 use crate::counters::{Counters, Ways};
-use crate::event_loop::{Common, EventLoop};
+use crate::event_loop::{EventLoop, LoopContext};
 use crate::limits::HEAD_TIME;
 use crate::outgoing::Handoff;
 use crate::site::Site;
@@ -92,8 +92,8 @@ impl Server {
     /// Fails if the directory cannot be read, the address cannot be listened on, or the kernel provides no epoll
     /// instance.
     pub fn bind(settings: Settings) -> Result<Self, ServeError> {
-        let directory = |error| ServeError::Directory { path: settings.directory.clone(), error };
-        let tree = Tree::open(&settings.directory).map_err(directory)?;
+        let tree = Tree::open(&settings.directory)
+            .map_err(|error| ServeError::Directory { path: settings.directory.clone(), error })?;
         if settings.directory.join(RUNS).exists() {
             let runs = settings.directory.join(RUNS);
             tracing::warn!(
@@ -130,21 +130,24 @@ impl Server {
     /// Fails if a thread cannot be started or waiting for clients fails. No client is served any more then.
     pub fn run(&self, stop: impl AsFd) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
-            let thread = |name: &str| std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES);
-            thread("watch")
+            thread_named("watch")
                 .spawn_scoped(scope, || self.clients.watch(self.settings.timeout))
                 .map_err(ServeError::Accept)?;
-            let run = |one| thread("loop").spawn_scoped(scope, move || self.run_loop(one, scope)).map(|_| ());
-            let running = self.loops.iter().try_for_each(run).map_err(ServeError::Accept);
-            let taken = running.and_then(|()| self.take_clients(scope, stop.as_fd()));
+            let running = self.loops.iter().try_for_each(|one| {
+                thread_named("loop").spawn_scoped(scope, move || self.run_loop(one, scope)).map(drop)
+            });
+            let served = match running {
+                Ok(()) => self.take_clients(scope, stop.as_fd()),
+                Err(error) => Err(ServeError::Accept(error)),
+            };
             self.clients.send_away(GRACE_PERIOD);
             self.loops.iter().for_each(EventLoop::stop);
-            taken
+            served
         })
     }
 
     fn run_loop<'scope>(&'scope self, one: &EventLoop, scope: &'scope std::thread::Scope<'scope, '_>) {
-        let common = Common {
+        let context = LoopContext {
             site: &self.site,
             counters: &self.counters,
             clients: &self.clients,
@@ -153,7 +156,7 @@ impl Server {
             hand_over: &|number, client, begun| self.spawn(scope, number, client, begun),
         };
         self.settle();
-        if let Err(error) = one.run(&common) {
+        if let Err(error) = one.run(&context) {
             tracing::error!("clients are not served any more: {error}");
         }
     }
@@ -203,9 +206,12 @@ impl Server {
 
     /// Gives a client to the loop that has the fewest clients.
     fn enter_loop(&self, number: u64, client: Arc<Client>, begun: Handoff) {
-        if let Some(emptiest) = self.loops.iter().min_by_key(|one| one.clients())
-            && let Err(error) = emptiest.take(number, client, begun)
-        {
+        let running = self.loops.iter().filter(|one| !one.has_ended());
+        let taken = match running.min_by_key(|one| one.clients()) {
+            Some(emptiest) => emptiest.take(number, client, begun),
+            None => Err(io::Error::other("all event loops have ended")),
+        };
+        if let Err(error) = taken {
             self.turn_away(number, &error);
         }
     }
@@ -242,15 +248,13 @@ impl Server {
         client: Arc<Client>,
         begun: Handoff,
     ) {
-        let thread = std::thread::Builder::new().name("client".into()).stack_size(STACK_BYTES);
-        let spawned = thread.spawn_scoped(scope, move || {
-            // Removes the client however this thread ends.
-            let leaves = Leaves { clients: &self.clients, number };
+        let spawned = thread_named("client").spawn_scoped(scope, move || {
+            let removal = RemovalGuard { clients: &self.clients, number };
             // A panic caused by one client must not affect the others.
             let served = catch_unwind(AssertUnwindSafe(|| self.serve(&client, begun)));
             match served.unwrap_or_else(|_| Err(io::Error::other("a panic"))) {
                 Ok(Some(begun)) => {
-                    std::mem::forget(leaves);
+                    std::mem::forget(removal);
                     self.enter_loop(number, client, begun);
                 }
                 Ok(None) => {}
@@ -278,9 +282,8 @@ impl Server {
             }
             _ => Wire::new(Arc::clone(client)),
         };
-        let note = |doing| self.clients.note(client, doing);
-        let ways = self.settings.ways;
-        let served = Connection::new(wire, &self.site, ways, &self.counters, timeout, &note).serve(begun);
+        let note: &dyn Fn(Activity) = &|activity| self.clients.note(client, activity);
+        let served = Connection::new(wire, &self.site, self.settings.ways, &self.counters, timeout, note).serve(begun);
         if served.is_err() {
             // Bytes that the client does not read are not kept for it either: the connection is reset.
             SockRef::from(&client.socket).set_linger(Some(Duration::ZERO))?;
@@ -289,16 +292,20 @@ impl Server {
     }
 }
 
-/// Guard that removes a client from the list when it is dropped.
-struct Leaves<'a> {
+/// Guard that removes a client from the list when it is dropped, however its thread ends.
+struct RemovalGuard<'a> {
     clients: &'a Clients,
     number: u64,
 }
 
-impl Drop for Leaves<'_> {
+impl Drop for RemovalGuard<'_> {
     fn drop(&mut self) {
         self.clients.leave(self.number);
     }
+}
+
+fn thread_named(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES)
 }
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {

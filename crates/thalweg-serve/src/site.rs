@@ -1,14 +1,14 @@
 //! The answer to each request.
 
 use crate::answer::{Answer, Content};
-use crate::coding::{Coding, WORTH_IT, compressed};
+use crate::coding::{Coding, MAX_PLAIN_BYTES, compressed};
 use crate::condition::Validators;
 use crate::events::{EventsError, Selection};
 use crate::fields::{DIGEST, REPR_DIGEST};
 use crate::head::{Body, Head};
 use crate::listing::{Format, Kind, Listing, parameter, parts_of};
 use crate::token::{Tokens, Verdict};
-use crate::tree::{Name, NoName, Tree};
+use crate::tree::{Name, NameError, Tree};
 use http::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, LOCATION, RANGE, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 use thalweg_store::{Extent, Run, RunFiles, RunInfo, RunState, StoreError};
 use thalweg_transfer::Stored;
@@ -54,9 +54,9 @@ struct KnownExtent {
     size: u64,
     changed: Changed,
     /// Time of creation (`stx_btime`): another file may get the inode number of a deleted one.
-    born: Option<(i64, u32)>,
+    created: Option<(i64, u32)>,
     /// True if the extent holds as long as size and time of change stay the same.
-    sure: bool,
+    is_reliable: bool,
 }
 
 /// A run that was opened, with the keys under which it is kept: a difference in any of them means another state of the
@@ -95,7 +95,7 @@ impl Site {
             Method::POST | Method::PUT | Method::DELETE | Method::PATCH | Method::TRACE | Method::CONNECT => {
                 self.not_allowed(head)
             }
-            _ => Answer::say(StatusCode::NOT_IMPLEMENTED, format!("nobody here knows {}", head.method)),
+            _ => Answer::say(StatusCode::NOT_IMPLEMENTED, format!("the method {} is unknown here", head.method)),
         };
         if head.body == Body::Length(0) { answer } else { answer.closing() }
     }
@@ -144,9 +144,9 @@ impl Site {
             }
         }
         name.map_err(|error| match error {
-            NoName::Bad => Answer::say(StatusCode::BAD_REQUEST, "this is not a path"),
-            NoName::None => not_found(),
-            NoName::Events => Answer::say(
+            NameError::Bad => Answer::say(StatusCode::BAD_REQUEST, "this is not a path"),
+            NameError::None => not_found(),
+            NameError::Events => Answer::say(
                 StatusCode::NOT_FOUND,
                 "events are named 7, 10..20 (from 10 on and before 20), 10.. or ..20",
             ),
@@ -230,7 +230,7 @@ impl Site {
         if !self.compress {
             return validators.answer(head, whole);
         }
-        let can = head.version > 0 && whole.content.length > WORTH_IT as u64 && !head.fields.contains_key(RANGE);
+        let can = head.version > 0 && whole.content.length > MAX_PLAIN_BYTES as u64 && !head.fields.contains_key(RANGE);
         let coding = Coding::wanted(&head.fields).filter(|_| can);
         let answer = validators.coded(coding).answer(head, whole.with(VARY, "accept-encoding"));
         match coding {
@@ -268,23 +268,22 @@ impl Site {
     /// Returns the checksum of a file that was uploaded.
     fn stored_crc(&self, file: &File, stat: &Stat) -> Option<u32> {
         let key = (stat.st_dev, stat.st_ino);
-        let crcs = || self.crcs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, crc)) = crcs().get(&key).filter(|(of, _)| *of == changed(stat)) {
+        if let Some((_, crc)) = lock(&self.crcs).get(&key).filter(|(of, _)| *of == changed(stat)) {
             return *crc;
         }
         let crc = crate::upload::stored_crc(file, stat);
         if would_be_seen(stat) {
-            keep(&mut crcs(), key, (changed(stat), crc));
+            keep(&mut lock(&self.crcs), key, (changed(stat), crc));
         }
         crc
     }
 
     /// Returns the extent of a segment if it is known and nothing has changed since.
     fn known_extent(&self, stat: &Stat, size: u64) -> Option<Extent> {
-        let extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+        let extents = lock(&self.extents);
         let known = extents.get(&(stat.st_dev, stat.st_ino))?;
-        let same = known.size == size && known.changed == changed(stat);
-        (same && known.sure).then_some(known.extent)
+        let is_unchanged = known.size == size && known.changed == changed(stat);
+        (is_unchanged && known.is_reliable).then_some(known.extent)
     }
 
     /// Determines the extent of a segment. The result is kept, and the next call continues from it.
@@ -293,21 +292,24 @@ impl Site {
             return Ok(extent);
         }
         let key = (stat.st_dev, stat.st_ino);
-        let born = born(file);
-        let known = self.extents.lock().unwrap_or_else(PoisonError::into_inner).get(&key).copied();
+        let created = born(file);
+        let known = lock(&self.extents).get(&key).copied();
         let mut extent = match known {
             // A segment grows, and is cut off after its last block when it is closed.
             Some(known)
-                if !known.extent.closed && known.extent.bytes <= size && born.is_some() && born == known.born =>
+                if !known.extent.closed
+                    && known.extent.bytes <= size
+                    && created.is_some()
+                    && created == known.created =>
             {
                 known.extent
             }
             _ => Extent::nothing(),
         };
         extent.advance(file)?;
-        let mut extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
-        let sure = extent.closed || would_be_seen(stat);
-        keep(&mut extents, key, KnownExtent { extent, size, changed: changed(stat), born, sure });
+        let is_reliable = extent.closed || would_be_seen(stat);
+        let known = KnownExtent { extent, size, changed: changed(stat), created, is_reliable };
+        keep(&mut lock(&self.extents), key, known);
         Ok(extent)
     }
 
@@ -352,44 +354,45 @@ impl Site {
         // Every requested path lies beneath the root, and so does the run, whatever links exist.
         self.tree.file(&path.join("run.json")).map_err(refused)?;
         let directory = self.tree.path().join(path);
-        let changed = || std::fs::metadata(directory.join("run.json")).and_then(|data| data.modified()).ok();
-        let Some(changed) = changed() else { return Err(not_found()) };
-        let known = |bytes| {
-            let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut runs = runs.iter();
-            let known =
-                runs.find(|known| (&known.directory, known.changed, known.bytes) == (&directory, changed, bytes));
-            known.map(|known| Arc::clone(&known.run))
-        };
-        if let Some(run) = known(0) {
+        let changed = std::fs::metadata(directory.join("run.json")).and_then(|data| data.modified());
+        let changed = changed.map_err(|_| not_found())?;
+        if let Some(run) = self.known_run(&directory, changed, 0) {
             return Ok(run);
         }
-        let failed = |error| match error {
-            StoreError::NotARun(_) => not_found(),
-            error => broken(error),
-        };
-        let info = RunInfo::read(&directory).map_err(failed)?;
+        let info = RunInfo::read(&directory).map_err(no_run)?;
         let (bytes, run) = if info.state == RunState::Open {
             // The extent of a segment is determined past the page cache, and only for bytes added since the last time:
             // the run is opened by the blocks' headers and tables.
             let growing = Growing::new(self, path, directory.clone()).map_err(broken)?;
             let bytes = growing.bytes();
-            if let Some(run) = known(bytes) {
+            if let Some(run) = self.known_run(&directory, changed, bytes) {
                 return Ok(run);
             }
             (bytes, Run::open_at(Arc::new(growing)))
         } else {
             (0, Run::open(&directory))
         };
-        let run = Arc::new(run.map_err(failed)?);
-        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = Arc::new(run.map_err(no_run)?);
+        let mut runs = lock(&self.runs);
         runs.retain(|known| known.directory != directory);
-        if runs.len() >= MOST_RUNS {
+        if runs.len() >= MAX_OPEN_RUNS {
             runs.remove(0);
         }
         runs.push(KnownRun { directory, changed, bytes, run: Arc::clone(&run) });
         Ok(run)
     }
+
+    fn known_run(&self, directory: &Path, changed: SystemTime, bytes: u64) -> Option<Arc<Run>> {
+        let runs = lock(&self.runs);
+        let known = runs
+            .iter()
+            .find(|known| (known.directory.as_path(), known.changed, known.bytes) == (directory, changed, bytes))?;
+        Some(Arc::clone(&known.run))
+    }
+}
+
+fn lock<T>(cache: &Mutex<T>) -> MutexGuard<'_, T> {
+    cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A run that is being written, up to the last complete block of each segment.
@@ -497,7 +500,7 @@ fn born(file: &File) -> Option<(i64, u32)> {
 
 /// Stores a fact about a file; clears the table first when it is full.
 fn keep<T>(known: &mut Known<T>, file: (u64, u64), what: T) {
-    if known.len() >= MOST_FILES {
+    if known.len() >= MAX_KNOWN_FILES {
         known.clear();
     }
     known.insert(file, what);
@@ -548,6 +551,13 @@ pub(crate) fn broken(error: impl std::fmt::Display) -> Answer {
     Answer::say(StatusCode::INTERNAL_SERVER_ERROR, "the server cannot read this; its log says why")
 }
 
+fn no_run(error: StoreError) -> Answer {
+    match error {
+        StoreError::NotARun(_) => not_found(),
+        error => broken(error),
+    }
+}
+
 fn no_events(error: EventsError) -> Answer {
     match error {
         EventsError::Source(_) => Answer::say(StatusCode::NOT_FOUND, error.to_string()),
@@ -557,8 +567,8 @@ fn no_events(error: EventsError) -> Answer {
 }
 
 /// Maximum number of files whose facts are kept.
-const MOST_FILES: usize = 65536;
+const MAX_KNOWN_FILES: usize = 65536;
 /// Number of bytes read at a time of a run that is being written.
 const READ_CHUNK_BYTES: usize = 256 << 10;
 /// Maximum number of runs kept open.
-const MOST_RUNS: usize = 16;
+const MAX_OPEN_RUNS: usize = 16;

@@ -44,7 +44,7 @@ impl Socket {
     /// Discards the bytes that are here, up to as many as a client may send in a moment.
     fn throw_away(&self) {
         let mut buffer = [0; 4096];
-        for _ in 0..MOST_THROWN_AWAY / buffer.len() {
+        for _ in 0..MAX_DISCARDED_BYTES / buffer.len() {
             if !matches!(recv(self.stream(), &mut buffer, RecvFlags::DONTWAIT), Ok((1.., _))) {
                 break;
             }
@@ -108,4 +108,4 @@ impl Write for Socket {
 }
 
 /// Maximum number of bytes discarded at once from a client that got its last answer.
-const MOST_THROWN_AWAY: usize = 4 << 20;
+const MAX_DISCARDED_BYTES: usize = 4 << 20;

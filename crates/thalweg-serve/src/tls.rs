@@ -2,7 +2,7 @@
 
 use crate::kernel_tls;
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub enum TlsError {
         /// Path of the file.
         path: PathBuf,
         /// Error of the PEM parser.
-        error: rustls::pki_types::pem::Error,
+        error: pem::Error,
     },
     /// Certificate and key do not belong together.
     #[error("certificate and key: {0}")]
@@ -52,16 +52,16 @@ impl Tls {
 }
 
 fn config(certificate: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
-    let pem = |path: &Path| {
-        let path = path.to_owned();
-        move |error| TlsError::Pem { path, error }
-    };
-    let chain = CertificateDer::pem_file_iter(certificate).map_err(pem(certificate))?;
-    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(pem(certificate))?;
-    let key_file = PrivateKeyDer::from_pem_file(key).map_err(pem(key))?;
+    let chain = CertificateDer::pem_file_iter(certificate).map_err(pem_error(certificate))?;
+    let chain = chain.collect::<Result<Vec<_>, _>>().map_err(pem_error(certificate))?;
+    let key_file = PrivateKeyDer::from_pem_file(key).map_err(pem_error(key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
     let mut config = versions.with_no_client_auth().with_single_cert(chain, key_file)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
+}
+
+fn pem_error(path: &Path) -> impl FnOnce(pem::Error) -> TlsError {
+    move |error| TlsError::Pem { path: path.to_owned(), error }
 }

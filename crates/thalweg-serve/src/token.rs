@@ -136,7 +136,7 @@ mod tests {
         let tokens = Tokens::parse(FILE).unwrap();
         for (authorization, path, write, verdict) in [
             (None, "2026/a", false, Verdict::Unknown),
-            (Some("Bearer nobody"), "2026/a", false, Verdict::Unknown),
+            (Some("Bearer stranger"), "2026/a", false, Verdict::Unknown),
             (Some("Basic reader"), "2026/a", false, Verdict::Unknown),
             (Some("Bearer"), "2026/a", false, Verdict::Unknown),
             (Some("Bearer reader"), "2026/a", false, Verdict::Allowed),

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use thalweg_store::run_directory_name;
 use thalweg_wire::{EventRange, RunNumber};
 
@@ -29,7 +30,7 @@ pub(crate) enum Name {
 
 /// Reason why a path names nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoName {
+pub(crate) enum NameError {
     /// The path is malformed.
     Bad,
     /// The path is hidden, or of a form that no entry has.
@@ -40,21 +41,21 @@ pub(crate) enum NoName {
 
 impl Name {
     /// Parses the path of a request.
-    pub(crate) fn parse(path: &str) -> Result<Self, NoName> {
+    pub(crate) fn parse(path: &str) -> Result<Self, NameError> {
         let mut parts = Vec::new();
         let slash = path.ends_with('/');
         if path.len() > MAX_PATH_BYTES {
-            return Err(NoName::None);
+            return Err(NameError::None);
         }
-        let inner = path.strip_prefix('/').ok_or(NoName::Bad)?;
+        let inner = path.strip_prefix('/').ok_or(NameError::Bad)?;
         let inner = inner.strip_suffix('/').unwrap_or(inner);
         for part in inner.split('/').filter(|_| path != "/") {
-            let part = percent_decode_str(part).decode_utf8().map_err(|_| NoName::Bad)?;
+            let part = percent_decode_str(part).decode_utf8().map_err(|_| NameError::Bad)?;
             if part == ".." || part.contains(['/', '\0']) {
-                return Err(NoName::Bad);
+                return Err(NameError::Bad);
             }
             if part.is_empty() || part.len() > 255 {
-                return Err(NoName::None);
+                return Err(NameError::None);
             }
             parts.push(part.into_owned());
         }
@@ -62,18 +63,18 @@ impl Name {
         let mut parts = parts.into_iter().peekable();
         while let Some(part) = parts.next() {
             if part.starts_with('.') {
-                return Err(NoName::None);
+                return Err(NameError::None);
             }
             if part != RUNS {
                 entry.push(part);
                 continue;
             }
             let Some(run) = parts.next() else { return Ok(Self::Runs(entry)) };
-            entry.push(run_directory(&run).ok_or(NoName::None)?);
+            entry.push(run_directory(&run).ok_or(NameError::None)?);
             if parts.peek().is_some_and(|part| part == "events") {
                 parts.next();
-                let range = parts.next().and_then(|range| range.parse().ok()).ok_or(NoName::Events)?;
-                return if parts.next().is_none() { Ok(Self::Events(entry, range)) } else { Err(NoName::None) };
+                let range = parts.next().and_then(|range| range.parse().ok()).ok_or(NameError::Events)?;
+                return if parts.next().is_none() { Ok(Self::Events(entry, range)) } else { Err(NameError::None) };
             }
         }
         Ok(Self::Entry(entry, slash))
@@ -82,12 +83,17 @@ impl Name {
 
 /// Returns the directory name of a run: `run-000042` for `42`, `run-000042-b1` for `42-b1`.
 fn run_directory(name: &str) -> Option<String> {
-    let digits =
-        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u32>().ok()).flatten();
     match name.split_once("-b") {
-        None => Some(run_directory_name(RunNumber(digits(name)?), 0, 1)),
-        Some((run, builder)) => Some(run_directory_name(RunNumber(digits(run)?), digits(builder)?, u32::MAX)),
+        None => Some(run_directory_name(RunNumber(parse_digits(name)?), 0, 1)),
+        Some((run, builder)) => {
+            Some(run_directory_name(RunNumber(parse_digits(run)?), parse_digits(builder)?, u32::MAX))
+        }
     }
+}
+
+/// Parses a number of digits alone, without a sign.
+pub(crate) fn parse_digits<N: FromStr>(text: &str) -> Option<N> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
 impl Tree {
@@ -166,7 +172,7 @@ mod tests {
     #[test]
     fn nothing_leads_out_or_is_hidden() {
         for path in ["", "a", "/..", "/a/../b", "/%2e%2e/etc", "/a%2fb", "/%00", "/%ff"] {
-            assert_eq!(Name::parse(path), Err(NoName::Bad), "{path}");
+            assert_eq!(Name::parse(path), Err(NameError::Bad), "{path}");
         }
         for path in [
             "//",
@@ -180,17 +186,17 @@ mod tests {
             "/runs/..5",
             "/runs/+1",
         ] {
-            assert_eq!(Name::parse(path), Err(NoName::None), "{path}");
+            assert_eq!(Name::parse(path), Err(NameError::None), "{path}");
         }
         for events in ["", "/", "/5..4", "/x", "/1-2", "/-1", "/99999999999999999999"] {
-            assert_eq!(Name::parse(&format!("/runs/42/events{events}")), Err(NoName::Events), "{events}");
+            assert_eq!(Name::parse(&format!("/runs/42/events{events}")), Err(NameError::Events), "{events}");
         }
     }
 
     #[test]
     fn a_path_that_the_system_could_not_be_told_names_nothing() {
         assert!(Name::parse(&"/a".repeat(2000)).is_ok());
-        assert_eq!(Name::parse(&"/a".repeat(2001)), Err(NoName::None));
+        assert_eq!(Name::parse(&"/a".repeat(2001)), Err(NameError::None));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use crate::fields::{DIGEST, REPR_DIGEST};
 use crate::head::{Body, Head};
 use crate::listing::parameter;
 use crate::site::{Site, not_found, refused};
-use crate::tree::{Name, open_beneath};
+use crate::tree::{Name, open_beneath, parse_digits};
 use crc_fast::{CrcAlgorithm, Digest};
 use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_RANGE, IF_MATCH};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
@@ -330,16 +330,16 @@ fn may_be_written(directory: &OwnedFd) -> Result<(), Answer> {
 /// Refuses a directory with a run that has ended: its files are those that its `run.json` lists, and stay so.
 fn is_no_finished_run(directory: &OwnedFd) -> Result<(), Answer> {
     #[derive(serde::Deserialize)]
-    struct Book {
+    struct RunHeader {
         format: String,
         state: RunState,
     }
     // Opening a pipe of this name would block.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-    let book = open_beneath(directory, Path::new("run.json"), flags, Mode::empty()).map(File::from);
-    let Some(book) = book.ok().filter(|book| book.metadata().is_ok_and(|data| data.is_file())) else { return Ok(()) };
-    match serde_json::from_reader::<_, Book>(BufReader::new(book)) {
-        Ok(Book { format, state }) if format == RunInfo::FORMAT && state != RunState::Open => Err(Answer::say(
+    let file = open_beneath(directory, Path::new("run.json"), flags, Mode::empty()).map(File::from);
+    let Some(file) = file.ok().filter(|file| file.metadata().is_ok_and(|data| data.is_file())) else { return Ok(()) };
+    match serde_json::from_reader::<_, RunHeader>(BufReader::new(file)) {
+        Ok(RunHeader { format, state }) if format == RunInfo::FORMAT && state != RunState::Open => Err(Answer::say(
             StatusCode::CONFLICT,
             "this run has ended, and nothing is put among its files: put it beside the run",
         )),
@@ -397,40 +397,40 @@ fn place(head: &Head) -> Result<Place, Answer> {
 }
 
 fn content_range(field: &str) -> Option<Place> {
-    let number =
-        |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
     let (range, total) = field.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = range.split_once('-')?;
-    let total = if total == "*" { None } else { Some(number(total)?) };
-    let (first, last) = (number(first)?, number(last)?);
+    let total = if total == "*" { None } else { Some(parse_digits(total)?) };
+    let (first, last) = (parse_digits(first)?, parse_digits(last)?);
     let fits = first <= last && last < total.unwrap_or(u64::MAX);
     fits.then(|| Place { first, length: last - first + 1, total })
 }
 
 /// Returns the CRC32C that the client expects of the file (RFC 9530, RFC 3230). Other algorithms are ignored.
 fn wanted_crc(fields: &HeaderMap) -> Result<Option<u32>, Answer> {
-    let all = |name: HeaderName| {
-        let values: Vec<&str> = fields.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
-        values.join(",")
+    let crc = match parse_repr_digest(&joined_values(fields, REPR_DIGEST)) {
+        // The value has the same form as the other field's, without the colons.
+        Ok(None) => match joined_values(fields, DIGEST).split(',').find_map(|part| part.trim().strip_prefix("crc32c="))
+        {
+            Some(value) => parse_repr_digest(&format!("crc32c=:{value}:")),
+            None => Ok(None),
+        },
+        crc => crc,
     };
-    let read = |field: &str| {
-        let what_it_is = |_| Answer::say(StatusCode::BAD_REQUEST, "the digest is not a crc32c in base64");
-        parse_repr_digest(field).map_err(what_it_is)
-    };
-    if let Some(crc) = read(&all(REPR_DIGEST))? {
-        return Ok(Some(crc));
-    }
-    // The value has the same form as the other field's, without the colons.
-    match all(DIGEST).split(',').find_map(|element| element.trim().strip_prefix("crc32c=")) {
-        Some(value) => read(&format!("crc32c=:{value}:")),
-        None => Ok(None),
-    }
+    crc.map_err(|_| Answer::say(StatusCode::BAD_REQUEST, "the digest is not a crc32c in base64"))
+}
+
+/// Returns all values of a field as one list.
+fn joined_values(fields: &HeaderMap, name: HeaderName) -> String {
+    let values: Vec<&str> = fields.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
+    values.join(",")
 }
 
 fn is_named(file: &File, directory: &OwnedFd, name: &str) -> bool {
     let named = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
-    let same = |a: &Stat, b: &Stat| (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
-    matches!((rustix::fs::fstat(file), named), (Ok(open), Ok(named)) if same(&open, &named))
+    match (rustix::fs::fstat(file), named) {
+        (Ok(open), Ok(named)) => (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino),
+        _ => false,
+    }
 }
 
 /// Returns the recorded progress of an upload, if the file holds that many bytes.
@@ -443,8 +443,8 @@ fn progress(file: &File) -> Option<Progress> {
         total => Some(total.parse().ok()?),
     };
     let crc = u32::from_str_radix(numbers.next()?, 16).ok()?;
-    let is_there = |progress: &Progress| file.metadata().is_ok_and(|data| progress.received <= data.len());
-    Some(Progress { received, total, crc }).filter(is_there)
+    let has_bytes = file.metadata().is_ok_and(|data| received <= data.len());
+    has_bytes.then_some(Progress { received, total, crc })
 }
 
 fn attribute(file: impl AsFd, name: &str) -> Option<String> {

@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 use simulated::Change;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 /// File system that a recorder writes to.
@@ -27,16 +27,16 @@ pub enum Disk {
 impl Disk {
     /// Creates a directory.
     pub(crate) fn create_directory(&self, path: &Path) -> io::Result<()> {
-        let make = || rustix::fs::mkdir(path, Mode::from_bits_retain(0o777));
-        Ok(self.change(|| Change::Directory(path.into()), make)?)
+        let mode = Mode::from_bits_retain(0o777);
+        Ok(self.change(|| Change::Directory(path.into()), || rustix::fs::mkdir(path, mode))?)
     }
 
     /// Creates a file to be written to; `direct` bypasses the page cache.
     pub(crate) fn create(&self, path: &Path, direct: bool) -> Result<OwnedFd, Errno> {
         let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         flags.set(OFlags::DIRECT, direct);
-        let make = || rustix::fs::open(path, flags, Mode::from_bits_retain(0o644));
-        let file = self.change(|| Change::File(path.into()), make)?;
+        let mode = Mode::from_bits_retain(0o644);
+        let file = self.change(|| Change::File(path.into()), || rustix::fs::open(path, flags, mode))?;
         if let Self::Simulated(disk) = self {
             disk.opened(file.as_raw_fd(), path);
         }
@@ -52,31 +52,23 @@ impl Disk {
 
     /// Allocates space in a file, which grows over it.
     pub(crate) fn allocate(&self, file: &OwnedFd, length: u64) -> Result<(), Errno> {
-        let make = || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length);
-        self.change(|| Change::Allocate { file: file.as_raw_fd(), offset: 0, length }, make)
+        self.change(
+            || Change::Allocate { file: file.as_raw_fd(), offset: 0, length },
+            || rustix::fs::fallocate(file, FallocateFlags::empty(), 0, length),
+        )
     }
 
     /// Truncates or extends a file.
     pub(crate) fn truncate(&self, file: &OwnedFd, length: u64) -> Result<(), Errno> {
-        let make = || rustix::fs::ftruncate(file, length);
-        self.change(|| Change::Truncate { file: file.as_raw_fd(), length }, make)
+        self.change(|| Change::Truncate { file: file.as_raw_fd(), length }, || rustix::fs::ftruncate(file, length))
     }
 
     /// Writes at the beginning of a file.
     pub(crate) fn write(&self, file: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
-        let change = || Change::Write { file: file.as_raw_fd(), offset: 0, bytes: bytes.into() };
-        self.change(change, || {
-            let mut done = 0;
-            while done < bytes.len() {
-                match rustix::io::pwrite(file, &bytes[done..], done as u64) {
-                    Ok(0) => return Err(Errno::NOSPC),
-                    Ok(written) => done += written,
-                    Err(Errno::INTR) => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
-        })
+        self.change(
+            || Change::Write { file: file.as_raw_fd(), offset: 0, bytes: bytes.into() },
+            || write_all(file, bytes),
+        )
     }
 
     /// Syncs a file to disk.
@@ -86,11 +78,10 @@ impl Disk {
 
     /// Syncs the names in a directory to disk.
     pub(crate) fn sync_directory(&self, path: &Path) -> Result<(), Errno> {
-        let make = || {
-            let directory = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-            rustix::fs::fsync(directory.as_fd())
-        };
-        self.change(|| Change::SyncDirectory(path.into()), make)
+        self.change(
+            || Change::SyncDirectory(path.into()),
+            || rustix::fs::fsync(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?),
+        )
     }
 
     /// Renames a file, replacing any file of the new name.
@@ -121,4 +112,17 @@ impl Disk {
             Self::Simulated(disk) => disk.change(change(), make),
         }
     }
+}
+
+fn write_all(file: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pwrite(file, &bytes[done..], done as u64) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(written) => done += written,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

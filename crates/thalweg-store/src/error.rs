@@ -106,7 +106,7 @@ pub enum StoreError {
     #[error("{} is not a file: move it away", .0.display())]
     NotAFile(PathBuf),
     /// A run whose lock, which shows readers that it is being written, is held by another process.
-    #[error("{} is locked by another process, so that nobody could see that it is being written: end that process", .0.display())]
+    #[error("{} is locked by another process, so that readers cannot see that it is being written: end that process", .0.display())]
     Locked(PathBuf),
     /// Blocks of a size that cannot be recorded.
     #[error("blocks of {0} bytes cannot be recorded: they must have 8 KiB to 1 GiB")]
@@ -162,7 +162,7 @@ impl StoreError {
 
 /// Error of the first write that failed. Nothing more of the run is written after it.
 #[derive(Debug, Clone, Error)]
-#[error("writing {length} bytes at byte {offset} of {}: {}", .path.display(), explain(*.errno))]
+#[error("writing {length} bytes at byte {offset} of {}: {}", .path.display(), explain_errno(*.errno))]
 pub struct WriteError {
     /// Path of the segment.
     pub path: Arc<Path>,
@@ -185,7 +185,7 @@ fn is_full(errno: i32) -> bool {
     [libc::ENOSPC, libc::EDQUOT].contains(&errno)
 }
 
-fn explain(errno: i32) -> String {
+fn explain_errno(errno: i32) -> String {
     let error = io::Error::from_raw_os_error(errno);
     match errno {
         libc::ENOSPC => format!("{error}; free some, or record somewhere else"),

@@ -66,23 +66,27 @@ impl Fragment {
 
     /// Finds the record that `entry` names in a block.
     pub(crate) fn find(block: &ReadBlock, entry: &FragmentEntry) -> Result<Self, StoreError> {
+        Self::find_named(block, entry).ok_or_else(|| StoreError::Record {
+            path: block.mapping.path().to_owned(),
+            offset: block.offset + u64::from(entry.offset),
+        })
+    }
+
+    fn find_named(block: &ReadBlock, entry: &FragmentEntry) -> Option<Self> {
         let ReadBlock { mapping, offset: block, header: block_header } = block;
-        let at = block + u64::from(entry.offset);
-        let lost = || StoreError::Record { path: mapping.path().to_owned(), offset: at };
         let offset = entry.offset as usize;
         if offset < BLOCK_HEADER_LEN || !offset.is_multiple_of(RECORD_ALIGN) {
-            return Err(lost());
+            return None;
         }
-        let payload = at + HEADER_LEN as u64;
-        let end = block + u64::from(block_header.records_end);
-        let bytes = mapping.bytes(at..payload).filter(|_| payload <= end).ok_or_else(lost)?;
-        let header = FragmentHeader::decode(bytes).map_err(|_| lost())?;
-        let named = (header.event, header.source, header.run) == (entry.event, entry.source, block_header.run);
+        let record = block + u64::from(entry.offset);
+        let payload = record + HEADER_LEN as u64;
+        let records_end = block + u64::from(block_header.records_end);
+        let bytes = mapping.bytes(record..payload).filter(|_| payload <= records_end)?;
+        let header = FragmentHeader::decode(bytes).ok()?;
         let payload_end = payload + u64::from(header.piece_length);
-        if !named || payload_end > end || mapping.bytes(payload..payload_end).is_none() {
-            return Err(lost());
-        }
-        Ok(Self { header, mapping: Arc::clone(mapping), payload })
+        let is_named = (header.event, header.source, header.run) == (entry.event, entry.source, block_header.run);
+        let is_inside = payload_end <= records_end && mapping.bytes(payload..payload_end).is_some();
+        (is_named && is_inside).then(|| Self { header, mapping: Arc::clone(mapping), payload })
     }
 }
 
@@ -120,8 +124,10 @@ pub struct EventIds {
 
 impl EventIds {
     pub(crate) fn new(mut parts: Vec<PartIds>) -> Self {
-        let first = |(place, part): (usize, &mut PartIds)| part.next().map(|(id, status)| Reverse((id, place, status)));
-        let next = parts.iter_mut().enumerate().filter_map(first).collect();
+        let mut next = BinaryHeap::new();
+        for (place, part) in parts.iter_mut().enumerate() {
+            next.extend(part.next().map(|(id, status)| Reverse((id, place, status))));
+        }
         Self { parts, next, last: None }
     }
 }
@@ -217,6 +223,12 @@ pub(crate) struct Assembler {
 pub(crate) struct Located {
     pub(crate) block: Arc<ReadBlock>,
     pub(crate) entry: FragmentEntry,
+}
+
+impl Located {
+    pub(crate) fn read_fragment(&self) -> Result<Fragment, StoreError> {
+        Fragment::find(&self.block, &self.entry)
+    }
 }
 
 /// A data block in memory. It keeps the file's mapping, or the fetched bytes, alive.

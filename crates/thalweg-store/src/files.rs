@@ -102,11 +102,11 @@ impl Files {
                 }
             }
             Self::Elsewhere(files) => {
-                let listed = files.files().map_err(StoreError::io("listing", files.path()))?;
-                // No file is longer; arithmetic with an invented length would overflow.
-                let length = |length: u64| length.min(i64::MAX as u64);
-                let numbered = |(name, bytes): (String, u64)| Some((segment_number(&name)?, length(bytes)));
-                segments.extend(listed.into_iter().filter_map(numbered));
+                for (name, length) in files.files().map_err(StoreError::io("listing", files.path()))? {
+                    // No file is longer; arithmetic with an invented length would overflow.
+                    let length = length.min(i64::MAX as u64);
+                    segments.extend(segment_number(&name).map(|number| (number, length)));
+                }
             }
         }
         segments.sort_unstable();
@@ -176,8 +176,8 @@ impl SegmentFile {
     /// Returns whether its first block is the expected one, as far as the block's header shows.
     pub(crate) fn begins_with(&self, expected: Expected) -> io::Result<bool> {
         let mut head = [0; BLOCK_HEADER_LEN];
-        let there = self.read_up_to(&mut head, 0)?;
-        Ok(BlockHeader::decode(&head[..there]).is_ok_and(|header| expected.check(&header).is_ok()))
+        let filled = self.read_up_to(&mut head, 0)?;
+        Ok(BlockHeader::decode(&head[..filled]).is_ok_and(|header| expected.check(&header).is_ok()))
     }
 
     /// Reads from `offset` on, as many bytes of `into` as the file has; returns their number.
@@ -187,15 +187,15 @@ impl SegmentFile {
             // The reported number of bytes is used as a length, so it must not exceed the buffer.
             Bytes::Elsewhere { files, name, .. } => return Ok(files.read_at(name, offset, into)?.min(into.len())),
         };
-        let mut there = 0;
-        while there < into.len() {
-            match file.read_at(&mut into[there..], offset + there as u64) {
+        let mut filled = 0;
+        while filled < into.len() {
+            match file.read_at(&mut into[filled..], offset + filled as u64) {
                 Ok(0) => break,
-                Ok(read) => there += read,
+                Ok(read) => filled += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(there)
+        Ok(filled)
     }
 }

@@ -32,7 +32,7 @@ pub struct Follow {
     ends: Vec<Option<End>>,
     /// Index of the part whose turn it is.
     turn: usize,
-    wakes: Wakes,
+    wakes: WakeSources,
     /// True if something may have changed since the last look.
     due: bool,
 }
@@ -84,7 +84,7 @@ impl Follow {
     }
 
     pub(crate) fn of(path: &Path, parts: Vec<Files>) -> Result<Self, StoreError> {
-        let wakes = Wakes::new().map_err(StoreError::os("watching", path))?;
+        let wakes = WakeSources::new().map_err(StoreError::os("watching", path))?;
         let parts = parts.into_iter().map(|files| wakes.part(files)).collect::<Result<Vec<_>, _>>()?;
         let Some(info) = together(path, &parts) else { return Err(StoreError::NotARun(path.to_owned())) };
         let ends = vec![None; parts.len()];
@@ -210,18 +210,18 @@ impl AsFd for Follow {
 
 /// File descriptors that become readable when it is time to look again.
 #[derive(Debug)]
-struct Wakes {
+struct WakeSources {
     /// Readable when one of the others is.
     any: OwnedFd,
     directories: OwnedFd,
     timer: OwnedFd,
 }
 
-impl Wakes {
+impl WakeSources {
     fn new() -> Result<Self, Errno> {
         let directories = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        let interval = Timespec { tv_sec: 0, tv_nsec: LOOK_AGAIN.subsec_nanos().into() };
+        let interval = Timespec { tv_sec: 0, tv_nsec: CHECK_INTERVAL.subsec_nanos().into() };
         let every = Itimerspec { it_interval: interval, it_value: interval };
         timerfd_settime(&timer, TimerfdTimerFlags::empty(), &every)?;
         let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -265,4 +265,4 @@ impl Wakes {
 }
 
 /// Interval at which the writer's life, and files elsewhere, are checked.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);

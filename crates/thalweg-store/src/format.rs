@@ -58,7 +58,7 @@ pub struct BlockHeader {
     pub fragments: u32,
     /// Number of entries in the closing table.
     pub closings: u32,
-    /// Time at which the block was sealed.
+    /// Time at which the block was sealed; in a footer, that of the last data block before it.
     pub written: TaiNanos,
     /// CRC32C of everything after the header.
     pub body_crc: u32,
@@ -179,15 +179,14 @@ impl BlockHeader {
         if u32_at(b, 0) != BLOCK_MAGIC {
             return Err(FormatError::Magic(u32_at(b, 0)));
         }
-        let u16_at = |at: usize| u16::from_le_bytes([b[at], b[at + 1]]);
-        if u16_at(4) != FORMAT_VERSION {
-            return Err(FormatError::Version(u16_at(4)));
+        if u16_at(b, 4) != FORMAT_VERSION {
+            return Err(FormatError::Version(u16_at(b, 4)));
         }
         let (found, computed) = (u32_at(b, 60), crc32c(&b[..60]));
         if found != computed {
             return Err(FormatError::HeaderCrc { found, computed });
         }
-        let kind = match u16_at(6) {
+        let kind = match u16_at(b, 6) {
             1 => BlockKind::Data,
             2 => BlockKind::Footer,
             kind => return Err(FormatError::Kind(kind)),
@@ -411,9 +410,10 @@ pub struct FooterEntry {
 impl FooterEntry {
     /// Returns the entry of a block with the given fragments.
     pub fn new(offset: u64, block: u64, fragments: impl IntoIterator<Item = FragmentEntry>) -> Self {
-        let empty = (EventId(u64::MAX), EventId(0));
-        let widen = |(first, last): (EventId, EventId), e: FragmentEntry| (first.min(e.event), last.max(e.event));
-        let (first, last) = fragments.into_iter().fold(empty, widen);
+        let (mut first, mut last) = (EventId(u64::MAX), EventId(0));
+        for FragmentEntry { event, .. } in fragments {
+            (first, last) = (first.min(event), last.max(event));
+        }
         Self { offset, block, first, last }
     }
 
@@ -444,7 +444,7 @@ pub struct Footer {
     pub next_block: u64,
     /// Offset of the footer in the file, where the data ends, in bytes.
     pub offset: u64,
-    /// Time at which the segment was closed.
+    /// Time at which the last data block of the segment was sealed; 0 if there is none.
     pub written: TaiNanos,
     /// Entries of the data blocks, in the order of the file.
     pub blocks: Vec<FooterEntry>,
@@ -544,6 +544,10 @@ pub(crate) fn layout(used: usize, fragments: usize, closings: usize) -> (usize, 
 }
 
 const _: () = assert!(BLOCK_HEADER_LEN == HEADER_LEN, "the first record follows the block header without a gap");
+
+fn u16_at(b: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([b[at], b[at + 1]])
+}
 
 fn u32_at(b: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])

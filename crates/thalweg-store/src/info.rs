@@ -5,6 +5,7 @@ use crate::disk::Disk;
 use crate::files::open_file;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -315,18 +316,21 @@ impl RunInfo {
             #[serde(default)]
             version: u32,
         }
-        let json = |error| StoreError::Json { path: path.clone(), error };
-        let Version { format, version } = serde_json::from_slice(&text).map_err(json)?;
+        let Version { format, version } = parse_json(&path, &text)?;
         if (format.as_str(), version) != (Self::FORMAT, Self::FORMAT_VERSION) {
             return Err(StoreError::Version { path, format, version });
         }
-        serde_json::from_slice(&text).map_err(json)
+        parse_json(&path, &text)
     }
 
     /// Writes `run.json` for the first time.
     pub(crate) fn write_first(&self, disk: &Disk, directory: &Path) -> Result<(), StoreError> {
         RunFile::create(disk, directory, FIRST_NAME, 0)?.replace(self)
     }
+}
+
+fn parse_json<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, StoreError> {
+    serde_json::from_slice(text).map_err(|error| StoreError::Json { path: path.to_owned(), error })
 }
 
 /// Returns whether a process still writes the run in `directory`: its writer holds a lock (`flock`) on the directory.
@@ -343,11 +347,12 @@ pub fn writer_life(directory: &Path) -> WriterLife {
 
 /// Returns whether the file system is one that other machines may write to, or a program such as `thalweg mount`.
 fn is_shared(file: &File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|about| SHARED.contains(&(about.f_type as u32)))
+    rustix::fs::fstatfs(file).is_ok_and(|about| SHARED_FILE_SYSTEMS.contains(&(about.f_type as u32)))
 }
 
 /// Magic numbers of shared file systems: FUSE, NFS, SMB (two of them), 9P, Ceph, AFS (`include/uapi/linux/magic.h`).
-const SHARED: [u32; 7] = [0x6573_5546, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
+const SHARED_FILE_SYSTEMS: [u32; 7] =
+    [0x6573_5546, 0x6969, 0xff53_4d42, 0xfe53_4d42, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
 
 /// The next `run.json`: a separate file with preallocated space that replaces the current one in one step.
 #[derive(Debug)]
@@ -391,9 +396,9 @@ impl RunFile {
     /// than the allocated space, the reasons are cut.
     pub(crate) fn replace(&mut self, info: &RunInfo) -> Result<(), StoreError> {
         match self.write(info) {
-            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && info.reasons.len() > FEW_REASONS => {
-                let mut reasons = info.reasons[..FEW_REASONS].to_vec();
-                reasons.push(format!("{} more; the disk had no room for them", info.reasons.len() - FEW_REASONS));
+            Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && info.reasons.len() > MAX_KEPT_REASONS => {
+                let mut reasons = info.reasons[..MAX_KEPT_REASONS].to_vec();
+                reasons.push(format!("{} more; the disk had no room for them", info.reasons.len() - MAX_KEPT_REASONS));
                 self.write(&RunInfo { reasons, ..info.clone() })
             }
             result => result,
@@ -419,7 +424,7 @@ pub(crate) const LAST_NAME: &str = ".run.json";
 /// Name of the file to which the first `run.json` is written before it is renamed.
 pub(crate) const FIRST_NAME: &str = ".run.json.first";
 /// Number of reasons that are kept if there is no space for all.
-const FEW_REASONS: usize = 16;
+const MAX_KEPT_REASONS: usize = 16;
 
 mod source_id {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

@@ -38,6 +38,17 @@ impl Listed {
             Some(info) => state_word(info.state, self.writer),
         }
     }
+
+    /// Returns whether both are directories of one run of several builders.
+    fn is_of_same_run(&self, other: &Self) -> bool {
+        let builders = self.several_builders();
+        builders.is_some() && (self.run, builders) == (other.run, other.several_builders())
+    }
+
+    /// Returns the number of builders in the run; `None` if there is one, or the number cannot be read.
+    fn several_builders(&self) -> Option<u32> {
+        self.info.as_ref().map(|info| info.builders).filter(|builders| *builders > 1)
+    }
 }
 
 /// Returns the state of a run whose `run.json` can be read, in a word or two.
@@ -83,10 +94,7 @@ pub fn list(directory: &Path) -> Result<Vec<Listed>, StoreError> {
 pub fn whole_runs(listed: Vec<Listed>) -> Vec<Listed> {
     let mut runs: Vec<Vec<Listed>> = Vec::new();
     for one in listed {
-        let builders = |one: &Listed| one.info.as_ref().map(|info| info.builders).filter(|builders| *builders > 1);
-        let is_same =
-            |last: &Listed| builders(last).is_some() && (last.run, builders(last)) == (one.run, builders(&one));
-        match runs.last_mut().filter(|run| run.last().is_some_and(is_same)) {
+        match runs.last_mut().filter(|run| run.last().is_some_and(|last| last.is_of_same_run(&one))) {
             Some(run) => run.push(one),
             None => runs.push(vec![one]),
         }
@@ -122,9 +130,11 @@ pub(crate) fn parse_directory_name(name: &str) -> Option<(RunNumber, u32)> {
 /// Returns the directories of all builders of the run `run-000042`, in ascending order of builders; none if this path
 /// itself exists.
 pub fn parts_of(run: &Path) -> Vec<PathBuf> {
-    let name = run.file_name().and_then(|name| name.to_str());
-    let is_run = |name: &&str| !name.contains("-b") && parse_directory_name(name).is_some();
-    let Some(name) = name.filter(is_run).filter(|_| run.symlink_metadata().is_err()) else { return Vec::new() };
+    let Some(name) = run.file_name().and_then(|name| name.to_str()) else { return Vec::new() };
+    let names_whole_run = !name.contains("-b") && parse_directory_name(name).is_some();
+    if !names_whole_run || run.symlink_metadata().is_ok() {
+        return Vec::new();
+    }
     let parent = run.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut parts: Vec<(u32, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {

@@ -6,7 +6,7 @@ use crate::format::{
     Closing, EventStatus, Footer, FooterEntry, FormatError, FragmentEntry, MAX_BLOCK_LEN, TRAILER_LEN, Trailer,
 };
 use crate::info::FILE_NAME;
-use crate::places::Places;
+use crate::places::EventPositions;
 use crate::segment::segment_name;
 use crate::stored::StoredBlock;
 use crate::walk::{Depth, Expected, Step, Walk};
@@ -27,10 +27,10 @@ pub struct Part {
     writer: Option<WriterLife>,
     opened: Arc<Opened>,
     sources: Vec<SourceId>,
-    by_event: Reach,
+    by_event: RangeIndex,
     closings: Arc<[Closing]>,
-    by_closing: Reach,
-    places: OnceLock<Places>,
+    by_closing: RangeIndex,
+    places: OnceLock<EventPositions>,
     segments: u32,
     bytes: u64,
     recovery: Option<Recovery>,
@@ -100,7 +100,7 @@ impl Part {
         let writer = (info.state == RunState::Open).then(|| files.writer());
         let state = if info.state == RunState::Open { open } else { info.state };
         let segments = files.segments()?;
-        let mut found = Found::new(&info, state);
+        let mut found = SegmentScan::new(&info, state);
         let mut opened = segments.iter().map(|(number, length)| (*number, files.segment(*number, *length))).peekable();
         while let Some((number, file)) = opened.next() {
             let next = opened.peek().and_then(|(_, file)| file.as_ref().ok());
@@ -113,10 +113,10 @@ impl Part {
                 break;
             }
         }
-        let Found { blocks, mut closings, bytes, recovery, problems, lost_blocks, .. } = found.end();
+        let SegmentScan { blocks, mut closings, bytes, recovery, problems, lost_blocks, .. } = found.end();
         closings.sort_by_key(|closing| closing.first);
-        let by_event = Reach::new(blocks.iter().map(StoredBlock::range));
-        let by_closing = Reach::new(closings.iter().map(|closing| (closing.first, closing.last())));
+        let by_event = RangeIndex::new(blocks.iter().map(StoredBlock::range));
+        let by_closing = RangeIndex::new(closings.iter().map(|closing| (closing.first, closing.last())));
         let segments = u32::try_from(segments.len()).unwrap_or(u32::MAX);
         let closings = closings.into();
         let sources = info.source_ids();
@@ -234,8 +234,8 @@ impl Part {
         id.0.checked_sub(1).map_or(0, |last| self.places().through(&self.closings, EventId(last)))
     }
 
-    fn places(&self) -> &Places {
-        self.places.get_or_init(|| Places::new(&self.closings))
+    fn places(&self) -> &EventPositions {
+        self.places.get_or_init(|| EventPositions::new(&self.closings))
     }
 
     /// Returns the status with which an event was closed; `None` if it was not closed.
@@ -347,12 +347,11 @@ impl Opened {
     fn fetch_ahead(self: &Arc<Self>, place: usize) {
         if self.blocks.get(place).is_some_and(StoredBlock::to_fetch_ahead) {
             let opened = Arc::clone(self);
-            let fetch = move || {
+            let _ = thread::Builder::new().name("read ahead".to_owned()).spawn(move || {
                 // If this fails, the block is fetched again on request, which reports the error.
                 let _ = opened.read_table(place);
                 opened.blocks[place].fetched_ahead();
-            };
-            let _ = thread::Builder::new().name("read ahead".to_owned()).spawn(fetch);
+            });
         }
     }
 
@@ -363,12 +362,12 @@ impl Opened {
 
 /// Findings in the segments read so far.
 #[derive(Debug)]
-struct Found<'a> {
+struct SegmentScan<'a> {
     info: &'a RunInfo,
     /// State that the run is read in: if it is not open, the data after a position without a block counts.
     state: RunState,
     /// Number of the next expected block.
-    due: u64,
+    next_block: u64,
     /// Number of the next expected segment.
     next_segment: u32,
     blocks: Vec<StoredBlock>,
@@ -379,12 +378,12 @@ struct Found<'a> {
     lost_blocks: u64,
     /// Anything found since the last block that was not a block; the number of the next block shows which are missing
     /// there.
-    trouble: Option<Trouble>,
+    gap: Option<Gap>,
 }
 
 /// Data found in place of the expected block.
 #[derive(Debug)]
-struct Trouble {
+struct Gap {
     file: String,
     /// Offset in the file, in bytes; `None` if the file itself cannot be read.
     offset: Option<u64>,
@@ -393,12 +392,12 @@ struct Trouble {
     is_end: bool,
 }
 
-impl<'a> Found<'a> {
+impl<'a> SegmentScan<'a> {
     fn new(info: &'a RunInfo, state: RunState) -> Self {
         let mut found = Self {
             info,
             state,
-            due: 0,
+            next_block: 0,
             next_segment: 0,
             blocks: Vec::new(),
             closings: Vec::new(),
@@ -406,7 +405,7 @@ impl<'a> Found<'a> {
             recovery: None,
             problems: Vec::new(),
             lost_blocks: 0,
-            trouble: None,
+            gap: None,
         };
         for text in info.contradictions() {
             found.contradiction(text);
@@ -415,7 +414,7 @@ impl<'a> Found<'a> {
     }
 
     fn expected(&self) -> Expected {
-        Expected { run: self.info.run, builder: self.info.builder, block: self.due }
+        Expected { run: self.info.run, builder: self.info.builder, block: self.next_block }
     }
 
     /// Adds a segment; returns false if later segments do not count.
@@ -441,20 +440,9 @@ impl<'a> Found<'a> {
             let at = walk.at();
             let step = if at < end { walk.step(self.expected())? } else { Step::Stop(FormatError::Blank) };
             match step {
-                Step::Block(place) => {
-                    self.arrived(self.due);
-                    // An invalid closing in a block whose CRC is right is the writer's fault, which `verify` reports.
-                    self.closings.extend(place.closings().flatten());
-                    let entry = FooterEntry::new(place.offset, self.due, place.header.fragment_entries(place.bytes()));
-                    self.blocks.push(match file.here() {
-                        Some(_) => StoredBlock::checked(place.mapping, &entry),
-                        None => StoredBlock::elsewhere(file, &entry, walk.at()),
-                    });
-                    self.bytes += u64::from(place.header.length);
-                    self.due += 1;
-                }
+                Step::Block(block) => self.add_block(file, block, walk.at()),
                 Step::Footer(footer) => {
-                    self.arrived(self.due);
+                    self.arrived(self.next_block);
                     // The footer also has the closings of missing blocks.
                     if footer.blocks.len() > self.blocks.len() - first {
                         self.closings.truncate(first_closing);
@@ -473,11 +461,7 @@ impl<'a> Found<'a> {
                     let is_end = matches!(error, FormatError::Blank | FormatError::Short(0));
                     let name = segment_name(number);
                     if self.state == RunState::Open {
-                        let begins = |next: &SegmentFile| next.begins_with(self.expected());
-                        // A writer that began the next segment before it could close this one left no gap: the block
-                        // numbers continue there, whatever is found here.
-                        let reading = StoreError::io("reading", file.path());
-                        let goes_on = is_end && next.is_some() || next.map_or(Ok(false), begins).map_err(reading)?;
+                        let goes_on = self.goes_on_in(next, is_end).map_err(StoreError::io("reading", file.path()))?;
                         if !goes_on {
                             self.stopped(name, at, error.to_string(), is_end);
                         }
@@ -490,6 +474,29 @@ impl<'a> Found<'a> {
                     }
                 }
             }
+        }
+    }
+
+    /// Adds a data block, which ends at byte `end` of its file.
+    fn add_block(&mut self, file: &Arc<SegmentFile>, block: ReadBlock, end: u64) {
+        self.arrived(self.next_block);
+        // An invalid closing in a block whose CRC is right is the writer's fault, which `verify` reports.
+        self.closings.extend(block.closings().flatten());
+        let entry = FooterEntry::new(block.offset, self.next_block, block.header.fragment_entries(block.bytes()));
+        self.bytes += u64::from(block.header.length);
+        self.blocks.push(match file.here() {
+            Some(_) => StoredBlock::checked(block.mapping, &entry),
+            None => StoredBlock::elsewhere(file, &entry, end),
+        });
+        self.next_block += 1;
+    }
+
+    /// Returns whether the blocks of an open run continue in the next segment: a writer that began it before it could
+    /// close this one left no gap, whatever is found here. `is_end` is true if the data simply ends here.
+    fn goes_on_in(&self, next: Option<&SegmentFile>, is_end: bool) -> io::Result<bool> {
+        match next {
+            Some(next) => Ok(is_end || next.begins_with(self.expected())?),
+            None => Ok(false),
         }
     }
 
@@ -533,15 +540,15 @@ impl<'a> Found<'a> {
 
     /// Notes data that is not the expected block.
     fn in_trouble(&mut self, file: String, offset: Option<u64>, found: String, is_end: bool) {
-        self.arrived(self.due);
-        self.trouble = Some(Trouble { file, offset, found, is_end });
+        self.arrived(self.next_block);
+        self.gap = Some(Gap { file, offset, found, is_end });
     }
 
     /// Notes that block `number` comes next: expected blocks before it are missing, if anything else was found.
     fn arrived(&mut self, number: u64) {
-        let (first, blocks) = (self.due, number.saturating_sub(self.due));
-        self.due = number.max(self.due);
-        let Some(Trouble { file, offset, found, is_end }) = self.trouble.take() else { return };
+        let (first, blocks) = (self.next_block, number.saturating_sub(self.next_block));
+        self.next_block = number.max(self.next_block);
+        let Some(Gap { file, offset, found, is_end }) = self.gap.take() else { return };
         let kind = match (blocks, offset) {
             // No block is lost with it. A footer is missing if its writer died, or could not write it.
             (0, Some(_)) if self.state == RunState::Open || is_end && self.state != RunState::Complete => return,
@@ -565,14 +572,14 @@ impl<'a> Found<'a> {
             if totals.segments > self.next_segment {
                 self.absent(totals.segments);
             }
-            if totals.blocks > self.due && self.trouble.is_none() {
+            if totals.blocks > self.next_block && self.gap.is_none() {
                 let found = "the segment ends in front of them, closed".to_owned();
                 let last = segment_name(self.next_segment.saturating_sub(1));
                 self.in_trouble(last, None, found, false);
             }
             self.arrived(totals.blocks);
         } else {
-            self.arrived(self.due);
+            self.arrived(self.next_block);
             if self.state == RunState::Open && self.recovery.is_none() && self.next_segment == 0 {
                 self.stopped(segment_name(0), 0, "there is no segment file".to_owned(), true);
             }
@@ -595,17 +602,17 @@ impl<'a> Found<'a> {
     /// Adds a segment by its footer; returns false if it has no valid one.
     fn read_by_footer(&mut self, file: &Arc<SegmentFile>) -> io::Result<bool> {
         let Some((first, footer)) = trusted_footer(file, self.info)? else { return Ok(false) };
-        let is_due = first == self.due || first > self.due && self.state != RunState::Open;
+        let is_due = first == self.next_block || first > self.next_block && self.state != RunState::Open;
         if !is_due {
             return Ok(false);
         }
-        if first > self.due && self.trouble.is_none() {
+        if first > self.next_block && self.gap.is_none() {
             let name = file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
             let found = format!("the segment begins with block {first}");
             self.in_trouble(name, Some(0), found, false);
         }
         self.arrived(first);
-        self.due = footer.next_block;
+        self.next_block = footer.next_block;
         match file.here() {
             Some(here) => {
                 let mapping = Mapping::new(here, Arc::clone(file.path()), footer.offset, 0)?;
@@ -631,8 +638,8 @@ pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<O
     // Usually the tail contains the footer: one request if the file is elsewhere.
     let tail_begins = size.saturating_sub(TAIL_BYTES);
     let mut tail = vec![0; usize::try_from(size - tail_begins).unwrap_or(0)];
-    let there = file.read_up_to(&mut tail, tail_begins)?;
-    let Some((_, trailer)) = tail.split_last_chunk::<TRAILER_LEN>().filter(|_| there == tail.len()) else {
+    let filled = file.read_up_to(&mut tail, tail_begins)?;
+    let Some((_, trailer)) = tail.split_last_chunk::<TRAILER_LEN>().filter(|_| filled == tail.len()) else {
         return Ok(None);
     };
     let Ok(Trailer { offset, length }) = Trailer::decode(trailer) else { return Ok(None) };
@@ -643,8 +650,8 @@ pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<O
         Some(begins) => tail.split_off(begins),
         None => {
             let mut block = vec![0; length as usize];
-            let there = file.read_up_to(&mut block, offset)?;
-            block.truncate(there);
+            let filled = file.read_up_to(&mut block, offset)?;
+            block.truncate(filled);
             block
         }
     };
@@ -661,23 +668,24 @@ pub(crate) fn trusted_footer(file: &SegmentFile, info: &RunInfo) -> io::Result<O
 /// were assigned.
 pub(crate) fn others_event(closings: &[Closing], info: &RunInfo) -> Option<u64> {
     let RunInfo { builder, builders, .. } = *info;
-    let is_ours = |event: &u64| event % u64::from(builders) == u64::from(builder);
     // Invalid builder numbers prove nothing about the events. If the events were assigned, any may be ours.
-    let closings = closings.iter().filter(|_| builder < builders && info.stride() == builders);
-    let two = |closing: &Closing| closing.events().take(2).map(|event| event.0).find(|event| !is_ours(event));
-    closings.filter_map(two).next()
+    if builder >= builders || info.stride() != builders {
+        return None;
+    }
+    let events = closings.iter().flat_map(|closing| closing.events().take(2));
+    events.map(|event| event.0).find(|event| event % u64::from(builders) != u64::from(builder))
 }
 
 /// Index that finds, among many ranges of events, those that may contain a given event.
 #[derive(Debug)]
-pub(crate) struct Reach {
+pub(crate) struct RangeIndex {
     /// First event and index of each range, in ascending order.
     first: Vec<(EventId, u32)>,
     /// Highest last event of all ranges up to this one.
     highest: Vec<EventId>,
 }
 
-impl Reach {
+impl RangeIndex {
     pub(crate) fn new(ranges: impl Iterator<Item = (EventId, EventId)>) -> Self {
         let mut sorted: Vec<(EventId, EventId, u32)> =
             ranges.zip(0..).filter(|((first, last), _)| first <= last).map(|((a, b), place)| (a, b, place)).collect();

@@ -7,7 +7,7 @@ use thalweg_wire::EventId;
 /// only, so it takes no memory for single events. An event that was closed twice, which occurs only in a damaged run,
 /// has two positions.
 #[derive(Debug)]
-pub(crate) struct Places(Vec<Group>);
+pub(crate) struct EventPositions(Vec<Group>);
 
 /// Closings whose ranges of events overlap; usually a single one.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ struct Group {
     begin: usize,
 }
 
-impl Places {
+impl EventPositions {
     /// Builds the index from `closings` in ascending order of their first events.
     pub(crate) fn new(closings: &[Closing]) -> Self {
         let mut groups = Vec::new();
@@ -71,11 +71,8 @@ impl Places {
 
 /// Returns the number of events of these closings up to and including `id`.
 fn through(closings: &[Closing], id: EventId) -> u64 {
-    let of = |closing: &Closing| {
-        let steps = id.0.checked_sub(closing.first.0).map(|ahead| ahead / closing.stride);
-        steps.map_or(0, |steps| u64::from(closing.count).min(steps.saturating_add(1)))
-    };
-    closings.iter().map(of).sum()
+    let begun = closings.iter().filter_map(|closing| Some((closing, id.0.checked_sub(closing.first.0)?)));
+    begun.map(|(closing, ahead)| u64::from(closing.count).min((ahead / closing.stride).saturating_add(1))).sum()
 }
 
 #[cfg(test)]
@@ -102,7 +99,7 @@ mod tests {
         fn events_stand_where_counting_them_puts_them(closings in closings()) {
             let mut events: Vec<EventId> = closings.iter().copied().flat_map(Closing::events).collect();
             events.sort_unstable();
-            let places = Places::new(&closings);
+            let places = EventPositions::new(&closings);
             for (place, event) in (0..).zip(&events) {
                 prop_assert_eq!(places.nth(&closings, place), Some(*event));
             }
@@ -117,7 +114,7 @@ mod tests {
     #[test]
     fn the_highest_numbers_there_are_have_their_places() {
         let last = Closing { first: EventId(u64::MAX - 2), stride: 2, count: 2, status: EventStatus::Complete };
-        let places = Places::new(&[last]);
+        let places = EventPositions::new(&[last]);
         assert_eq!(places.nth(&[last], 1), Some(EventId(u64::MAX)));
         assert_eq!(places.nth(&[last], u64::MAX), None);
         assert_eq!(places.through(&[last], EventId(u64::MAX)), 2);

@@ -116,7 +116,7 @@ struct Failure {
 
 /// Maximum number of segments open at a time: the segment being filled, and those being closed. Blocks of other
 /// segments wait: a disk that closes files more slowly than they are filled is a slow disk.
-const MOST_SEGMENTS: usize = 8;
+const MAX_OPEN_SEGMENTS: usize = 8;
 
 impl Recorder {
     /// Seals `block` and begins to write it; returns at once. The block comes back from [`reap`](Self::reap), written
@@ -296,7 +296,7 @@ impl Recorder {
 
     /// Begins to create the files of segments that have none yet, up to the maximum number of open segments.
     fn make_files(&mut self) {
-        for place in 0..self.segments.len().min(MOST_SEGMENTS) {
+        for place in 0..self.segments.len().min(MAX_OPEN_SEGMENTS) {
             let segment = &mut self.segments[place];
             if std::mem::replace(&mut segment.is_begun, true) {
                 continue;
@@ -472,8 +472,9 @@ impl Recorder {
 
     /// Hands back the oldest block if it is finished.
     fn take_finished(&mut self) -> Option<Finished> {
-        let is_over = |entry: &&InFlight| matches!(entry.state, WriteState::Written(_) | WriteState::Failed(..));
-        self.in_flight.front().filter(is_over)?;
+        if matches!(self.in_flight.front()?.state, WriteState::UnderWay | WriteState::Waiting(_)) {
+            return None;
+        }
         let entry = self.in_flight.pop_front()?;
         let (block, errno) = match entry.state {
             WriteState::UnderWay | WriteState::Waiting(_) => return None,

@@ -265,10 +265,9 @@ impl RunInfo {
 
     /// Returns a sentence about the builders whose parts are missing; `None` if all are present.
     fn absent_builders(&self, parts: &[&Self]) -> Option<String> {
-        let is_here = |builder: &u32| parts.iter().any(|part| part.builder == *builder);
         let count = u64::from(self.builders).saturating_sub(parts.len() as u64);
         let mut absent: Vec<String> = (0..self.builders)
-            .filter(|builder| !is_here(builder))
+            .filter(|builder| parts.iter().all(|part| part.builder != *builder))
             .take(MAX_LISTED_BUILDERS)
             .map(|builder| builder.to_string())
             .collect();
@@ -285,16 +284,17 @@ impl RunInfo {
 /// builder.
 pub fn reasons_together<'a>(parts: impl Iterator<Item = (u32, &'a [String])> + Clone) -> Vec<String> {
     let named: Vec<HashSet<&String>> = parts.clone().map(|(_, reasons)| reasons.iter().collect()).collect();
-    let is_of_all = |reason: &String| named.iter().all(|reasons| reasons.contains(reason));
     let mut together: Vec<String> = Vec::new();
     for (place, (builder, reasons)) in parts.enumerate() {
         if named.len() == 1 {
             return reasons.to_vec();
         }
-        let of_all = reasons.iter().filter(|reason| place == 0 && is_of_all(reason));
-        together.extend(of_all.map(|reason| format!("each builder: {reason}")));
-        let own = reasons.iter().filter(|reason| !is_of_all(reason));
-        together.extend(own.map(|reason| format!("builder {builder}: {reason}")));
+        let (shared, own): (Vec<&String>, Vec<&String>) =
+            reasons.iter().partition(|reason| named.iter().all(|reasons| reasons.contains(reason)));
+        if place == 0 {
+            together.extend(shared.iter().map(|reason| format!("each builder: {reason}")));
+        }
+        together.extend(own.iter().map(|reason| format!("builder {builder}: {reason}")));
     }
     together
 }
@@ -324,17 +324,21 @@ fn add_ledger(ours: &mut Value, theirs: &Value) {
         return;
     }
     let (Some(ours), Some(theirs)) = (ours.as_array_mut(), theirs.as_array()) else { return };
-    let name = |line: &Value| line["source"].as_str().map(str::to_owned);
-    let mut places: HashMap<_, _> = ours.iter().map(name).zip(0..).collect();
+    let mut places: HashMap<_, _> = ours.iter().map(ledger_source).zip(0..).collect();
     for line in theirs {
-        match places.get(&name(line)) {
+        match places.get(&ledger_source(line)) {
             Some(place) => add(&mut ours[*place], line),
             None => {
-                places.insert(name(line), ours.len());
+                places.insert(ledger_source(line), ours.len());
                 ours.push(line.clone());
             }
         }
     }
+}
+
+/// Returns the source that a line of a ledger names.
+fn ledger_source(line: &Value) -> Option<String> {
+    line["source"].as_str().map(str::to_owned)
 }
 
 /// Adds numbers to those of the same names, at any depth; a boolean stays true only if both are true. A surplus does

@@ -3,7 +3,7 @@
 use crate::event::{Assembler, Located};
 use crate::format::{Closing, MAX_BLOCK_LEN};
 use crate::info::is_possible_shape;
-use crate::part::{Reach, others_event};
+use crate::part::{RangeIndex, others_event};
 use crate::verify::verify_part;
 use crate::{
     BlockWriter, EventCounts, EventStatus, Finished, Fragment, Part, Problem, Recorder, RecorderConfig, RunBegin,
@@ -92,8 +92,8 @@ pub fn salvage(from: &Path, to: &Path) -> Result<Option<Salvaged>, SalvageError>
     if report.consistent && run.info().state != RunState::Open {
         return Ok(None);
     }
-    let place = Place::beside(to)?;
-    let mut new = NewRun::begin(&run, &place.0)?;
+    let hidden = HiddenDirectory::beside(to)?;
+    let mut new = NewRun::begin(&run, &hidden.0)?;
     new.blocks()?;
     new.leftovers()?;
     let (path, mut salvaged) = new.end(report)?;
@@ -120,9 +120,9 @@ fn publish(path: &Path, to: &Path) -> Result<(), SalvageError> {
 }
 
 /// A hidden directory beside the new run, in which the run is written; removed at the end.
-struct Place(PathBuf);
+struct HiddenDirectory(PathBuf);
 
-impl Place {
+impl HiddenDirectory {
     fn beside(to: &Path) -> Result<Self, StoreError> {
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(parent).map_err(StoreError::io("creating", parent))?;
@@ -133,7 +133,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for HiddenDirectory {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -222,7 +222,7 @@ impl<'a> NewRun<'a> {
 
     /// Copies the events whose closing is lost, or was never written.
     fn leftovers(&mut self) -> Result<(), StoreError> {
-        let closed = Reach::new(self.closings.iter().map(|closing| (closing.first, closing.last())));
+        let closed = RangeIndex::new(self.closings.iter().map(|closing| (closing.first, closing.last())));
         let mut open: Vec<EventId> = self.assembler.open().map(|(event, _)| event).collect();
         open.sort_unstable();
         for event in open {
@@ -369,7 +369,7 @@ impl<'a> NewRun<'a> {
 fn whole(located: &[Located], source: SourceId) -> Option<Fragment> {
     let mut of_source = located.iter().filter(|located| located.entry.source == source);
     let (only, None) = (of_source.next()?, of_source.next()) else { return None };
-    let fragment = Fragment::find(&only.block, &only.entry).ok()?;
+    let fragment = only.read_fragment().ok()?;
     (fragment.header.is_whole() && fragment.is_intact()).then_some(fragment)
 }
 
@@ -403,16 +403,9 @@ fn mended(run: &Part) -> RunInfo {
 /// in the new run are known.
 fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value {
     let known = info.ledger.as_array().into_iter().flatten().find(|line| line["source"] == source);
-    let number = |line: &Value, key: &str| line[key].as_i64().unwrap_or(0);
-    let balances = |line: &&Value| {
-        let buckets = crate::verify::BUCKETS.iter().map(|bucket| number(line, bucket));
-        let explained = buckets.fold(number(line, "unaccounted"), i64::saturating_add);
-        let accepted = line["accepted"].as_i64().unwrap_or(explained);
-        accepted == explained && line["recorded"].as_u64().is_some_and(|stated| stated >= recorded)
-    };
-    if let Some(mut line) = known.filter(balances).cloned() {
-        let lost = number(&line, "recorded").saturating_sub_unsigned(recorded);
-        line["lost"] = number(&line, "lost").saturating_add(lost).into();
+    if let Some(mut line) = known.filter(|line| is_balanced(line, recorded)).cloned() {
+        let lost = number_or_zero(&line, "recorded").saturating_sub_unsigned(recorded);
+        line["lost"] = number_or_zero(&line, "lost").saturating_add(lost).into();
         line["recorded"] = recorded.into();
         return line;
     }
@@ -421,6 +414,18 @@ fn ledger_line(info: &RunInfo, source: &str, name: &str, recorded: u64) -> Value
         "dropped_newest": 0, "dropped_oldest": 0, "lost_in_device": 0, "late": 0, "corrupt": 0, "lost": 0, "unaccounted": 0,
         "empty": 0, "duplicates": 0, "skipped": 0, "bytes": 0, "final_counters": false,
     })
+}
+
+/// Returns whether a line of a ledger adds up, and has at least the number of fragments that are `recorded`.
+fn is_balanced(line: &Value, recorded: u64) -> bool {
+    let buckets = crate::verify::BUCKETS.iter().map(|bucket| number_or_zero(line, bucket));
+    let explained = buckets.fold(number_or_zero(line, "unaccounted"), i64::saturating_add);
+    let accepted = line["accepted"].as_i64().unwrap_or(explained);
+    accepted == explained && line["recorded"].as_u64().is_some_and(|stated| stated >= recorded)
+}
+
+fn number_or_zero(line: &Value, key: &str) -> i64 {
+    line[key].as_i64().unwrap_or(0)
 }
 
 /// Returns the reasons why the new run is incomplete.

@@ -54,7 +54,7 @@ pub(crate) struct Segment {
     blocks: Vec<FooterEntry>,
     closings: Vec<Closing>,
     last_written: TaiNanos,
-    closing: Close,
+    closing: CloseStage,
 }
 
 /// Progress of a segment towards taking blocks.
@@ -70,7 +70,7 @@ enum Stage {
 
 /// Progress of a segment towards being closed.
 #[derive(Debug)]
-enum Close {
+enum CloseStage {
     /// Blocks may still come, or be under way.
     NotYet,
     /// The space after the last block is being given back; the footer comes next.
@@ -125,7 +125,7 @@ impl Segment {
             blocks: Vec::new(),
             closings: Vec::new(),
             last_written: TaiNanos(0),
-            closing: Close::NotYet,
+            closing: CloseStage::NotYet,
         }
     }
 
@@ -249,12 +249,12 @@ impl Segment {
 
     /// Returns whether no operation uses the file any more.
     pub(crate) fn is_idle(&self) -> bool {
-        let closes = !matches!(self.closing, Close::NotYet | Close::Closed);
+        let closes = !matches!(self.closing, CloseStage::NotYet | CloseStage::Closed);
         self.outstanding == 0 && self.stage != Stage::Preparing && !self.allocating && !closes
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        matches!(self.closing, Close::Closed)
+        matches!(self.closing, CloseStage::Closed)
     }
 
     /// Begins to give back the space after the last block; the footer comes next. The segment is idle.
@@ -269,7 +269,7 @@ impl Segment {
             blocks: std::mem::take(&mut self.blocks),
             closings: std::mem::take(&mut self.closings),
         };
-        self.closing = Close::Cut { footer };
+        self.closing = CloseStage::Cut { footer };
         engine.start(Operation::truncate(self.file(), Job::Truncate { segment: self.number }, self.end));
     }
 
@@ -280,15 +280,15 @@ impl Segment {
             Err(Errno::INVAL) => self.truncate_now(),
             other => other.map(drop),
         };
-        match std::mem::replace(&mut self.closing, Close::NotYet) {
-            Close::Cut { footer } => match result {
+        match std::mem::replace(&mut self.closing, CloseStage::NotYet) {
+            CloseStage::Cut { footer } => match result {
                 Ok(()) => return self.write_footer(&footer, engine),
                 Err(error) => {
                     self.abandon();
                     return Err(StoreError::os("closing", &self.path)(error));
                 }
             },
-            Close::CutAgain => self.begin_sync(engine),
+            CloseStage::CutAgain => self.begin_sync(engine),
             other => {
                 self.closing = other;
                 self.stage = Stage::Ready;
@@ -318,38 +318,38 @@ impl Segment {
         engine.start(Operation::write(self.file(), job, 0..length, self.end));
         #[expect(clippy::cast_possible_truncation, reason = "encoded_len stays below MAX_BLOCK_LEN")]
         let length = length as u32;
-        self.closing = Close::Footer { length };
+        self.closing = CloseStage::Footer { length };
         Ok(())
     }
 
     /// Continues once the footer is written or has failed; on failure the file is to end after its last block.
     pub(crate) fn footer_written(&mut self, result: Result<u32, Errno>, engine: &mut Engine) -> Result<(), StoreError> {
-        let Close::Footer { length } = self.closing else { return Ok(()) };
+        let CloseStage::Footer { length } = self.closing else { return Ok(()) };
         if result == Ok(length) {
             self.end += u64::from(length);
             self.begin_sync(engine);
             return Ok(());
         }
         // The blocks must be synced to disk all the same.
-        self.closing = Close::CutAgain;
+        self.closing = CloseStage::CutAgain;
         engine.start(Operation::truncate(self.file(), Job::Truncate { segment: self.number }, self.end));
         let errno = result.err().unwrap_or(Errno::NOSPC);
         Err(StoreError::os("writing the footer of", &self.path)(errno))
     }
 
     fn begin_sync(&mut self, engine: &mut Engine) {
-        self.closing = Close::Sync;
+        self.closing = CloseStage::Sync;
         engine.start(Operation::sync(self.file(), Job::Sync { segment: self.number }));
     }
 
     pub(crate) fn synced(&mut self, result: Result<u32, Errno>) -> Result<(), StoreError> {
-        self.closing = Close::Closed;
+        self.closing = CloseStage::Closed;
         result.map(drop).map_err(StoreError::os("bringing to the disk", &self.path))
     }
 
     /// Gives up closing the segment; readers can still walk its headers.
     pub(crate) fn abandon(&mut self) {
-        self.closing = Close::Closed;
+        self.closing = CloseStage::Closed;
     }
 }
 

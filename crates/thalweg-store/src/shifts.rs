@@ -34,11 +34,6 @@ impl RunTimes {
 
     /// Returns a sentence for each shift, with the first event for which it was found.
     pub fn shifts(&self, sources: &[SourceCount]) -> Vec<String> {
-        let name = |id: &SourceId| {
-            let id = id.to_string();
-            let source = sources.iter().find(|source| source.source == id);
-            source.map_or_else(|| id.clone(), |source| format!("{id} ({})", source.name))
-        };
         let mut found = BTreeMap::new();
         let all: Vec<_> = self.0.iter().collect();
         for window in all.chunk_by(|one, other| one.0.0 == other.0.0) {
@@ -46,14 +41,24 @@ impl RunTimes {
             let shifts: Vec<_> = window.iter().map(|(_, times)| times.behind(window[reference].1)).collect();
             for shift in Shift::against_most(&shifts) {
                 let (event, source) = window[shift.source].0;
-                let other = &window[shift.other].0.1;
-                found
-                    .entry((source, shift.behind))
-                    .or_insert_with(|| (*event, shift.describe(&name(source), &name(other), *event)));
+                let other = window[shift.other].0.1;
+                found.entry((source, shift.behind)).or_insert_with(|| {
+                    let (source, other) = (display_name(*source, sources), display_name(other, sources));
+                    (*event, shift.describe(&source, &other, *event))
+                });
             }
         }
         let mut found: Vec<_> = found.into_values().collect();
         found.sort_unstable();
         found.into_iter().map(|(_, text)| text).collect()
+    }
+}
+
+/// Returns the number of a source, and its name in brackets.
+fn display_name(id: SourceId, sources: &[SourceCount]) -> String {
+    let id = id.to_string();
+    match sources.iter().find(|source| source.source == id) {
+        Some(source) => format!("{id} ({})", source.name),
+        None => id,
     }
 }

@@ -122,8 +122,8 @@ impl StoredBlock {
         }
         let length = usize::try_from(end.saturating_sub(self.offset)).unwrap_or(usize::MAX).min(MAX_BLOCK_LEN);
         let mut bytes = vec![0; length];
-        let there = file.read_up_to(&mut bytes, self.offset).map_err(StoreError::io("reading", file.path()))?;
-        bytes.truncate(there);
+        let filled = file.read_up_to(&mut bytes, self.offset).map_err(StoreError::io("reading", file.path()))?;
+        bytes.truncate(filled);
         let mapping = Mapping::fetched(Arc::clone(file.path()), self.offset, bytes);
         // No user of the bytes fetched earlier is left: the new bytes may differ.
         self.forget_check();

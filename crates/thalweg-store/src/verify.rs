@@ -7,6 +7,7 @@ use crate::info::FILE_NAME;
 use crate::part::{Part, Recovery};
 use crate::{Run, RunInfo, RunState, RunTimes, StoreError, StoredBlock, WriterLife};
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
@@ -85,6 +86,18 @@ pub enum Verdict {
     Recovered,
 }
 
+impl Verdict {
+    /// Returns the rank of a verdict: a run of several builders has the highest of its parts.
+    fn rank(&self) -> u8 {
+        match self {
+            Self::Complete => 0,
+            Self::Incomplete { .. } => 1,
+            Self::Recovered => 2,
+            Self::Open { .. } => 3,
+        }
+    }
+}
+
 /// Counts of one source.
 #[derive(Debug, Clone, Serialize)]
 pub struct SourceCount {
@@ -145,7 +158,7 @@ pub enum ProblemKind {
         found: String,
     },
     /// Blocks that are absent, or not whole.
-    #[error("{}: {found}", missing(*.first, *.blocks))]
+    #[error("{}: {found}", missing_blocks_text(*.first, *.blocks))]
     Missing {
         /// Number of the first missing block.
         first: u64,
@@ -250,7 +263,7 @@ pub enum ProblemKind {
     },
 }
 
-fn missing(first: u64, blocks: u64) -> String {
+fn missing_blocks_text(first: u64, blocks: u64) -> String {
     match blocks {
         1 => format!("block {first} is missing"),
         blocks => format!("{blocks} blocks from {first} on are missing"),
@@ -308,14 +321,14 @@ pub fn verify_watched(run: &Run, mut watch: impl FnMut(u64)) -> VerifyReport {
 
 /// As [`verify`], for the part that one builder wrote.
 pub(crate) fn verify_part(part: &Part, watch: &mut impl FnMut(u64)) -> VerifyReport {
-    let mut check = Check::new(part);
+    let mut verifier = Verifier::new(part);
     for (place, block) in part.blocks().iter().enumerate() {
         part.prefetch(place, true);
-        let before = check.report.bytes;
-        check.block(block);
-        watch(check.report.bytes - before);
+        let before = verifier.report.bytes;
+        verifier.block(block);
+        watch(verifier.report.bytes - before);
     }
-    check.finish()
+    verifier.finish()
 }
 
 impl VerifyReport {
@@ -323,13 +336,7 @@ impl VerifyReport {
     fn add(&mut self, part: Self) {
         self.problems.extend(part.problems);
         self.problems.truncate(usize::try_from(MAX_LISTED_PROBLEMS).unwrap_or(usize::MAX));
-        let rank = |verdict: &Verdict| match verdict {
-            Verdict::Complete => 0,
-            Verdict::Incomplete { .. } => 1,
-            Verdict::Recovered => 2,
-            Verdict::Open { .. } => 3,
-        };
-        if rank(&part.verdict) > rank(&self.verdict) {
+        if part.verdict.rank() > self.verdict.rank() {
             self.verdict = part.verdict;
         }
         self.segments = self.segments.saturating_add(part.segments);
@@ -428,7 +435,7 @@ impl fmt::Display for Problem {
     }
 }
 
-struct Check<'a> {
+struct Verifier<'a> {
     run: &'a Part,
     report: VerifyReport,
     counts: BTreeMap<SourceId, SourceCount>,
@@ -442,7 +449,7 @@ struct Check<'a> {
     lost: Vec<EventRange>,
 }
 
-impl<'a> Check<'a> {
+impl<'a> Verifier<'a> {
     fn new(run: &'a Part) -> Self {
         let info = run.info();
         let counts: BTreeMap<_, _> =
@@ -518,37 +525,44 @@ impl<'a> Check<'a> {
     fn records(&mut self, block: &StoredBlock, header: &BlockHeader, bytes: &[u8], entries: &[FragmentEntry]) {
         let mut free = BLOCK_HEADER_LEN;
         for entry in entries {
-            let event = entry.event.0;
-            let source_id = || entry.source.to_string();
-            let at = Some(block.offset() + u64::from(entry.offset));
             let offset = entry.offset as usize;
-            let Some((record, payload)) = record_at(&bytes[..header.records_end as usize], offset) else {
-                self.problem(block.path(), at, ProblemKind::Record { event, source_id: source_id() });
+            let found = record_at(&bytes[..header.records_end as usize], offset).filter(|(record, _)| {
+                let is_named = (record.event, record.source, record.run) == (entry.event, entry.source, header.run);
+                is_named && record.is_whole()
+            });
+            let Some((record, payload)) = found else {
+                self.record_problem(block, entry, |event, source_id| ProblemKind::Record { event, source_id });
                 continue;
             };
-            let named = (record.event, record.source, record.run) == (entry.event, entry.source, header.run);
-            if !named || !record.is_whole() {
-                self.problem(block.path(), at, ProblemKind::Record { event, source_id: source_id() });
-                continue;
-            }
             if !record.payload_matches(payload) {
-                self.problem(block.path(), at, ProblemKind::Payload { event, source_id: source_id() });
+                self.record_problem(block, entry, |event, source_id| ProblemKind::Payload { event, source_id });
             }
             if offset < free {
-                self.problem(block.path(), at, ProblemKind::Overlap { event, source_id: source_id() });
+                self.record_problem(block, entry, |event, source_id| ProblemKind::Overlap { event, source_id });
             }
             free = offset + record_len(payload.len());
             self.count(&record);
         }
     }
 
+    /// Reports a problem of one record; `kind` gets the numbers of its event and source.
+    fn record_problem(
+        &mut self,
+        block: &StoredBlock,
+        entry: &FragmentEntry,
+        kind: impl FnOnce(u64, String) -> ProblemKind,
+    ) {
+        let offset = block.offset() + u64::from(entry.offset);
+        self.problem(block.path(), Some(offset), kind(entry.event.0, entry.source.to_string()));
+    }
+
     fn closings(&mut self, block: &StoredBlock, place: &ReadBlock) {
         for closing in place.closings() {
             match closing {
                 Ok(closing) => {
-                    let there = self.assembler.of(&closing);
-                    there.iter().for_each(|event| self.close(block, *event, closing.status));
-                    self.close_absent(block, &closing, &there);
+                    let present = self.assembler.of(&closing);
+                    present.iter().for_each(|event| self.close(block, *event, closing.status));
+                    self.close_absent(block, &closing, &present);
                 }
                 Err(error) => self.bad_closing(block, error),
             }
@@ -556,32 +570,32 @@ impl<'a> Check<'a> {
     }
 
     /// Closes the events of a closing that have no records: a damaged count may name four thousand million of them.
-    fn close_absent(&mut self, block: &StoredBlock, closing: &Closing, there: &[EventId]) {
-        let absent = u64::from(closing.count) - there.len() as u64;
+    fn close_absent(&mut self, block: &StoredBlock, closing: &Closing, present: &[EventId]) {
+        let absent = u64::from(closing.count) - present.len() as u64;
         let expected = self.expected.len();
         // The records may have been in a lost block, which is reported already.
         if absent == 0 || self.report.lost_blocks > 0 && expected > 0 {
             return;
         }
-        let says_incomplete = closing.status == EventStatus::Incomplete;
+        let is_incomplete = closing.status == EventStatus::Incomplete;
         self.report.events += absent;
-        self.report.incomplete_events += if says_incomplete { absent } else { 0 };
+        self.report.incomplete_events += if is_incomplete { absent } else { 0 };
         let at = Some(block.offset());
         let mut listed = 0;
-        for EventId(event) in closing.events().filter(|event| there.binary_search(event).is_err()) {
-            if self.report.problem_count >= MAX_LISTED_PROBLEMS || expected == 0 && !says_incomplete {
+        for EventId(event) in closing.events().filter(|event| present.binary_search(event).is_err()) {
+            if self.report.problem_count >= MAX_LISTED_PROBLEMS || expected == 0 && !is_incomplete {
                 break;
             }
             if expected > 0 {
                 self.problem(block.path(), at, ProblemKind::Event { event, found: 0, expected });
             }
-            if says_incomplete {
+            if is_incomplete {
                 let kind = ProblemKind::EventStatus { event, status: "incomplete".into(), missing: 0 };
                 self.problem(block.path(), at, kind);
             }
             listed += 1;
         }
-        let each = u64::from(expected > 0) + u64::from(says_incomplete);
+        let each = u64::from(expected > 0) + u64::from(is_incomplete);
         self.report.problem_count = self.report.problem_count.saturating_add((absent - listed).saturating_mul(each));
     }
 
@@ -591,8 +605,7 @@ impl<'a> Check<'a> {
     }
 
     fn count(&mut self, record: &FragmentHeader) {
-        let empty = || SourceCount::new(record.source, "");
-        let count = self.counts.entry(record.source).or_insert_with(empty);
+        let count = self.counts.entry(record.source).or_insert_with(|| SourceCount::new(record.source, ""));
         count.bytes += u64::from(record.piece_length);
         if record.status.contains(Status::MISSING) {
             count.missing += 1;
@@ -611,13 +624,13 @@ impl<'a> Check<'a> {
     fn uncount(&mut self, located: &Located) {
         let Some(count) = self.counts.get_mut(&located.entry.source) else { return };
         // A record that cannot be read was not counted.
-        let Ok(Fragment { header, .. }) = Fragment::find(&located.block, &located.entry) else { return };
+        let Ok(Fragment { header, .. }) = located.read_fragment() else { return };
         if !header.is_whole() {
             return;
         }
-        let of_its_kind =
-            if header.status.contains(Status::MISSING) { &mut count.missing } else { &mut count.recorded };
-        *of_its_kind = of_its_kind.saturating_sub(1);
+        let is_missing = header.status.contains(Status::MISSING);
+        let records = if is_missing { &mut count.missing } else { &mut count.recorded };
+        *records = records.saturating_sub(1);
         count.bytes = count.bytes.saturating_sub(header.piece_length.into());
     }
 
@@ -632,10 +645,10 @@ impl<'a> Check<'a> {
         if !self.one_of_each(&fragments) {
             self.problem(block.path(), Some(block.offset()), ProblemKind::Event { event, found, expected });
         }
-        let says_incomplete = status == EventStatus::Incomplete;
-        self.report.incomplete_events += u64::from(says_incomplete);
-        if says_incomplete != (missing > 0) {
-            let status = if says_incomplete { "incomplete" } else { "complete" }.to_owned();
+        let is_incomplete = status == EventStatus::Incomplete;
+        self.report.incomplete_events += u64::from(is_incomplete);
+        if is_incomplete != (missing > 0) {
+            let status = if is_incomplete { "incomplete" } else { "complete" }.to_owned();
             let kind = ProblemKind::EventStatus { event, status, missing };
             self.problem(block.path(), Some(block.offset()), kind);
         }
@@ -712,18 +725,17 @@ impl<'a> Check<'a> {
         let ledger = info.ledger.as_array().map(Vec::as_slice).unwrap_or_default();
         for source in &self.expected {
             let source_id = source.to_string();
-            let line = ledger.iter().find(|line| line["source"].as_str() == Some(&source_id));
-            let stated = |bucket: &str| line.and_then(|line| line[bucket].as_i64());
+            let line = ledger.iter().find(|line| line["source"].as_str() == Some(&source_id)).unwrap_or(&Value::Null);
             let counted = self.counts.get(source).map_or(0, |count| count.recorded);
-            let recorded = stated("recorded").and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
+            let recorded = line["recorded"].as_i64().and_then(|count| u64::try_from(count).ok()).unwrap_or(0);
             numbers.push((format!("recorded of source {source_id}"), recorded, counted));
-            let unaccounted = stated("unaccounted").unwrap_or(0);
+            let unaccounted = line["unaccounted"].as_i64().unwrap_or(0);
             if unaccounted != 0 && info.state == RunState::Complete {
                 unbalanced.push(ProblemKind::Unaccounted { source_id: source_id.clone(), fragments: unaccounted });
             }
-            let buckets = BUCKETS.iter().filter_map(|bucket| stated(bucket));
+            let buckets = BUCKETS.iter().filter_map(|bucket| line[*bucket].as_i64());
             let explained = buckets.fold(unaccounted, i64::saturating_add);
-            if let Some(accepted) = stated("accepted").filter(|accepted| *accepted != explained) {
+            if let Some(accepted) = line["accepted"].as_i64().filter(|accepted| *accepted != explained) {
                 unbalanced.push(ProblemKind::Balance { source_id, accepted, explained });
             }
         }

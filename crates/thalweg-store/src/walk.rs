@@ -69,8 +69,8 @@ impl Walk {
     pub(crate) fn open(file: Arc<SegmentFile>, info: &RunInfo, depth: Depth) -> Result<Self, StoreError> {
         // A malicious `run.json` must not make us map the address space.
         let reserve = info.recorder.segment_size.min(MAX_RESERVE);
-        let map = |here| Mapping::new(here, Arc::clone(file.path()), 0, reserve);
-        let mapping = file.here().map(map).transpose().map_err(StoreError::io("mapping", file.path()))?;
+        let mapping = file.here().map(|here| Mapping::new(here, Arc::clone(file.path()), 0, reserve)).transpose();
+        let mapping = mapping.map_err(StoreError::io("mapping", file.path()))?;
         let depth = if mapping.is_some() { Depth::Whole } else { depth };
         Ok(Self { file, mapping, at: 0, reserve, buffer: Vec::new(), depth })
     }
@@ -97,18 +97,18 @@ impl Walk {
 
     fn try_skip(&mut self, due: Expected) -> io::Result<Option<u64>> {
         let mut window = vec![0; SEARCH_WINDOW_BYTES];
-        let (mut at, mut start, mut there) = (self.at, self.at, 0);
+        let (mut at, mut start, mut filled) = (self.at, self.at, 0);
         loop {
-            if at + BLOCK_HEADER_LEN as u64 > start + there as u64 {
+            if at + BLOCK_HEADER_LEN as u64 > start + filled as u64 {
                 start = at;
-                there = self.file.read_up_to(&mut window, at)?;
-                if there < BLOCK_HEADER_LEN {
+                filled = self.file.read_up_to(&mut window, at)?;
+                if filled < BLOCK_HEADER_LEN {
                     return Ok(None);
                 }
             }
             let from = usize::try_from(at - start).unwrap_or(usize::MAX);
             let mut length = BLOCK_ALIGN as u64;
-            let header = BlockHeader::decode(&window[from..there]).ok().filter(|header| header.block >= due.block);
+            let header = BlockHeader::decode(&window[from..filled]).ok().filter(|header| header.block >= due.block);
             if let Some(header) = header.filter(|header| Expected { block: header.block, ..due }.check(header).is_ok())
             {
                 self.at = at;
@@ -125,8 +125,8 @@ impl Walk {
 
     fn try_step(&mut self, expected: Expected) -> io::Result<Step> {
         let mut head = [0; BLOCK_HEADER_LEN];
-        let there = self.file.read_up_to(&mut head, self.at)?;
-        let header = match BlockHeader::decode(&head[..there]) {
+        let filled = self.file.read_up_to(&mut head, self.at)?;
+        let header = match BlockHeader::decode(&head[..filled]) {
             Ok(header) => header,
             Err(error) => return Ok(Step::Stop(error)),
         };
@@ -148,14 +148,14 @@ impl Walk {
             true => self.buffer = vec![0; length as usize],
             false => self.buffer.resize(length as usize, 0),
         }
-        let there = from + self.file.read_up_to(&mut self.buffer[from..], self.at + from as u64)?;
-        let block = &mut self.buffer[..there];
+        let filled = from + self.file.read_up_to(&mut self.buffer[from..], self.at + from as u64)?;
+        let block = &mut self.buffer[..filled];
         if only_tables {
             block[..BLOCK_HEADER_LEN].copy_from_slice(&head);
         }
         // The header is compared again, from the same read as the body.
-        if there < length as usize || block[..BLOCK_HEADER_LEN] != head {
-            return Ok(Step::Stop(FormatError::CutOff { length, available: there as u64 }));
+        if filled < length as usize || block[..BLOCK_HEADER_LEN] != head {
+            return Ok(Step::Stop(FormatError::CutOff { length, available: filled as u64 }));
         }
         if let (false, Err(error)) = (only_tables, header.check_body(block)) {
             return Ok(Step::Stop(error));

@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::thread;
 use thiserror::Error;
 
@@ -93,19 +93,18 @@ impl Network {
 
     fn lay(count: u16, mtu: u32, addresses: bool) -> Result<Self, NetnsError> {
         let hosts = (0..count).map(|_| own()).collect::<Result<Vec<_>, _>>()?;
-        let end = |host: usize| format!("/proc/{}/fd/{}", std::process::id(), hosts[host].as_raw_fd());
         let (mut cables, mut switch) = (String::new(), None);
-        if let [_, _] = &hosts[..] {
-            let (near, far) = (end(0), end(1));
+        if let [near, far] = &hosts[..] {
+            let (near, far) = (path(near), path(far));
             let cable =
                 format!("link add {0} mtu {mtu} netns {near} type veth peer name {0} netns {far}", Self::INTERFACE);
             let _ = writeln!(cables, "{cable} mtu {mtu}");
         } else {
             switch = Some(own()?);
             cables.push_str("link add switch type bridge\n");
-            for host in 0..hosts.len() {
+            for (host, namespace) in hosts.iter().enumerate() {
                 let port = format!("port{host}");
-                let far = end(host);
+                let far = path(namespace);
                 let interface = Self::INTERFACE;
                 let _ =
                     writeln!(cables, "link add {port} mtu {mtu} type veth peer name {interface} netns {far} mtu {mtu}");
@@ -172,6 +171,11 @@ fn own() -> Result<File, NetnsError> {
     File::open("/proc/thread-self/ns/net").map_err(NetnsError::os("opening a network namespace"))
 }
 
+/// Returns the path by which another process finds a namespace that this process has open.
+fn path(namespace: &File) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), namespace.as_raw_fd())
+}
+
 /// Switches the loopback on: it is off in a new network.
 fn raise() -> Result<(), NetnsError> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(NetnsError::os("opening a socket"))?;
@@ -192,18 +196,21 @@ fn raise() -> Result<(), NetnsError> {
 
 /// Executes these lines with `ip`, in the namespace of the calling thread.
 fn ip(lines: &str) -> Result<(), NetnsError> {
-    let failed = |error: io::Error| NetnsError::Ip(error.to_string());
-    let mut command = Command::new("ip");
-    command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(failed)?;
-    if let Some(mut input) = child.stdin.take() {
-        input.write_all(lines.as_bytes()).map_err(failed)?;
-    }
-    let output = child.wait_with_output().map_err(failed)?;
+    let output = run(lines).map_err(|error| NetnsError::Ip(error.to_string()))?;
     if !output.status.success() {
         return Err(NetnsError::Ip(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
     }
     Ok(())
+}
+
+fn run(lines: &str) -> io::Result<Output> {
+    let mut command = Command::new("ip");
+    command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    if let Some(mut input) = child.stdin.take() {
+        input.write_all(lines.as_bytes())?;
+    }
+    child.wait_with_output()
 }
 
 #[cfg(test)]
@@ -237,12 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn two_hosts_reach_each_other_and_nobody_else_does() {
+    fn two_hosts_reach_each_other_and_no_other_host_does() {
         reach_each_other(2);
     }
 
     #[test]
-    fn several_hosts_reach_each_other_and_nobody_else_does() {
+    fn several_hosts_reach_each_other_and_no_other_host_does() {
         reach_each_other(4);
     }
 

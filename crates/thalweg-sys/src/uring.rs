@@ -43,7 +43,7 @@ use std::time::Duration;
 pub struct Ring<M: Memory> {
     ring: IoUring,
     /// Operations inside the ring, by key. A key is free again once its operation has come back.
-    held: Vec<Option<Held<M>>>,
+    held: Vec<Option<Pending<M>>>,
     free: Vec<u32>,
     /// Operations that the kernel has not taken, in order; the first of them are already in the submission queue, as
     /// many as it holds.
@@ -76,7 +76,7 @@ pub struct Done<M> {
 }
 
 #[derive(Debug)]
-struct Held<M> {
+struct Pending<M> {
     operation: Operation<M>,
     stage: Stage,
 }
@@ -123,8 +123,10 @@ impl<M: Memory> Ring<M> {
     /// # Errors
     /// The error returned by the kernel; `OutOfMemory` if more is locked than `RLIMIT_MEMLOCK` allows.
     pub fn register_memory(&mut self, memory: &mut [&mut [u8]]) -> io::Result<()> {
-        let vector = |bytes: &mut &mut [u8]| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let vectors: Vec<libc::iovec> = memory.iter_mut().map(vector).collect();
+        let vectors: Vec<libc::iovec> = memory
+            .iter_mut()
+            .map(|bytes| libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() })
+            .collect();
         // SAFETY: the addresses are those of live slices during the call, in which the kernel pins their pages. It uses
         // them only for operations that name them, at addresses within those operations' own memory.
         unsafe { self.ring.submitter().register_buffers(&vectors) }?;
@@ -150,7 +152,7 @@ impl<M: Memory> Ring<M> {
             u32::try_from(self.held.len() - 1)
                 .unwrap_or_else(|_| unreachable!("no memory has room for 2^32 operations"))
         });
-        self.held[key as usize] = Some(Held { operation, stage: Stage::Queued });
+        self.held[key as usize] = Some(Pending { operation, stage: Stage::Queued });
         match self.refusal {
             None => self.queued.push_back(key),
             Some(_) => self.refused.push_back(key),

@@ -32,18 +32,20 @@ impl FromStr for BitRate {
     type Err = BitRateError;
 
     fn from_str(text: &str) -> Result<Self, BitRateError> {
-        let error = || BitRateError(text.to_owned());
-        let lower = text.trim().to_ascii_lowercase();
-        let lower = lower.strip_suffix("/s").unwrap_or(&lower);
-        let (number, unit) = UNITS
-            .iter()
-            .find_map(|(name, unit)| Some((lower.strip_suffix(name)?.trim_end(), *unit)))
-            .ok_or_else(error)?;
-        let plain = |char: char| char.is_ascii_digit() || char == '.';
-        let number: f64 = number.chars().all(plain).then(|| number.parse().ok()).flatten().ok_or_else(error)?;
-        let bits = (number * unit as f64).round();
-        (MIN_BIT_RATE as f64..=MAX_BIT_RATE as f64).contains(&bits).then_some(Self(bits as u64)).ok_or_else(error)
+        parse(text).map(Self).ok_or_else(|| BitRateError(text.to_owned()))
     }
+}
+
+/// Parses a rate in bits per second.
+fn parse(text: &str) -> Option<u64> {
+    let lower = text.trim().to_ascii_lowercase();
+    let lower = lower.strip_suffix("/s").unwrap_or(&lower);
+    let (number, unit) = UNITS.iter().find_map(|(name, unit)| Some((lower.strip_suffix(name)?.trim_end(), *unit)))?;
+    if !number.chars().all(|char| char.is_ascii_digit() || char == '.') {
+        return None;
+    }
+    let bits = (number.parse::<f64>().ok()? * unit as f64).round();
+    (MIN_BIT_RATE as f64..=MAX_BIT_RATE as f64).contains(&bits).then_some(bits as u64)
 }
 
 impl fmt::Display for BitRate {

@@ -31,23 +31,29 @@ impl FromStr for ByteSize {
     type Err = ByteSizeError;
 
     fn from_str(text: &str) -> Result<Self, ByteSizeError> {
-        let error = || ByteSizeError(text.to_owned());
-        let trimmed = text.trim();
-        let (number, unit) = UNITS
-            .iter()
-            .find_map(|(name, unit)| Some((trimmed.strip_suffix(name)?.trim_end(), *unit)))
-            .unwrap_or((trimmed, 1));
-        // Decimals are allowed as far as they give whole bytes: 1.5KiB is 1536, 1.5 is an error.
-        let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
-        let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit());
-        if whole.is_empty() || number.ends_with('.') || decimals.len() > 9 || !digits(whole) || !digits(decimals) {
-            return Err(error());
-        }
-        let scale = 10u128.pow(decimals.len() as u32);
-        let scaled: u128 = format!("{whole}{decimals}").parse().map_err(|_| error())?;
-        let bytes = scaled.checked_mul(u128::from(unit)).filter(|bytes| bytes % scale == 0).ok_or_else(error)?;
-        u64::try_from(bytes / scale).map(Self).map_err(|_| error())
+        parse(text).map(Self).ok_or_else(|| ByteSizeError(text.to_owned()))
     }
+}
+
+/// Parses a number of bytes.
+fn parse(text: &str) -> Option<u64> {
+    let trimmed = text.trim();
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|(name, unit)| Some((trimmed.strip_suffix(name)?.trim_end(), *unit)))
+        .unwrap_or((trimmed, 1));
+    // Decimals are allowed as far as they give whole bytes: 1.5KiB is 1536, 1.5 is an error.
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, ""));
+    if whole.is_empty() || number.ends_with('.') || decimals.len() > 9 {
+        return None;
+    }
+    let digits = format!("{whole}{decimals}");
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let scale = 10u128.pow(decimals.len() as u32);
+    let bytes = digits.parse::<u128>().ok()?.checked_mul(u128::from(unit))?;
+    u64::try_from(bytes / scale).ok().filter(|_| bytes.is_multiple_of(scale))
 }
 
 impl fmt::Display for ByteSize {

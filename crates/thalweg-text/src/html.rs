@@ -47,17 +47,18 @@ pub fn list(class: &str, items: impl IntoIterator<Item: AsRef<str>>) -> String {
 /// Returns a table whose verdicts are coloured ([`Tone::of`]), which may be wider than the page. Without headings it
 /// has no head. The class `figures` aligns cells to the right, `beside` does so from the third column on.
 pub fn table<H: AsRef<str>>(class: &str, headings: &[H], rows: impl IntoIterator<Item: AsRef<[String]>>) -> String {
-    fn row(tag: &str, cells: &[impl AsRef<str>]) -> String {
-        let cell = |cell: &str| match Tone::of(cell) {
-            Some(tone) => format!("<{tag} class=\"{}\">{}</{tag}>", tone.class(), escaped(cell)),
-            None => format!("<{tag}>{}</{tag}>", escaped(cell)),
-        };
-        let cells: String = cells.iter().map(|text| cell(text.as_ref())).collect();
-        format!("<tr>{cells}</tr>\n")
-    }
-    let head = if headings.is_empty() { String::new() } else { format!("<thead>{}</thead>\n", row("th", headings)) };
-    let rows: String = rows.into_iter().map(|cells| row("td", cells.as_ref())).collect();
+    let head =
+        if headings.is_empty() { String::new() } else { format!("<thead>{}</thead>\n", table_row("th", headings)) };
+    let rows: String = rows.into_iter().map(|cells| table_row("td", cells.as_ref())).collect();
     format!("<div class=\"wide\"><table class=\"{class}\">\n{head}<tbody>\n{rows}</tbody>\n</table></div>\n")
+}
+
+fn table_row(tag: &str, cells: &[impl AsRef<str>]) -> String {
+    let cells = cells.iter().map(AsRef::as_ref).map(|cell| match Tone::of(cell) {
+        Some(tone) => format!("<{tag} class=\"{}\">{}</{tag}>", tone.class(), escaped(cell)),
+        None => format!("<{tag}>{}</{tag}>", escaped(cell)),
+    });
+    format!("<tr>{}</tr>\n", cells.collect::<String>())
 }
 
 /// Returns a picture, which is SVG or other HTML, under its caption; an empty caption is left out.
@@ -95,16 +96,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_in_a_page_is_text_whatever_it_says() {
+    fn every_part_of_a_page_escapes_its_text() {
         let nasty = "<script>'\"&\u{1b}";
-        let said = "&lt;script&gt;&#39;&quot;&amp;\u{fffd}";
+        let escaped = "&lt;script&gt;&#39;&quot;&amp;\u{fffd}";
         let parts = [
             paragraph("quiet", nasty),
             list("", [nasty]),
             table("figures", &[nasty], [[nasty.to_owned()]]),
             figure(nasty, "<svg/>"),
         ];
-        assert!(parts.iter().all(|part| part.contains(said)), "{parts:?}");
+        assert!(parts.iter().all(|part| part.contains(escaped)), "{parts:?}");
         let page = page(nasty, "", &parts.concat());
         assert!(!page.contains("<script") && !page.contains('\u{1b}') && page.contains("<svg/>"));
     }
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_takes_no_place() {
+    fn empty_parts_take_no_place() {
         assert_eq!(list("warnings", &[] as &[&str]), "");
         assert_eq!(figure("", "<svg/>"), "<figure><svg/></figure>\n");
         let bare = table::<&str>("facts", &[], [["host".to_owned()]]);

@@ -14,7 +14,7 @@ pub const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
 /// Colour of grid lines.
 pub const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
-/// Colours that the colour-blind can tell apart (M. Okabe and K. Ito, "Color Universal Design", 2008).
+/// Colours that the colour-blind can distinguish (M. Okabe and K. Ito, "Color Universal Design", 2008).
 pub const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_stands_on_paper_whose_colour_the_style_sheet_knows() {
+    fn the_style_sheet_has_the_colours_of_pictures() {
         let bar = |area: &Area<'_>| area.draw(&Rectangle::new([(0, 0), (9, 9)], COLOURS[0].filled()));
         let picture = svg(10, bar).unwrap();
         let style = include_str!("page.css");

@@ -100,8 +100,8 @@ pub fn size(bytes: u64) -> String {
         (1_000, "kB"),
     ];
     // Below ten thousand, bytes are as short.
-    let fits = |unit: u64| bytes.is_multiple_of(unit) && (unit.is_power_of_two() || bytes >= 10_000);
-    match UNITS.iter().find(|(unit, _)| bytes > 0 && fits(*unit)) {
+    let mut units = UNITS.iter().filter(|(unit, _)| unit.is_power_of_two() || bytes >= 10_000);
+    match units.find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit)) {
         Some((unit, name)) => format!("{} {name}", count(bytes / unit)),
         None => format!("{} B", count(bytes)),
     }

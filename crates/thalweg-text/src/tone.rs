@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Degree of good or bad news.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// As it should be: COMPLETE, ok.
+    /// Good: COMPLETE, ok.
     Good,
     /// Not over, or not decided: OPEN.
     Open,
-    /// Less than it should be: INCOMPLETE, degraded.
+    /// Impaired: INCOMPLETE, degraded.
     Poor,
     /// Wrong, or lost: DAMAGED, missing.
     Bad,

@@ -55,11 +55,12 @@ impl Measured {
 
 /// Returns the method with the least CPU time of those that are nearly as fast as the fastest: a network is rarely
 /// faster than any of them, and the builder on the same host needs the CPU.
-fn best<'a>(trials: impl Iterator<Item = &'a Trial> + Clone) -> Option<Outward> {
-    let costs = || trials.clone().filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?)));
-    let fastest = costs().map(|(_, cost)| cost.rate).fold(0.0, f64::max);
-    let fast_enough = costs().filter(|(_, cost)| cost.rate >= 0.8 * fastest);
-    fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(way, _)| way)
+fn best<'a>(trials: impl Iterator<Item = &'a Trial>) -> Option<Outward> {
+    let costs: Vec<(Outward, Cost)> =
+        trials.filter_map(|trial| Some((trial.way, *trial.cost.as_ref().ok()?))).collect();
+    let fastest = costs.iter().map(|(_, cost)| cost.rate).fold(0.0, f64::max);
+    let fast_enough = costs.iter().filter(|(_, cost)| cost.rate >= 0.8 * fastest);
+    fast_enough.min_by(|(_, a), (_, b)| a.cpu_per_gib.total_cmp(&b.cpu_per_gib)).map(|(way, _)| *way)
 }
 
 /// Sends up to `bytes` of a file with each method: from the disk with those that bypass the page cache, from the page

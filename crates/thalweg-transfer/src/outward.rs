@@ -185,17 +185,17 @@ impl Sender {
     fn ahead(&mut self, from: &Arc<Stored>, range: Range<u64>, to: BorrowedFd<'_>) -> io::Result<()> {
         // The ranges to read ahead are given piece by piece; the kernel's own read-ahead would go on after the range.
         fadvise(from.file(), 0, None, Advice::Random)?;
-        let mut told = range.start;
+        let mut announced = range.start;
         let mut at = range.start;
         while at < range.end {
-            while told < range.end && told < at + READ_AHEAD_BYTES {
-                let piece = told..range.end.min(told + PIECE_BYTES);
+            while announced < range.end && announced < at + READ_AHEAD_BYTES {
+                let piece = announced..range.end.min(announced + PIECE_BYTES);
                 // Pages that others have in the cache stay there.
                 if cached_bytes(from.file(), &piece).unwrap_or(0) == 0 {
                     self.behind.note(from, piece.clone());
                 }
                 fadvise(from.file(), piece.start, length_of(&piece), Advice::WillNeed)?;
-                told = piece.end;
+                announced = piece.end;
             }
             let piece = at..range.end.min(at + PIECE_BYTES);
             at = piece.end;

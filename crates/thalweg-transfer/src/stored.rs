@@ -33,8 +33,8 @@ impl Stored {
     /// The file system does not support `O_DIRECT`, or the file cannot be opened again. This is tried once: each call
     /// has the same result.
     pub fn direct(&self) -> io::Result<&Arc<OwnedFd>> {
-        let open = || reopen(&self.file, OFlags::RDONLY | OFlags::DIRECT);
-        self.direct.get_or_init(open).as_ref().map_err(|error| (*error).into())
+        let direct = self.direct.get_or_init(|| reopen(&self.file, OFlags::RDONLY | OFlags::DIRECT));
+        direct.as_ref().map_err(|error| (*error).into())
     }
 }
 

@@ -7,7 +7,7 @@
 pub type Chunk<'a> = (u32, &'a [u8]);
 
 /// Maximum number of parts in a payload.
-const MOST_CHUNKS: usize = 1024;
+const MAX_CHUNKS: usize = 1024;
 
 /// Returns the parts of a payload with their identifiers, in the order in which they lie: the image first. `None` if
 /// the payload does not consist of parts from end to end, or has more than 1024 of them.
@@ -18,7 +18,7 @@ pub fn chunks(payload: &[u8]) -> Option<Vec<Chunk<'_>>> {
         let (parts, tag) = rest.split_last_chunk::<8>()?;
         let [id, length] = [&tag[..4], &tag[4..]].map(|long| u32::from_be_bytes([long[0], long[1], long[2], long[3]]));
         let begin = parts.len().checked_sub(usize::try_from(length).ok()?)?;
-        if found.len() == MOST_CHUNKS {
+        if found.len() == MAX_CHUNKS {
             return None;
         }
         found.push((id, &parts[begin..]));
@@ -51,14 +51,14 @@ mod tests {
     }
 
     #[test]
-    fn an_image_and_what_its_camera_says_of_it_are_apart() {
+    fn the_image_and_the_chunks_after_it_are_separated() {
         let payload = laid(&[(0xa5a5, vec![7; 100]), (1, vec![0, 0, 0, 9]), (2, Vec::new())]);
-        let said = vec![(1, &[0, 0, 0, 9][..]), (2, &[][..])];
-        assert_eq!(image_and_chunks(&payload, 100), Some((&[7; 100][..], said.clone())));
-        assert_eq!(image_and_chunks(&payload, 97), Some((&[7; 97][..], said)), "padded");
+        let chunks = vec![(1, &[0, 0, 0, 9][..]), (2, &[][..])];
+        assert_eq!(image_and_chunks(&payload, 100), Some((&[7; 100][..], chunks.clone())));
+        assert_eq!(image_and_chunks(&payload, 97), Some((&[7; 97][..], chunks)), "padded");
         assert_eq!(image_and_chunks(&payload, 92), None);
         assert_eq!(image_and_chunks(&payload, 101), None);
-        assert_eq!((chunks(&[]), chunks(&[0; 7]), chunks(&payload[1..])), (None, None, None));
+        assert_eq!((super::chunks(&[]), super::chunks(&[0; 7]), super::chunks(&payload[1..])), (None, None, None));
     }
 
     proptest! {
@@ -77,7 +77,7 @@ mod tests {
         /// Tags of empty parts, back to back: the work is bounded.
         #[test]
         fn there_are_not_too_many(count in 1..3000_usize) {
-            prop_assert_eq!(chunks(&vec![0; count * 8]).is_some(), count <= MOST_CHUNKS);
+            prop_assert_eq!(chunks(&vec![0; count * 8]).is_some(), count <= MAX_CHUNKS);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! a missing piece again, and the records in a piece have checksums of their own.
 
 use crate::crc32c;
+use crate::fields::{u16_at, u32_at, u64_at};
 use thiserror::Error;
 
 /// Length of a head in bytes.
@@ -30,8 +31,8 @@ pub struct Head {
     /// True if the sender asks for an immediate answer.
     pub answer: bool,
     /// All words below this number were received.
-    pub heard: u32,
-    /// Bit *i*: the word with number `heard + 1 + i` was received, too.
+    pub received: u32,
+    /// Bit *i*: the word with number `received + 1 + i` was received, too.
     pub also: u64,
     /// Number of fetches that the sender has answered in full, this frame included.
     pub served: u32,
@@ -109,12 +110,12 @@ pub enum FrameError {
     #[error("kind {0} of frames does not exist")]
     Kind(u8),
     /// The head announces more content than the datagram has.
-    #[error("the head tells of {told} bytes, and {there} are there")]
+    #[error("the head announces {announced} bytes of content, and {present} follow")]
     Length {
         /// Length of the content in bytes, by the head.
-        told: u16,
+        announced: u16,
         /// Number of bytes after the head.
-        there: usize,
+        present: usize,
     },
     /// The length of the words is not a multiple of a cell.
     #[error("{0} bytes of words are no cells of 64")]
@@ -152,19 +153,23 @@ impl Head {
         let words_crc = if kind == KIND_WORDS { crc32c(words) } else { 0 };
         let flags = if self.answer { ANSWER_BIT } else { 0 } | if self.echo.is_some() { ECHO_BIT } else { 0 };
         let mut bytes = [0; HEAD_LEN];
-        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        put(0, &FRAME_MAGIC.to_le_bytes());
-        put(4, &[FRAME_VERSION, kind, flags]);
-        put(8, &self.connection.to_le_bytes());
-        put(16, &self.length.to_le_bytes());
-        put(20, &number.to_le_bytes());
-        put(24, &ticket.to_le_bytes());
-        put(32, &self.heard.to_le_bytes());
-        put(36, &self.served.to_le_bytes());
-        put(40, &self.also.to_le_bytes());
-        put(48, &self.stamp.to_le_bytes());
-        put(52, &self.echo.unwrap_or(0).to_le_bytes());
-        put(56, &words_crc.to_le_bytes());
+        let fields: [(usize, &[u8]); _] = [
+            (0, &FRAME_MAGIC.to_le_bytes()),
+            (4, &[FRAME_VERSION, kind, flags]),
+            (8, &self.connection.to_le_bytes()),
+            (16, &self.length.to_le_bytes()),
+            (20, &number.to_le_bytes()),
+            (24, &ticket.to_le_bytes()),
+            (32, &self.received.to_le_bytes()),
+            (36, &self.served.to_le_bytes()),
+            (40, &self.also.to_le_bytes()),
+            (48, &self.stamp.to_le_bytes()),
+            (52, &self.echo.unwrap_or(0).to_le_bytes()),
+            (56, &words_crc.to_le_bytes()),
+        ];
+        for (offset, field) in fields {
+            bytes[offset..offset + field.len()].copy_from_slice(field);
+        }
         let crc = crc32c(&bytes[..60]);
         bytes[60..].copy_from_slice(&crc.to_le_bytes());
         bytes
@@ -187,9 +192,9 @@ impl Head {
         if found != computed {
             return Err(FrameError::Crc { found, computed });
         }
-        let length = u16::from_le_bytes([bytes[16], bytes[17]]);
-        let there = content.len();
-        let content = content.get(..usize::from(length)).ok_or(FrameError::Length { told: length, there })?;
+        let length = u16_at(bytes, 16);
+        let present = content.len();
+        let content = content.get(..usize::from(length)).ok_or(FrameError::Length { announced: length, present })?;
         let number = u32_at(bytes, 20);
         let kind = match bytes[5] {
             KIND_WORDS if !usize::from(length).is_multiple_of(crate::MESSAGE_LEN) => {
@@ -214,7 +219,7 @@ impl Head {
             length,
             connection: u64_at(bytes, 8),
             answer: bytes[6] & ANSWER_BIT != 0,
-            heard: u32_at(bytes, 32),
+            received: u32_at(bytes, 32),
             also: u64_at(bytes, 40),
             served: u32_at(bytes, 36),
             stamp: u32_at(bytes, 48),
@@ -222,14 +227,6 @@ impl Head {
         };
         Ok((head, content))
     }
-}
-
-fn u32_at(bytes: &[u8; HEAD_LEN], at: usize) -> u32 {
-    bytes[at..].first_chunk().map_or(0, |field| u32::from_le_bytes(*field))
-}
-
-fn u64_at(bytes: &[u8; HEAD_LEN], at: usize) -> u64 {
-    bytes[at..].first_chunk().map_or(0, |field| u64::from_le_bytes(*field))
 }
 
 #[cfg(test)]
@@ -254,11 +251,11 @@ mod tests {
             content in content(),
             cells in 0u16..20,
             (connection, also) in any::<(u64, u64)>(),
-            (heard, served, stamp, echo) in any::<(u32, u32, u32, Option<u32>)>(),
+            (received, served, stamp, echo) in any::<(u32, u32, u32, Option<u32>)>(),
             answer: bool,
             padding in 0usize..100,
         ) {
-            let head = Head { content, length: cells * 64, connection, answer, heard, also, served, stamp, echo };
+            let head = Head { content, length: cells * 64, connection, answer, received, also, served, stamp, echo };
             let content = vec![3; usize::from(head.length)];
             let mut datagram = [&head.encode(&content)[..], &content].concat();
             datagram.resize(datagram.len() + padding, 7);
@@ -268,7 +265,7 @@ mod tests {
 
         #[test]
         fn what_is_damaged_is_no_frame(content in content(), at in 0..HEAD_LEN, bit in 0u8..8) {
-            let head = Head { content, length: 0, connection: 7, answer: false, heard: 1, also: 0, served: 0, stamp: 0, echo: None };
+            let head = Head { content, length: 0, connection: 7, answer: false, received: 1, also: 0, served: 0, stamp: 0, echo: None };
             let mut bytes = head.encode(&[]);
             bytes[at] ^= 1 << bit;
             prop_assert!(Head::decode(&bytes).is_err());
@@ -278,7 +275,7 @@ mod tests {
         fn a_bit_that_flips_in_words_damages_the_frame(cells in 1u16..20, at: prop::sample::Index, bit in 0u8..8) {
             let content = Content::Words { first: 5, token: 0 };
             let words = vec![3; usize::from(cells) * 64];
-            let head = Head { content, length: cells * 64, connection: 7, answer: false, heard: 1, also: 0, served: 0, stamp: 0, echo: None };
+            let head = Head { content, length: cells * 64, connection: 7, answer: false, received: 1, also: 0, served: 0, stamp: 0, echo: None };
             let mut datagram = [&head.encode(&words)[..], &words].concat();
             datagram[HEAD_LEN + at.index(words.len())] ^= 1 << bit;
             prop_assert!(matches!(Head::decode(&datagram), Err(error) if error.is_damage()));
@@ -307,7 +304,7 @@ mod tests {
             length: 64,
             connection: 0x1122_3344_5566_7788,
             answer: true,
-            heard: 5,
+            received: 5,
             also: 6,
             served: 7,
             stamp: 8,

@@ -1,5 +1,6 @@
 //! The 64-byte fragment header that directly precedes each payload, on the wire and on disk alike.
 
+use crate::fields::{u16_at, u32_at, u64_at};
 use crate::{PayloadType, crc32c};
 use thiserror::Error;
 
@@ -53,11 +54,10 @@ impl std::str::FromStr for SourceId {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let parse = || {
-            let (subsystem, element) = text.split_once('.')?;
-            Some(Self::new(subsystem.parse().ok()?, element.parse().ok()?))
-        };
-        parse().ok_or_else(|| {
+        let numbers = text.split_once('.');
+        let id =
+            numbers.and_then(|(subsystem, element)| Some(Self::new(subsystem.parse().ok()?, element.parse().ok()?)));
+        id.ok_or_else(|| {
             format!("'{text}' is not a source id: write SUBSYSTEM.ELEMENT, each 0 to 65535, for example 1.0")
         })
     }
@@ -245,12 +245,8 @@ impl FragmentHeader {
         let Some(b) = bytes.first_chunk::<HEADER_LEN>() else {
             return Err(HeaderError::Short(bytes.len()));
         };
-        let u16_at = |at: usize| u16::from_le_bytes([b[at], b[at + 1]]);
-        let u32_at = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
-        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-
-        if u32_at(0) != HEADER_MAGIC {
-            return Err(HeaderError::Magic(u32_at(0)));
+        if u32_at(b, 0) != HEADER_MAGIC {
+            return Err(HeaderError::Magic(u32_at(b, 0)));
         }
         if b[4] != HEADER_VERSION {
             return Err(HeaderError::Version(b[4]));
@@ -258,23 +254,23 @@ impl FragmentHeader {
         if usize::from(b[5]) * 8 != HEADER_LEN {
             return Err(HeaderError::Length(b[5]));
         }
-        let (found, computed) = (u32_at(60), crc32c(&b[..60]));
+        let (found, computed) = (u32_at(b, 60), crc32c(&b[..60]));
         if found != computed {
             return Err(HeaderError::Crc { found, computed });
         }
         let header = Self {
-            payload_type: PayloadType(u16_at(6)),
-            status: Status::from_bits_retain(u32_at(8)),
-            run: RunNumber(u32_at(12)),
-            event: EventId(u64_at(16)),
-            timestamp: TaiNanos(u64_at(24)),
-            source: SourceId(u32_at(32)),
-            sequence: u32_at(36),
-            total_length: u32_at(40),
-            offset: u32_at(44),
-            piece_length: u32_at(48),
-            window: u32_at(52),
-            payload_crc: u32_at(56),
+            payload_type: PayloadType(u16_at(b, 6)),
+            status: Status::from_bits_retain(u32_at(b, 8)),
+            run: RunNumber(u32_at(b, 12)),
+            event: EventId(u64_at(b, 16)),
+            timestamp: TaiNanos(u64_at(b, 24)),
+            source: SourceId(u32_at(b, 32)),
+            sequence: u32_at(b, 36),
+            total_length: u32_at(b, 40),
+            offset: u32_at(b, 44),
+            piece_length: u32_at(b, 48),
+            window: u32_at(b, 52),
+            payload_crc: u32_at(b, 56),
         };
         let (offset, length, total) = (header.offset, header.piece_length, header.total_length);
         if offset.checked_add(length).is_none_or(|end| end > total) {

@@ -16,8 +16,9 @@
 //! | `crc` | CRC32C (Castagnoli, RFC 3720 appendix B.4), as used by iSCSI, SCTP and iWARP |
 //! | `message` | Control messages between a source and a builder, independent of the link that carries them |
 //! | `frame` | The head of a frame, which precedes everything that a link of datagrams carries |
+//! | `fields` | Little-endian numbers at fixed places in 64 bytes: the fields of a header and of a frame's head |
 //! | `interval` | A set of byte ranges, for what has arrived of a fragment and what is still missing |
-//! | `sequence` | A tracker for a source's 32-bit sequence numbers, which tells new, repeated and missing ones apart |
+//! | `sequence` | A tracker for a source's 32-bit sequence numbers, which distinguishes new, repeated and missing ones |
 //! | `shifts` | A constant shift between the numbers that two sources give the same triggers, found by their fragments' times |
 //! | `digest` | A CRC32C in HTTP's form: `Repr-Digest` (RFC 9530), a dictionary of byte sequences (RFC 9651) |
 //! | `range` | Ranges of events in the notation for users: `7`, `10..20`, `10..`, `..20`, `..` |
@@ -28,6 +29,7 @@
 mod chunks;
 mod crc;
 mod digest;
+mod fields;
 mod frame;
 mod header;
 mod interval;

@@ -172,26 +172,6 @@ pub struct Announcement {
     pub disposition: Disposition,
 }
 
-impl Announcement {
-    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
-        let announcement = Self {
-            ticket: r.u64(),
-            first: EventId(r.u64()),
-            arena_offset: r.u64(),
-            count: r.u32(),
-            bytes: r.u32(),
-            disposition: Disposition::numbered(r.u32())?,
-        };
-        if announcement.count == 0 {
-            return Err(MessageError::Field("count"));
-        }
-        if announcement.disposition.is_dropped() != (announcement.bytes == 0) {
-            return Err(MessageError::Field("bytes"));
-        }
-        Ok(announcement)
-    }
-}
-
 /// Consecutive events and the builder that is to build them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assign {
@@ -295,7 +275,7 @@ pub struct NotTaken {
     pub dead_nanos: u64,
     /// Number of fragments that the device was to give during the dead time at its rate.
     pub fragments: u64,
-    /// Number of frames that arrived and belong to no event, as far as their numbers or times tell.
+    /// Number of frames that arrived and belong to no event, as far as their numbers or times show.
     pub of_no_event: u64,
 }
 
@@ -589,117 +569,74 @@ impl Message {
     /// Returns the 64 bytes of this message, its CRC filled in.
     pub fn encode(&self) -> [u8; MESSAGE_LEN] {
         let mut w = Writer { bytes: [0; MESSAGE_LEN], at: 8 };
-        let kind = match *self {
-            Self::Hello(h) => {
-                w.u64(h.session).u32(h.source.0).u32(h.builder).u32(h.builders).u32(h.slots);
-                w.u32(h.slot_bytes).u32(h.max_payload).u32(h.capabilities.bits()).u32(h.description);
-                KIND_HELLO
-            }
-            Self::Welcome(m) => {
-                w.u32(m.run.0).u32(m.eager_credit).u32(m.eager_limit).u32(m.most_records);
-                w.u32(m.running.into()).u64(m.released_below).u32(m.capabilities.bits());
-                KIND_WELCOME
-            }
-            Self::Refuse { reason, text } => {
-                w.u32(reason as u32).u32(text);
-                KIND_REFUSE
-            }
-            Self::Start { run, first, at } => {
-                w.u64(first.0).u64(at.0).u32(run.0);
-                KIND_START
-            }
-            Self::Offer(a) => {
-                w.u64(a.ticket).u64(a.first.0).u64(a.arena_offset).u32(a.count).u32(a.bytes);
-                w.u32(a.disposition as u32);
-                KIND_OFFER
-            }
-            Self::Fetch { ticket, offset, length } | Self::Data { ticket, offset, length } => {
-                w.u64(ticket).u32(offset).u32(length);
-                if matches!(self, Self::Fetch { .. }) { KIND_FETCH } else { KIND_DATA }
-            }
-            Self::Release { below } => {
-                w.u64(below);
-                KIND_RELEASE
-            }
+        self.write(&mut w);
+        w.finish(self.kind())
+    }
+
+    fn kind(&self) -> u8 {
+        match self {
+            Self::Hello(_) => KIND_HELLO,
+            Self::Welcome(_) => KIND_WELCOME,
+            Self::Refuse { .. } => KIND_REFUSE,
+            Self::Start { .. } => KIND_START,
+            Self::Offer(_) => KIND_OFFER,
+            Self::Fetch { .. } => KIND_FETCH,
+            Self::Data { .. } => KIND_DATA,
+            Self::Release { .. } => KIND_RELEASE,
             Self::Pause => KIND_PAUSE,
             Self::Resume => KIND_RESUME,
-            Self::Paused { next, asked_by } => {
-                w.u64(next.0).u32(asked_by);
-                KIND_PAUSED
-            }
-            Self::StopAt { end, end_here } => {
-                w.u64(end.0).u32(end_here.into());
-                KIND_STOP_AT
-            }
-            Self::End(a) => {
-                w.u64(a.accepted).u64(a.dropped_newest).u64(a.dropped_oldest).u64(a.tickets);
-                w.u64(a.cpu_nanos).u64(a.copied_bytes).u32(a.next_sequence);
-                KIND_END
-            }
-            Self::Losses(l) => {
-                w.u64(l.sent).u64(l.again);
-                KIND_LOSSES
-            }
+            Self::Paused { .. } => KIND_PAUSED,
+            Self::StopAt { .. } => KIND_STOP_AT,
+            Self::End(_) => KIND_END,
+            Self::Losses(_) => KIND_LOSSES,
             Self::Running => KIND_RUNNING,
-            Self::EndsAt { end } => {
-                w.u64(end.0);
-                KIND_ENDS_AT
-            }
-            Self::NotTaken(n) => {
-                w.u64(n.dead_nanos).u64(n.fragments).u64(n.of_no_event);
-                KIND_NOT_TAKEN
-            }
-            Self::FirstFrame { time, period_nanos } => {
-                w.u64(time.0).u64(period_nanos);
-                KIND_FIRST_FRAME
-            }
-            Self::EventsBegin { time } => {
-                w.u64(time.0);
-                KIND_EVENTS_BEGIN
-            }
-            Self::ReportTimes { first } => {
-                w.u64(first.0);
-                KIND_REPORT_TIMES
-            }
-            Self::TriggerTimes(report) => {
-                w.u64(report.first.0);
-                report.times.iter().for_each(|time| _ = w.u64(time.0));
-                w.u32(report.uncertain.into());
-                KIND_TRIGGER_TIMES
-            }
-            Self::NumbersAgree { first } => {
-                w.u64(first.0);
-                KIND_NUMBERS_AGREE
-            }
-            Self::Assign(a) => {
-                w.u64(a.first.0).u64(a.count).u32(a.builder);
-                KIND_ASSIGN
-            }
-            Self::Room(room) => {
-                w.room(room);
-                KIND_ROOM
-            }
-            Self::Heard(heard) => {
-                w.room(heard.room).u32(heard.contact as u32).u64(heard.next.0).u64(heard.assigned.0);
-                KIND_HEARD
-            }
-            Self::LeaveOut { builder } => {
-                w.u32(builder);
-                KIND_LEAVE_OUT
-            }
-            Self::Left(left) => {
-                w.u32(left.builder).u64(left.accepted).u64(left.dropped_newest).u64(left.dropped_oldest);
-                w.u64(left.lost_in_device).u64(left.lost);
-                KIND_LEFT
-            }
-            Self::Passed { below, tickets } => {
-                w.u64(below.0).u64(tickets);
-                KIND_PASSED
-            }
+            Self::EndsAt { .. } => KIND_ENDS_AT,
+            Self::NotTaken(_) => KIND_NOT_TAKEN,
+            Self::FirstFrame { .. } => KIND_FIRST_FRAME,
+            Self::EventsBegin { .. } => KIND_EVENTS_BEGIN,
+            Self::ReportTimes { .. } => KIND_REPORT_TIMES,
+            Self::TriggerTimes(_) => KIND_TRIGGER_TIMES,
+            Self::NumbersAgree { .. } => KIND_NUMBERS_AGREE,
+            Self::Assign(_) => KIND_ASSIGN,
+            Self::Room(_) => KIND_ROOM,
+            Self::Heard(_) => KIND_HEARD,
+            Self::LeaveOut { .. } => KIND_LEAVE_OUT,
+            Self::Left(_) => KIND_LEFT,
+            Self::Passed { .. } => KIND_PASSED,
             Self::Bye => KIND_BYE,
-            Self::Ignored { kind } => kind,
-        };
-        w.finish(kind)
+            Self::Ignored { kind } => *kind,
+        }
+    }
+
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        match *self {
+            Self::Hello(hello) => hello.write(w),
+            Self::Welcome(welcome) => welcome.write(w),
+            Self::Refuse { reason, text } => w.u32(reason as u32).u32(text),
+            Self::Start { run, first, at } => w.u64(first.0).u64(at.0).u32(run.0),
+            Self::Offer(offer) => offer.write(w),
+            Self::Fetch { ticket, offset, length } | Self::Data { ticket, offset, length } => {
+                w.u64(ticket).u32(offset).u32(length)
+            }
+            Self::Release { below } => w.u64(below),
+            Self::Paused { next, asked_by } => w.u64(next.0).u32(asked_by),
+            Self::StopAt { end, end_here } => w.u64(end.0).u32(end_here.into()),
+            Self::End(accounts) => accounts.write(w),
+            Self::Losses(losses) => w.u64(losses.sent).u64(losses.again),
+            Self::EndsAt { end } => w.u64(end.0),
+            Self::NotTaken(totals) => w.u64(totals.dead_nanos).u64(totals.fragments).u64(totals.of_no_event),
+            Self::FirstFrame { time, period_nanos } => w.u64(time.0).u64(period_nanos),
+            Self::EventsBegin { time } => w.u64(time.0),
+            Self::ReportTimes { first } | Self::NumbersAgree { first } => w.u64(first.0),
+            Self::TriggerTimes(report) => report.write(w),
+            Self::Assign(assign) => w.u64(assign.first.0).u64(assign.count).u32(assign.builder),
+            Self::Room(room) => room.write(w),
+            Self::Heard(report) => report.write(w),
+            Self::LeaveOut { builder } => w.u32(builder),
+            Self::Left(left) => left.write(w),
+            Self::Passed { below, tickets } => w.u64(below.0).u64(tickets),
+            Self::Pause | Self::Resume | Self::Running | Self::Bye | Self::Ignored { .. } => w,
+        }
     }
 
     /// Decodes one message. Each field is possible in itself; whether it fits the conversation is for the caller to
@@ -710,38 +647,20 @@ impl Message {
     pub fn decode(bytes: &[u8; MESSAGE_LEN]) -> Result<Self, MessageError> {
         let mut r = Reader::open(bytes)?;
         Ok(match bytes[5] {
-            KIND_HELLO => Self::Hello(Hello {
-                session: r.u64(),
-                source: SourceId(r.u32()),
-                builder: r.u32(),
-                builders: r.u32(),
-                slots: r.u32(),
-                slot_bytes: r.u32(),
-                max_payload: r.u32(),
-                capabilities: Capabilities::from_bits_retain(r.u32()),
-                description: r.at_most("description", Self::MAX_DESCRIPTION)?,
-            }),
-            KIND_WELCOME => Self::Welcome(Welcome {
-                run: RunNumber(r.u32()),
-                eager_credit: r.u32(),
-                eager_limit: r.u32(),
-                most_records: r.u32(),
-                running: r.at_most("running", 1)? == 1,
-                released_below: r.u64(),
-                capabilities: Capabilities::from_bits_retain(r.u32()),
-            }),
+            KIND_HELLO => Self::Hello(Hello::read(&mut r)?),
+            KIND_WELCOME => Self::Welcome(Welcome::read(&mut r)?),
             KIND_REFUSE => {
                 Self::Refuse { reason: Refusal::numbered(r.u32())?, text: r.at_most("text", Self::MAX_REFUSAL_TEXT)? }
             }
             KIND_START => Self::Start { first: EventId(r.u64()), at: TaiNanos(r.u64()), run: RunNumber(r.u32()) },
             KIND_OFFER => Self::Offer(Announcement::read(&mut r)?),
-            kind @ (KIND_FETCH | KIND_DATA) => {
-                let (ticket, offset, length) = (r.u64(), r.u32(), r.u32());
-                r.range(offset, length)?;
-                match kind {
-                    KIND_FETCH => Self::Fetch { ticket, offset, length },
-                    _ => Self::Data { ticket, offset, length },
-                }
+            KIND_FETCH => {
+                let (ticket, offset, length) = r.range()?;
+                Self::Fetch { ticket, offset, length }
+            }
+            KIND_DATA => {
+                let (ticket, offset, length) = r.range()?;
+                Self::Data { ticket, offset, length }
             }
             KIND_RELEASE => Self::Release { below: r.u64() },
             KIND_PAUSE => Self::Pause,
@@ -756,44 +675,175 @@ impl Message {
             KIND_FIRST_FRAME => Self::FirstFrame { time: TaiNanos(r.u64()), period_nanos: r.u64() },
             KIND_EVENTS_BEGIN => Self::EventsBegin { time: TaiNanos(r.u64()) },
             KIND_REPORT_TIMES => Self::ReportTimes { first: EventId(r.u64()) },
-            KIND_TRIGGER_TIMES => Self::TriggerTimes(TriggerTimes {
-                first: EventId(r.u64()),
-                times: [(); TriggerTimes::EVENTS_PER_MESSAGE as usize].map(|()| TaiNanos(r.u64())),
-                uncertain: r.at_most("uncertain", 1)? == 1,
-            }),
+            KIND_TRIGGER_TIMES => Self::TriggerTimes(TriggerTimes::read(&mut r)?),
             KIND_NUMBERS_AGREE => Self::NumbersAgree { first: EventId(r.u64()) },
-            KIND_END => Self::End(Accounts {
-                accepted: r.u64(),
-                dropped_newest: r.u64(),
-                dropped_oldest: r.u64(),
-                tickets: r.u64(),
-                cpu_nanos: r.u64(),
-                copied_bytes: r.u64(),
-                next_sequence: r.u32(),
-            }),
+            KIND_END => Self::End(Accounts::read(&mut r)),
             KIND_LOSSES => Self::Losses(Losses { sent: r.u64(), again: r.u64() }),
-            KIND_ASSIGN => Self::Assign(r.assign()?),
-            KIND_ROOM => Self::Room(r.room()),
-            KIND_HEARD => Self::Heard(Heard {
-                room: r.room(),
-                contact: Contact::numbered(r.u32())?,
-                next: EventId(r.u64()),
-                assigned: EventId(r.u64()),
-            }),
+            KIND_ASSIGN => Self::Assign(Assign::read(&mut r)?),
+            KIND_ROOM => Self::Room(Room::read(&mut r)),
+            KIND_HEARD => Self::Heard(Heard::read(&mut r)?),
             KIND_LEAVE_OUT => Self::LeaveOut { builder: r.u32() },
-            KIND_LEFT => Self::Left(Left {
-                builder: r.u32(),
-                accepted: r.u64(),
-                dropped_newest: r.u64(),
-                dropped_oldest: r.u64(),
-                lost_in_device: r.u64(),
-                lost: r.u64(),
-            }),
+            KIND_LEFT => Self::Left(Left::read(&mut r)),
             KIND_PASSED => Self::Passed { below: EventId(r.u64()), tickets: r.u64() },
             KIND_BYE => Self::Bye,
             kind if Self::IGNORABLE.contains(&kind) => Self::Ignored { kind },
             kind => return Err(MessageError::Kind(kind)),
         })
+    }
+}
+
+impl Hello {
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.u64(self.session).u32(self.source.0).u32(self.builder).u32(self.builders).u32(self.slots);
+        w.u32(self.slot_bytes).u32(self.max_payload).u32(self.capabilities.bits()).u32(self.description)
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        Ok(Self {
+            session: r.u64(),
+            source: SourceId(r.u32()),
+            builder: r.u32(),
+            builders: r.u32(),
+            slots: r.u32(),
+            slot_bytes: r.u32(),
+            max_payload: r.u32(),
+            capabilities: Capabilities::from_bits_retain(r.u32()),
+            description: r.at_most("description", Message::MAX_DESCRIPTION)?,
+        })
+    }
+}
+
+impl Welcome {
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.u32(self.run.0).u32(self.eager_credit).u32(self.eager_limit).u32(self.most_records);
+        w.u32(self.running.into()).u64(self.released_below).u32(self.capabilities.bits())
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        Ok(Self {
+            run: RunNumber(r.u32()),
+            eager_credit: r.u32(),
+            eager_limit: r.u32(),
+            most_records: r.u32(),
+            running: r.at_most("running", 1)? == 1,
+            released_below: r.u64(),
+            capabilities: Capabilities::from_bits_retain(r.u32()),
+        })
+    }
+}
+
+impl Announcement {
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.u64(self.ticket).u64(self.first.0).u64(self.arena_offset).u32(self.count).u32(self.bytes);
+        w.u32(self.disposition as u32)
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        let announcement = Self {
+            ticket: r.u64(),
+            first: EventId(r.u64()),
+            arena_offset: r.u64(),
+            count: r.u32(),
+            bytes: r.u32(),
+            disposition: Disposition::numbered(r.u32())?,
+        };
+        if announcement.count == 0 {
+            return Err(MessageError::Field("count"));
+        }
+        if announcement.disposition.is_dropped() != (announcement.bytes == 0) {
+            return Err(MessageError::Field("bytes"));
+        }
+        Ok(announcement)
+    }
+}
+
+impl TriggerTimes {
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.u64(self.first.0);
+        for time in self.times {
+            w.u64(time.0);
+        }
+        w.u32(self.uncertain.into())
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        Ok(Self {
+            first: EventId(r.u64()),
+            times: [(); Self::EVENTS_PER_MESSAGE as usize].map(|()| TaiNanos(r.u64())),
+            uncertain: r.at_most("uncertain", 1)? == 1,
+        })
+    }
+}
+
+impl Accounts {
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.u64(self.accepted).u64(self.dropped_newest).u64(self.dropped_oldest).u64(self.tickets);
+        w.u64(self.cpu_nanos).u64(self.copied_bytes).u32(self.next_sequence)
+    }
+
+    fn read(r: &mut Reader<'_>) -> Self {
+        Self {
+            accepted: r.u64(),
+            dropped_newest: r.u64(),
+            dropped_oldest: r.u64(),
+            tickets: r.u64(),
+            cpu_nanos: r.u64(),
+            copied_bytes: r.u64(),
+            next_sequence: r.u32(),
+        }
+    }
+}
+
+impl Assign {
+    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        let assign = Self { first: EventId(r.u64()), count: r.u64(), builder: r.u32() };
+        match assign.first.0.checked_add(assign.count) {
+            Some(_) if assign.count > 0 => Ok(assign),
+            _ => Err(MessageError::Field("count")),
+        }
+    }
+}
+
+impl Room {
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.u64(self.closed_below.0).u64(self.room).u64(self.closed).u32(self.builder)
+    }
+
+    fn read(r: &mut Reader<'_>) -> Self {
+        Self { closed_below: EventId(r.u64()), room: r.u64(), closed: r.u64(), builder: r.u32() }
+    }
+}
+
+impl Heard {
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        self.room.write(w).u32(self.contact as u32).u64(self.next.0).u64(self.assigned.0)
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Self, MessageError> {
+        Ok(Self {
+            room: Room::read(r),
+            contact: Contact::numbered(r.u32())?,
+            next: EventId(r.u64()),
+            assigned: EventId(r.u64()),
+        })
+    }
+}
+
+impl Left {
+    fn write<'w>(&self, w: &'w mut Writer) -> &'w mut Writer {
+        w.u32(self.builder).u64(self.accepted).u64(self.dropped_newest).u64(self.dropped_oldest);
+        w.u64(self.lost_in_device).u64(self.lost)
+    }
+
+    fn read(r: &mut Reader<'_>) -> Self {
+        Self {
+            builder: r.u32(),
+            accepted: r.u64(),
+            dropped_newest: r.u64(),
+            dropped_oldest: r.u64(),
+            lost_in_device: r.u64(),
+            lost: r.u64(),
+        }
     }
 }
 
@@ -813,10 +863,6 @@ impl Writer {
         self.bytes[self.at..self.at + 8].copy_from_slice(&value.to_le_bytes());
         self.at += 8;
         self
-    }
-
-    fn room(&mut self, room: Room) -> &mut Self {
-        self.u64(room.closed_below.0).u64(room.room).u64(room.closed).u32(room.builder)
     }
 
     fn finish(mut self, kind: u8) -> [u8; MESSAGE_LEN] {
@@ -862,26 +908,16 @@ impl<'a> Reader<'a> {
         u64::from(low) | u64::from(self.u32()) << 32
     }
 
-    fn assign(&mut self) -> Result<Assign, MessageError> {
-        let assign = Assign { first: EventId(self.u64()), count: self.u64(), builder: self.u32() };
-        match assign.first.0.checked_add(assign.count) {
-            Some(_) if assign.count > 0 => Ok(assign),
-            _ => Err(MessageError::Field("count")),
-        }
-    }
-
-    fn room(&mut self) -> Room {
-        Room { closed_below: EventId(self.u64()), room: self.u64(), closed: self.u64(), builder: self.u32() }
-    }
-
     fn at_most(&mut self, field: &'static str, limit: u32) -> Result<u32, MessageError> {
         let value = self.u32();
         if value > limit { Err(MessageError::Field(field)) } else { Ok(value) }
     }
 
-    fn range(&self, offset: u32, length: u32) -> Result<(), MessageError> {
+    /// Reads a ticket and a range of its bytes, which must not be empty.
+    fn range(&mut self) -> Result<(u64, u32, u32), MessageError> {
+        let (ticket, offset, length) = (self.u64(), self.u32(), self.u32());
         match offset.checked_add(length) {
-            Some(_) if length > 0 => Ok(()),
+            Some(_) if length > 0 => Ok((ticket, offset, length)),
             _ => Err(MessageError::Field("length")),
         }
     }
@@ -1006,7 +1042,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_assigned_is_at_least_one_event_and_ends() {
+    fn an_assignment_has_an_event_and_an_end() {
         for (first, count) in [(7, 0), (u64::MAX, 1), (2, u64::MAX - 1)] {
             let bytes = Message::Assign(Assign { first: EventId(first), count, builder: 0 }).encode();
             assert_eq!(Message::decode(&bytes), Err(MessageError::Field("count")));
@@ -1014,7 +1050,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_version_is_told_from_garbage() {
+    fn a_wrong_version_is_distinguished_from_garbage() {
         let mut bytes = Message::Bye.encode();
         bytes[4] = 1;
         assert_eq!(Message::decode(&bytes), Err(MessageError::Version(1)));

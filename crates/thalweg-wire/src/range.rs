@@ -45,22 +45,28 @@ impl FromStr for EventRange {
     type Err = EventRangeError;
 
     fn from_str(text: &str) -> Result<Self, EventRangeError> {
-        let wrong = || EventRangeError::Text(text.to_owned());
-        let number = |text: &str| {
-            let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-            digits.then(|| text.parse::<u64>().ok()).flatten().ok_or_else(wrong)
-        };
-        let Some((first, end)) = text.split_once("..") else {
-            let event = number(text)?;
-            return Ok(Self { first: event, last: event });
-        };
-        let first = if first.is_empty() { 0 } else { number(first)? };
-        let last = if end.is_empty() { Some(u64::MAX) } else { number(end)?.checked_sub(1) };
-        match last {
-            Some(last) if last >= first => Ok(Self { first, last }),
-            _ => Err(EventRangeError::Empty(text.to_owned())),
+        match parse(text) {
+            Some((first, Some(last))) if last >= first => Ok(Self { first, last }),
+            Some(_) => Err(EventRangeError::Empty(text.to_owned())),
+            None => Err(EventRangeError::Text(text.to_owned())),
         }
     }
+}
+
+/// Parses the numbers of the first and the last event; the latter is `None` if the range ends before event 0.
+fn parse(text: &str) -> Option<(u64, Option<u64>)> {
+    let Some((first, end)) = text.split_once("..") else {
+        let event = parse_number(text)?;
+        return Some((event, Some(event)));
+    };
+    let first = if first.is_empty() { 0 } else { parse_number(first)? };
+    let last = if end.is_empty() { Some(u64::MAX) } else { parse_number(end)?.checked_sub(1) };
+    Some((first, last))
+}
+
+/// Parses a number that consists of digits only.
+fn parse_number(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 
 impl fmt::Display for EventRange {

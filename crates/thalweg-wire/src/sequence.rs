@@ -1,4 +1,4 @@
-//! A tracker for a source's 32-bit sequence numbers, which tells new, repeated and missing ones apart.
+//! A tracker for a source's 32-bit sequence numbers, which distinguishes new, repeated and missing ones.
 
 /// Classification of a sequence number by those received before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -220,11 +220,10 @@ impl Shift {
     /// reference (`None` where it is not known). Where several shifts are equally frequent, that of the first source is
     /// the usual one.
     pub fn against_most(shifts: &[Option<i32>]) -> Vec<Self> {
-        let of = |wanted: i32| shifts.iter().filter(move |shift| **shift == Some(wanted)).count();
         let mut usual: Option<(usize, i32)> = None;
         for (source, shift) in shifts.iter().enumerate() {
             if let Some(shift) = *shift
-                && usual.is_none_or(|(_, usual)| of(shift) > of(usual))
+                && usual.is_none_or(|(_, usual)| frequency(shifts, shift) > frequency(shifts, usual))
             {
                 usual = Some((source, shift));
             }
@@ -250,6 +249,11 @@ impl Shift {
             "source {source} is {count} {triggers} {side} source {other}: by their times, its event {its} is event {others} of the other"
         )
     }
+}
+
+/// Returns the number of sources with this shift.
+fn frequency(shifts: &[Option<i32>], wanted: i32) -> usize {
+    shifts.iter().filter(|shift| **shift == Some(wanted)).count()
 }
 
 #[cfg(test)]

@@ -33,8 +33,8 @@ impl Truth {
 pub(crate) fn payload(seed: u64, source: usize, event: u64, longest: usize) -> Vec<u8> {
     let drawn = mix(seed ^ mix(event ^ (source as u64) << 48));
     let length = usize::try_from(drawn % (longest as u64 + 1)).unwrap_or(0);
-    let word = |at: u64| mix(drawn.wrapping_add(at)).to_le_bytes();
-    (0..length.div_ceil(8) as u64).flat_map(word).take(length).collect()
+    let words = (0..length.div_ceil(8) as u64).map(|at| mix(drawn.wrapping_add(at)));
+    words.flat_map(u64::to_le_bytes).take(length).collect()
 }
 
 /// A device whose fragments are distinguishable.

@@ -234,17 +234,20 @@ fn near(random: &mut Random, to: u64) -> u64 {
     }
 }
 
+fn draw_u32(random: &mut Random) -> u32 {
+    u32::try_from(random.logarithmic(1..1 << 32)).unwrap_or(u32::MAX)
+}
+
 /// Returns any message of a source or of a builder.
 fn draw_message(random: &mut Random, builder: &Counterpart, id: SourceId) -> Message {
     let (ticket, event) = (builder.next_ticket, builder.next_event);
-    let small = |random: &mut Random| u32::try_from(random.logarithmic(1..1 << 32)).unwrap_or(u32::MAX);
     let of_builder = u32::try_from(random.of(0..u64::from(builder.greeting.hello.builders) + 1)).unwrap_or(0);
     match random.of(0..16) {
         0..=4 => Message::Offer(Announcement {
             ticket: near(random, ticket),
             first: EventId(near(random, event)),
-            count: small(random),
-            bytes: 64 * (small(random) >> 20).max(1),
+            count: draw_u32(random),
+            bytes: 64 * (draw_u32(random) >> 20).max(1),
             ..honest_offer(builder, random)
         }),
         5 => Message::Paused { next: EventId(near(random, event)), asked_by: of_builder },

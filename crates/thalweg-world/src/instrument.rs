@@ -135,7 +135,7 @@ impl Instrument {
         let mut line = self.line();
         line.run_to(now);
         // A counter of a few bits that begins anew may have the value that it would have reached anyway.
-        let is_seen = line.is_told() && line.plan.kind != DatagramKind::Vita49;
+        let is_seen = line.distinguishes_outages() && line.plan.kind != DatagramKind::Vita49;
         if line.counted >= SEEN_TO_COUNT && line.is_known(now) && is_seen {
             (line.off_until, line.counts_anew) = (now + time, true);
         }
@@ -156,7 +156,7 @@ impl Line {
 
     /// Returns whether an outage in which the counter wraps around can be distinguished from a shorter one. While the
     /// source is stopped, too, that is possible only if packets are dated.
-    fn is_told(&self) -> bool {
+    fn distinguishes_outages(&self) -> bool {
         let InstrumentPlan { kind, bits, step, .. } = self.plan;
         kind.is_absolute() || kind == DatagramKind::Vita49 || (1 << bits.min(32)) / step > 4096
     }
@@ -174,8 +174,10 @@ impl Line {
     /// Starts to listen: an instrument with triggers of its own begins now, and all that share triggers a little later.
     fn begin(&mut self, now: Duration) {
         let Self { began, shared, plan, .. } = self;
-        let shared = || *shared.get_or_init(|| now + SHARED_BEGIN);
-        began.get_or_insert_with(|| if plan.irregular { shared() } else { now });
+        began.get_or_insert_with(|| match plan.irregular {
+            true => *shared.get_or_init(|| now + SHARED_BEGIN),
+            false => now,
+        });
     }
 
     /// Processes all triggers until now.
@@ -212,9 +214,9 @@ impl Line {
         match self.plan.kind {
             DatagramKind::Fixed => [&count.to_le_bytes()[..], &since.to_le_bytes(), &payload].concat(),
             DatagramKind::Spead => {
-                let item = |number: u64, value: u64| 1 << 63 | number << 48 | value;
                 let length = payload.len() as u64;
-                let items = [item(1, count), item(2, length), item(3, 0), item(4, length)];
+                let items = [(1, count), (2, length), (3, 0), (4, length)]
+                    .map(|(number, value)| 1 << 63 | number << 48 | value);
                 let head = [0x53, 4, 2, 6, 0, 0, 0, 4].into_iter();
                 head.chain(items.into_iter().flat_map(u64::to_be_bytes)).chain(payload).collect()
             }
@@ -251,10 +253,10 @@ impl Line {
 
     /// Sends a datagram through the cable. Returns whether it can arrive.
     fn send(&mut self, datagram: Vec<u8>, at: Duration) -> bool {
-        let mut once = |of_thousand: u64| self.random.of(0..1000) < of_thousand;
-        let (is_lost, is_doubled, is_overtaken, is_forged) =
-            (once(self.plan.lost), once(self.plan.doubled), once(self.plan.overtaken), once(self.plan.forged));
-        if !self.plug.is_in(at) && (self.is_known(at) && self.is_told() || self.plan.is_by_time()) {
+        let chances = [self.plan.lost, self.plan.doubled, self.plan.overtaken, self.plan.forged];
+        let [is_lost, is_doubled, is_overtaken, is_forged] =
+            chances.map(|of_thousand| self.random.of(0..1000) < of_thousand);
+        if !self.plug.is_in(at) && (self.is_known(at) && self.distinguishes_outages() || self.plan.is_by_time()) {
             return false;
         }
         if let Some(left) = self.spared.checked_sub(1) {

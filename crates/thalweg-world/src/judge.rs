@@ -79,7 +79,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Checks that after a builder was told to abort, without other faults, the other builders end the run soon, too.
+    /// Checks that after a command to abort at one builder, without other faults, the other builders end the run soon, too.
     fn aborts(&mut self) {
         // The leading builder informs the others, unless it went before the run began.
         let leads = matches!(self.course.builders.first(), Some(Some(Ok(_))));
@@ -88,13 +88,11 @@ impl Judge<'_> {
         }
         let ended = self.course.builders.iter().enumerate();
         let reports: Vec<_> = ended.filter_map(|(at, ended)| Some((at, ended.as_ref()?.as_ref().ok()?))).collect();
-        let is_aborted = |(at, report): &&(usize, &BuilderReport)| {
+        let aborted = reports.iter().filter(|(at, report)| {
             self.plan.is_aborted(*at)
                 && report.reasons.iter().any(|reason| reason.starts_with("the run was ended at once"))
-        };
-        let Some((first, soonest)) =
-            reports.iter().filter(is_aborted).min_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds))
-        else {
+        });
+        let Some((first, soonest)) = aborted.min_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds)) else {
             return;
         };
         for (other, report) in &reports {
@@ -112,12 +110,12 @@ impl Judge<'_> {
     fn left_out(&mut self) {
         let Some(Some(Ok(leader))) = self.course.builders.first() else { return };
         let is_silent = leader.reasons.iter().any(|reason| reason.contains("did not report within"));
-        let keeps_silent = |fault: &Fault| match fault {
+        let may_be_silent = self.plan.faults.iter().any(|(_, fault)| match fault {
             Fault::Stopped(node, _) | Fault::Killed(node) => matches!(node, NodeName::Source(_)),
             Fault::Network(_) | Fault::Restarted(..) | Fault::Parted(..) => true,
             _ => false,
-        };
-        self.check(!is_silent || self.plan.faults.iter().any(|(_, fault)| keeps_silent(fault)), || {
+        });
+        self.check(!is_silent || may_be_silent, || {
             format!("all sources answer, and that is not so to builder 0: {:?}", leader.reasons)
         });
         for left in leader.left_out.iter().filter(|_| !is_silent) {
@@ -130,11 +128,10 @@ impl Judge<'_> {
                     continue;
                 }
                 let had = self.course.truths[source].had();
-                let taken_after = |(first, count): &(u64, u64)| {
-                    had.range((*first).max(next[source])..).take_while(|(event, _)| **event < first + count).count()
-                        as u64
-                };
-                least += left.events.iter().map(taken_after).sum::<u64>();
+                for (first, count) in &left.events {
+                    let taken_after = had.range((*first).max(next[source])..);
+                    least += taken_after.take_while(|(event, _)| **event < first + count).count() as u64;
+                }
             }
             self.check(left.lost >= least, || {
                 format!("b{} died before {least} fragments were taken for it, and lost is {left:?}", left.builder)
@@ -214,7 +211,7 @@ impl Judge<'_> {
         let alone = self.plan.builders == 1;
         let (builders, by_room) = (self.plan.builders as u64, self.plan.by_room);
         let had = self.course.truths[source].had();
-        let is_its_own = |event: u64| alone || !by_room && event % builders == builder as u64;
+        let own_events = |event: &u64| alone || !by_room && event % builders == builder as u64;
         let incomplete = [entry.lost, entry.late, entry.dropped_newest, entry.dropped_oldest, entry.lost_in_device];
         let complete = report.state == "COMPLETE";
         if complete && (incomplete != [0; 5] || entry.uncertain > 0) {
@@ -228,9 +225,10 @@ impl Judge<'_> {
         // A self-driven device has more than its source accepts, since it continues at the end of the run.
         let accepted = if acquires { usize::try_from(entry.accepted).unwrap_or(usize::MAX) } else { usize::MAX };
         let own: Vec<Had> =
-            had.iter().filter(|(event, _)| is_its_own(**event)).map(|(_, had)| *had).take(accepted).collect();
-        let what_was = |what: Had| own.iter().filter(|had| **had == what).count() as u64;
-        let (mut taken, dropped, mut lost) = (own.len() as u64, what_was(Had::Skipped), what_was(Had::Lost));
+            had.iter().filter(|(event, _)| own_events(event)).map(|(_, had)| *had).take(accepted).collect();
+        let [dropped, mut lost] =
+            [Had::Skipped, Had::Lost].map(|outcome| own.iter().filter(|had| **had == outcome).count() as u64);
+        let mut taken = own.len() as u64;
         if self.plan.is_unplugged(source) && taken < entry.accepted {
             // The device was away at the end of the run, and had no fragments of the events that the others had until
             // then.
@@ -259,8 +257,7 @@ impl Judge<'_> {
             }
             if is_final && self.plan.levels == [None, None] {
                 let end = found.keys().next_back().map_or(0, |last| last + 1);
-                let missing =
-                    had.keys().find(|event| is_its_own(**event) && **event < end && !found.contains_key(event));
+                let missing = had.keys().find(|event| own_events(event) && **event < end && !found.contains_key(event));
                 if let Some(event) = missing {
                     wrong.push(format!("{who} is COMPLETE, and event {event} is not on disk"));
                 }

@@ -4,8 +4,8 @@ use clap::Parser;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use thalweg_world::{Plan, Verdict, World, judge, shrink, try_plan, try_twice};
 
@@ -27,19 +27,19 @@ struct Options {
     /// With a seed: the directory to leave its runs in
     #[arg(long)]
     keep: Option<PathBuf>,
-    /// How many seeds to play
+    /// Number of seeds to play
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     seeds: u64,
     /// The first of them; drawn from the clock where it is not given
     #[arg(long)]
     from: Option<u64>,
-    /// How long to go on
+    /// Time after which no more seeds are begun
     #[arg(long, default_value = "60s", value_parser = humantime::parse_duration)]
     time: Duration,
-    /// How many at a time; one for each processor where it is not given
+    /// Number of seeds at a time; one for each processor where it is not given
     #[arg(long)]
     threads: Option<usize>,
-    /// Where runs are recorded while they are looked at: memory is best
+    /// Directory of the recorded runs while they are examined: memory is best
     #[arg(long, default_value = "/dev/shm")]
     directory: PathBuf,
 }
@@ -77,39 +77,28 @@ fn play_one(options: &Options, seed: u64) -> io::Result<bool> {
 }
 
 fn play_many(options: &Options) -> io::Result<bool> {
-    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let first = options.from.unwrap_or_else(|| now().as_secs() << 25);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let first = options.from.unwrap_or(now.as_secs() << 25);
     let threads = options.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
-    let (next, played, fragments) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let failed = Mutex::new(0_u64);
     let begun = Instant::now();
-    let playing: Vec<Mutex<Option<(u64, Duration)>>> = (0..threads).map(|_| Mutex::default()).collect();
-    let lock = |at: usize| playing[at].lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let work = |thread: usize| {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            if at >= options.seeds || begun.elapsed() > options.time {
-                return;
-            }
-            let seed = first.wrapping_add(at);
-            *lock(thread) = Some((seed, processor_time()));
-            let verdict = play(seed, options);
-            *lock(thread) = None;
-            played.fetch_add(1, Ordering::Relaxed);
-            fragments.fetch_add(verdict.fragments, Ordering::Relaxed);
-            if !verdict.wrong.is_empty() {
-                let mut failed = failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                *failed += 1;
-                let _ = report(seed, &verdict, options);
-            }
-        }
+    let players = Players {
+        options,
+        first,
+        begun,
+        next: AtomicU64::new(0),
+        played: AtomicU64::new(0),
+        fragments: AtomicU64::new(0),
+        failed: Mutex::new(0),
+        playing: (0..threads).map(|_| Mutex::default()).collect(),
     };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        let players = &players;
+        let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || players.play_seeds(thread))).collect();
         while !workers.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             let longest = MAX_THREAD_CPU_TIME * u32::try_from(threads).unwrap_or(u32::MAX);
-            let stuck = (0..threads)
-                .find_map(|at| lock(at).filter(|(_, since)| processor_time().saturating_sub(*since) > longest));
+            let stuck = (0..threads).find_map(|thread| {
+                players.seed_of(thread).filter(|(_, since)| processor_time().saturating_sub(*since) > longest)
+            });
             if let Some((seed, _)) = stuck {
                 let _ = writeln!(io::stdout(), "make world ARGS=\"--seed {seed}\"\n  it does not end");
                 std::process::exit(1);
@@ -117,6 +106,7 @@ fn play_many(options: &Options) -> io::Result<bool> {
             std::thread::sleep(Duration::from_millis(100));
         }
     });
+    let Players { played, fragments, failed, .. } = players;
     let failed = failed.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (played, fragments, seconds) = (played.into_inner(), fragments.into_inner(), begun.elapsed().as_secs_f64());
     writeln!(
@@ -127,6 +117,49 @@ fn play_many(options: &Options) -> io::Result<bool> {
         fragments as f64 / seconds,
     )?;
     Ok(failed == 0)
+}
+
+/// State that all threads share.
+struct Players<'a> {
+    options: &'a Options,
+    /// First seed.
+    first: u64,
+    begun: Instant,
+    /// Number of seeds that were begun, and that have ended.
+    next: AtomicU64,
+    played: AtomicU64,
+    fragments: AtomicU64,
+    /// Number of seeds that failed.
+    failed: Mutex<u64>,
+    /// Present seed of each thread, and the processor time at its beginning.
+    playing: Vec<Mutex<Option<(u64, Duration)>>>,
+}
+
+impl Players<'_> {
+    /// Plays one seed after another until the time is over.
+    fn play_seeds(&self, thread: usize) {
+        loop {
+            let at = self.next.fetch_add(1, Ordering::Relaxed);
+            if at >= self.options.seeds || self.begun.elapsed() > self.options.time {
+                return;
+            }
+            let seed = self.first.wrapping_add(at);
+            *self.seed_of(thread) = Some((seed, processor_time()));
+            let verdict = play(seed, self.options);
+            *self.seed_of(thread) = None;
+            self.played.fetch_add(1, Ordering::Relaxed);
+            self.fragments.fetch_add(verdict.fragments, Ordering::Relaxed);
+            if !verdict.wrong.is_empty() {
+                let mut failed = self.failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                *failed += 1;
+                let _ = report(seed, &verdict, self.options);
+            }
+        }
+    }
+
+    fn seed_of(&self, thread: usize) -> MutexGuard<'_, Option<(u64, Duration)>> {
+        self.playing[thread].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
 }
 
 /// Returns the processor time that this process has used, all threads together.
@@ -143,9 +176,9 @@ fn play(seed: u64, options: &Options) -> Verdict {
 
 /// Reports the violations for a seed, and the command that repeats them with as few faults as possible.
 fn report(seed: u64, verdict: &Verdict, options: &Options) -> io::Result<()> {
-    let fails =
-        |plan: &Plan| std::panic::catch_unwind(|| !try_plan(plan, &options.directory).wrong.is_empty()).unwrap_or(true);
-    let left_out = shrink(&Plan::of(seed), fails);
+    let left_out = shrink(&Plan::of(seed), |plan| {
+        std::panic::catch_unwind(|| !try_plan(plan, &options.directory).wrong.is_empty()).unwrap_or(true)
+    });
     let without = left_out.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
     let without = if without.is_empty() { String::new() } else { format!(" --without {without}") };
     let mut out = io::stdout().lock();

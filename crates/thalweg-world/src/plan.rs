@@ -57,7 +57,7 @@ pub struct Plan {
     pub floods: bool,
     /// Shortest time that a step takes.
     pub step: Duration,
-    /// Time at which the builders are told to stop in any case.
+    /// Time of the command to stop that all builders get in any case.
     pub last_word: Duration,
     /// Time between triggers, if all sources are instruments that are numbered by time.
     pub period: Option<Duration>,
@@ -206,7 +206,7 @@ pub enum Fault {
     Date(NodeName, i64),
 }
 
-/// Time at which builders are told to stop in any case.
+/// Time of the command to stop that all builders get in any case.
 const LAST_WORD: Duration = Duration::from_secs(8);
 /// Time by which a run has begun at all builders, without faults.
 const MAX_START_TIME: Duration = Duration::from_secs(2);
@@ -269,8 +269,11 @@ impl Plan {
             sources,
         };
         let count = if random.once_in(4) { 0 } else { random.logarithmic(1..10) };
-        let at = |random: &mut Random| Duration::from_millis(random.logarithmic(20..8000));
-        plan.faults = (0..count).map(|_| (at(&mut random), plan.draw_fault(&mut random))).collect();
+        for _ in 0..count {
+            let at = Duration::from_millis(random.logarithmic(20..8000));
+            let fault = plan.draw_fault(&mut random);
+            plan.faults.push((at, fault));
+        }
         if seed >= FIRST_SEEDS {
             plan.add(&mut random);
         }
@@ -400,35 +403,37 @@ impl Plan {
     pub fn is_harmless(&self) -> bool {
         // A device with fewer events than others leaves their last events incomplete.
         let end = self.events.unwrap_or(u64::MAX);
-        let is_harmless =
-            |source: &SourcePlan| source.policy == Policy::Block && source.events >= end && !source.acquires;
-        let ends = |(_, fault): &(Duration, Fault)| matches!(fault, Fault::Command(_, Command::Abort));
-        self.is_orderly() && !self.faults.iter().any(ends) && self.sources.iter().all(is_harmless)
+        let aborts = self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Command(_, Command::Abort)));
+        let mut sources = self.sources.iter();
+        self.is_orderly()
+            && !aborts
+            && sources.all(|source| source.policy == Policy::Block && source.events >= end && !source.acquires)
     }
 
-    /// Returns whether no fault keeps a source from ending with its final counters, at builders that are not told to
-    /// abort.
+    /// Returns whether no fault keeps a source from ending with its final counters, at builders that get no command
+    /// to abort.
     pub fn is_orderly(&self) -> bool {
-        // A source that is too slow for the number of events is not waited for when the run is told to end.
-        let in_time = |rate: f64| self.events.is_none_or(|events| events as f64 / rate < 6.0);
         // A lost datagram of an instrument may be detected when more arrive, or never.
         if self.sources.iter().any(|source| source.instrument.is_some()) {
             return false;
         }
-        if self.hostile.is_some() || !self.sources.iter().filter_map(|source| source.rate).all(in_time) {
+        // A source that is too slow for the number of events is not waited for when the run is to end.
+        let mut rates = self.sources.iter().filter_map(|source| source.rate);
+        let in_time = rates.all(|rate| self.events.is_none_or(|events| events as f64 / rate < 6.0));
+        if self.hostile.is_some() || !in_time {
             return false;
         }
         let takes_turns = self.builders > 1 && !self.by_room;
-        let is_orderly = |fault: &Fault| match fault {
+        let are_orderly = self.faults.iter().all(|(_, fault)| match fault {
             Fault::Network(network) => is_bearable(network),
             // Its sources have no slots for the other builders, and are silent there.
             Fault::DiskStuck(_, time) if takes_turns => *time < BUILDER_DEADLINE / 2,
             fault => fault.is_orderly(),
-        };
-        is_bearable(&self.network) && self.is_stopped_gently() && self.faults.iter().all(|(_, fault)| is_orderly(fault))
+        });
+        are_orderly && is_bearable(&self.network) && self.is_stopped_gently()
     }
 
-    /// Returns whether a builder is told to abort its run.
+    /// Returns whether a builder gets the command to abort its run.
     pub fn is_aborted(&self, builder: usize) -> bool {
         self.faults.iter().any(|(_, fault)| *fault == Fault::Command(builder, Command::Abort))
     }
@@ -461,7 +466,7 @@ impl Plan {
         self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Unplugged(at, _) if *at == source))
     }
 
-    /// Returns whether no builder is told to end before the run has begun there, or to stop twice.
+    /// Returns whether no builder gets a command to end before the run has begun there, or to stop twice.
     fn is_stopped_gently(&self) -> bool {
         let mut stopped = BTreeSet::new();
         self.faults.iter().all(|(at, fault)| match fault {
@@ -603,13 +608,12 @@ impl InstrumentPlan {
             _ => 1,
         };
         let counts = (1 << bits.min(32)) / step;
-        let spoils = |random: &mut Random, most| if random.once_in(2) { 0 } else { random.of(0..most) };
         let quarter = period.map_or(0, |period| i64::try_from(period.as_nanos() / 16).unwrap_or(0));
         let clock = period.map(|_| ClockPlan {
             off: random.of(0..quarter.cast_unsigned()).cast_signed(),
             drift_ppm: random.of(0..200).cast_signed() - 100,
             jitter: random.logarithmic(1..quarter.cast_unsigned().max(2)),
-            wild: spoils(random, 20),
+            wild: draw_rate(random, 20),
         });
         let can_be_stated = clock.is_none() && bits > 4 && !kind.is_absolute();
         Self {
@@ -618,18 +622,23 @@ impl InstrumentPlan {
             step,
             first: random.next() >> (64 - bits) >> random.pick(&[0, 1, bits - 1]),
             first_is_stated: can_be_stated && random.once_in(2),
-            lost: spoils(random, 100),
+            lost: draw_rate(random, 100),
             longest_loss: random.logarithmic(1..(counts / 8).clamp(2, 2000)),
-            doubled: spoils(random, 100),
+            doubled: draw_rate(random, 100),
             // With a counter of four bits, a datagram may be overtaken by four, of which some may be lost.
-            overtaken: if bits == 4 { 0 } else { spoils(random, 100) },
+            overtaken: if bits == 4 { 0 } else { draw_rate(random, 100) },
             // With a narrow counter, any forged count is near the right one.
-            forged: if bits < 32 || clock.is_some() { 0 } else { spoils(random, 50) },
+            forged: if bits < 32 || clock.is_some() { 0 } else { draw_rate(random, 50) },
             port: random.logarithmic(8..512) as usize,
             clock,
             irregular: false,
         }
     }
+}
+
+/// Returns 0 in half of all cases, otherwise a number below `most`.
+fn draw_rate(random: &mut Random, most: u64) -> u64 {
+    if random.once_in(2) { 0 } else { random.of(0..most) }
 }
 
 /// Returns a change of a clock that is detectable: by more than a second, or by a part of a period.

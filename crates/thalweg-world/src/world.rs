@@ -22,7 +22,7 @@ use thalweg_node::{
 use thalweg_store::{Access, Disk, DiskFault, Exposure, SimulatedDisk};
 use thalweg_wire::{GOLDEN_GAMMA, SourceId, mix};
 
-/// Time after which a run that was told to end is over: to answer, to continue, to be cut off (twice for a source that
+/// Time after which a run is over once its end was requested: to answer, to continue, to be cut off (twice for a source that
 /// returns from a hang), to be given up, and the steps in which time advances meanwhile.
 const RUN_END_TIMEOUT: Duration = Duration::from_millis(2000 + 10_000 + 2 * 2000 + 2000 + 500);
 
@@ -49,7 +49,7 @@ pub struct World {
     /// Total time for which nodes and disks were stopped.
     held_up: Duration,
     /// Builders that were asked to stop.
-    asked_to_stop: Vec<usize>,
+    stop_requested: Vec<usize>,
     /// Network addresses of the nodes, if the medium is the network.
     ports: BTreeMap<NodeName, SocketAddr>,
     /// Builders whose power failed, and the directories with the content of their disks.
@@ -199,7 +199,7 @@ impl World {
             runs,
             addresses: Vec::new(),
             held_up: Duration::ZERO,
-            asked_to_stop: Vec::new(),
+            stop_requested: Vec::new(),
             ports: BTreeMap::new(),
             unpowered: Vec::new(),
             died: Vec::new(),
@@ -360,11 +360,11 @@ impl World {
         let count = self.builders.len() + self.sources.len();
         let first = usize::try_from(self.random.of(0..count as u64)).unwrap_or(0);
         for index in (first..count).chain(0..first) {
-            let told = match index.checked_sub(self.builders.len()) {
+            let result = match index.checked_sub(self.builders.len()) {
                 None => self.builders[index].turn(now),
                 Some(source) => self.sources[source].turn(now),
             };
-            self.trace = mix(self.trace ^ told.wrapping_add(index as u64).wrapping_mul(GOLDEN_GAMMA));
+            self.trace = mix(self.trace ^ result.wrapping_add(index as u64).wrapping_mul(GOLDEN_GAMMA));
         }
     }
 
@@ -387,7 +387,7 @@ impl World {
         match fault {
             Fault::Command(builder, command) => {
                 if matches!(command, Command::Stop | Command::Abort) {
-                    self.asked_to_stop.push(builder);
+                    self.stop_requested.push(builder);
                 }
                 self.builders[builder].handle.send(command);
             }
@@ -454,8 +454,8 @@ impl World {
 
     fn kill_builder(&mut self, builder: usize) -> Option<BuilderNode> {
         let node = self.builders[builder].node.take()?;
-        let next = |truth: &Truth| truth.had().keys().next_back().map_or(0, |last| last + 1);
-        let next_events = self.truths.iter().map(next).collect();
+        let truths = self.truths.iter();
+        let next_events = truths.map(|truth| truth.had().keys().next_back().map_or(0, |last| last + 1)).collect();
         self.died.push(Death { builder, next_events });
         Some(node)
     }
@@ -471,18 +471,19 @@ impl World {
     }
 
     fn exposure(&self) -> Vec<Exposure> {
-        let of = |(builder, disk): (usize, &SimulatedDisk)| {
+        let exposures = self.disks.iter().enumerate().map(|(builder, disk)| {
             let at_failure = self.exposed.iter().find(|(unpowered, _)| *unpowered == builder);
             at_failure.map_or_else(|| disk.exposure(), |(_, exposure)| *exposure)
-        };
-        self.disks.iter().enumerate().map(of).collect()
+        });
+        exposures.collect()
     }
 
-    /// A builder that is asked to stop a second time would end at once.
+    /// Sends a command to stop to the builders that have none yet: a second one would end them at once.
     fn say_the_last_word(&self) {
-        let asked = |builder| self.asked_to_stop.contains(&builder);
-        for (_, member) in self.builders.iter().enumerate().filter(|(builder, _)| !asked(*builder)) {
-            member.handle.send(Command::Stop);
+        for (builder, member) in self.builders.iter().enumerate() {
+            if !self.stop_requested.contains(&builder) {
+                member.handle.send(Command::Stop);
+            }
         }
     }
 
@@ -519,11 +520,11 @@ impl<N: Node> Member<N> {
     /// Gives the node a turn, unless it is stopped or gone. Returns a number that represents its actions.
     fn turn(&mut self, now: Duration) -> u64 {
         let Some(node) = self.node.as_mut().filter(|_| now >= self.stopped_until) else { return 0 };
-        let told = match Idle::Ask(Some(Duration::ZERO)).take(node.poller(), &mut self.tokens) {
+        let result = match Idle::Ask(Some(Duration::ZERO)).take(node.poller(), &mut self.tokens) {
             Ok(()) => node.turn(&self.tokens, &self.handle),
             Err(error) => Err(NodeError::Wait(error)),
         };
-        match told {
+        match result {
             Ok(None) => {
                 self.next = match node.idle() {
                     Idle::Spin => Some(now),

@@ -21,17 +21,17 @@ const BUFFER: usize = 128 << 20;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// The interface, as `ip link` names it; or dpdk:DEVICE, an adapter that this program drives, or af-xdp:HOST:PORT, the
-    /// datagrams for a port of this host. What these two take, nobody else gets meanwhile
+    /// datagrams for a port of this host. What these two take, no other program gets meanwhile
     interface: String,
     /// The file, which must not be there yet
     file: PathBuf,
     /// Most bytes kept of each packet
     #[arg(long, value_name = "BYTES", default_value_t = MOST, value_parser = clap::value_parser!(u32).range(1..))]
     snap: u32,
-    /// End after so many packets
+    /// End after this number of packets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so long
+    /// End after this time
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasting: Option<Duration>,
     /// Memory in which packets of an interface wait for the disk, up to 4GiB [default: 128MiB]
@@ -40,6 +40,16 @@ pub(crate) struct Options {
     /// Leave the interface or adapter as it is: only what is for this host, or for all
     #[arg(long)]
     no_promiscuous: bool,
+}
+
+impl Options {
+    /// Fails if an option is given that has no effect on this interface.
+    fn refuse(&self, option: &str, is_given: bool) -> Result<(), Failure> {
+        match is_given {
+            true => Err(Failure::Usage(format!("{}: {option} has no effect here", self.interface))),
+            false => Ok(()),
+        }
+    }
 }
 
 pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure> {
@@ -65,12 +75,12 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
         lasting: options.lasting,
     };
     let mut from = open(&options, wanted.snap)?;
-    let begun = || {
+    let captured = crate::capture::pcap::capture(&mut *from, &wanted, &stop, || {
         if !progress::is_quiet() {
             outlet::stderr().put(format!("capturing on {}\n", options.interface));
         }
-    };
-    let captured = crate::capture::pcap::capture(&mut *from, &wanted, &stop, begun).map_err(|error| match error {
+    });
+    let captured = captured.map_err(|error| match error {
         CaptureError::Create { .. } => Failure::usage(error),
         CaptureError::Gone { .. } | CaptureError::Write { .. } => Failure::broken(error),
     })?;
@@ -90,12 +100,8 @@ pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure>
 
 /// Opens the interface, adapter or port that packets come from.
 fn open(options: &Options, snap: u32) -> Result<Box<dyn Packets>, Failure> {
-    let without = |option: &str, given: bool| match given {
-        true => Err(Failure::Usage(format!("{}: {option} has no effect here", options.interface))),
-        false => Ok(()),
-    };
     if let Some(device) = options.interface.strip_prefix("dpdk:") {
-        without("--buffer", options.buffer.is_some())?;
+        options.refuse("--buffer", options.buffer.is_some())?;
         let wanted = thalweg_dpdk::Options {
             promiscuous: !options.no_promiscuous,
             descriptors: 4096,
@@ -104,8 +110,8 @@ fn open(options: &Options, snap: u32) -> Result<Box<dyn Packets>, Failure> {
         return Ok(Box::new(Taken::by(DpdkPort::open(device, &wanted).map_err(Failure::usage)?)));
     }
     if let Some(place) = options.interface.strip_prefix("af-xdp:") {
-        without("--buffer", options.buffer.is_some())?;
-        without("--no-promiscuous", options.no_promiscuous)?;
+        options.refuse("--buffer", options.buffer.is_some())?;
+        options.refuse("--no-promiscuous", options.no_promiscuous)?;
         return steered(place);
     }
     let bytes = options.buffer.map_or(BUFFER, |buffer| usize::try_from(buffer.0).unwrap_or(usize::MAX));
@@ -120,9 +126,8 @@ fn open(options: &Options, snap: u32) -> Result<Box<dyn Packets>, Failure> {
 #[cfg(feature = "af-xdp")]
 fn steered(place: &str) -> Result<Box<dyn Packets>, Failure> {
     use std::net::ToSocketAddrs;
-    let wrong = |why: &dyn std::fmt::Display| Failure::Usage(format!("af-xdp:{place}: {why}"));
-    let mut found = place.to_socket_addrs().map_err(|error| wrong(&error))?;
-    let at = found.next().ok_or_else(|| wrong(&"nobody has that name"))?;
+    let found = place.to_socket_addrs().map_err(|error| Failure::Usage(format!("af-xdp:{place}: {error}")))?.next();
+    let at = found.ok_or_else(|| Failure::Usage(format!("af-xdp:{place}: no address has this name")))?;
     let port = thalweg_frames::AfXdpPort::at(at).map_err(Failure::usage)?;
     Ok(Box::new(Taken::by(port.into_raw())))
 }

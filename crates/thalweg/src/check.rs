@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use thalweg_device::{Contents, Description};
 use thalweg_node::{BuilderNodeConfig, Feed, SourceNodeConfig, Topology};
 use thalweg_text::{count, many, plain, seconds, size, tai, wrapped};
-use thalweg_wire::TaiNanos;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckOptions {
@@ -28,21 +27,19 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
     let (file, node) = (&options.file, options.node.as_deref());
     let topology = Topology::load(file, node)?;
     node.map_or(Ok(()), |name| check_name(&topology, name))?;
-    let refused = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", file.display()));
     if !options.file_only {
-        crate::preflight::preflight(&topology, node).map_err(|error| refused(&error))?;
+        crate::preflight::preflight(&topology, node).map_err(|error| Failure::file_usage(file, error))?;
     }
-    let here = |name: &str| node.is_none_or(|node| node == name);
     let mut text = format!("{}: {}\n", file.display(), print::verdict("ok"));
-    for builder in topology.builders.iter().filter(|builder| here(&builder.name)) {
+    for builder in topology.builders.iter().filter(|builder| node.is_none_or(|node| node == builder.name)) {
         if !options.file_only {
-            thalweg_node::try_programs(builder).map_err(|error| refused(&error))?;
+            thalweg_node::try_programs(builder).map_err(|error| Failure::file_usage(file, error))?;
         }
         text.push_str(&builder_text(builder));
     }
     node::allow_files();
     let mut sources = Vec::new();
-    for source in topology.sources.iter().filter(|source| here(&source.name)) {
+    for source in topology.sources.iter().filter(|source| node.is_none_or(|node| node == source.name)) {
         let mut opened = match options.file_only {
             true => None,
             // The device is opened with the source of its images.
@@ -50,7 +47,7 @@ pub(crate) fn check(options: &CheckOptions, json: bool) -> Result<ExitCode, Fail
             // A program that writes into the pipe would lose its reader when this command ends.
             false if is_pipe(source) => None,
             false => crate::preflight::open_device(&topology, source)
-                .map_err(|error| refused(&format_args!("source '{}': {error}", source.name)))?,
+                .map_err(|error| Failure::file_usage(file, format_args!("source '{}': {error}", source.name)))?,
         };
         let fits = opened.as_mut().map(|opened| std::mem::take(&mut opened.fits)).unwrap_or_default();
         sources.push(Checked::new(source, opened));
@@ -157,10 +154,10 @@ fn contents_text(contents: &Contents, description: &Description) -> String {
 
 fn contents_json(contents: &Contents) -> serde_json::Value {
     let Contents { records, first, last, nanos, files, invalid, missing } = contents;
-    let date = |time: &TaiNanos| (first.0 > 0).then(|| tai(time.0));
+    let [first_tai, last_tai] = [first, last].map(|time| (first.0 > 0).then(|| tai(time.0)));
     serde_json::json!({
-        "records": records, "seconds": *nanos as f64 / 1e9, "first_tai": date(first), "last_tai": date(last), "files": files,
-        "invalid": invalid, "missing": missing,
+        "records": records, "seconds": *nanos as f64 / 1e9, "first_tai": first_tai, "last_tai": last_tai,
+        "files": files, "invalid": invalid, "missing": missing,
     })
 }
 
@@ -169,11 +166,11 @@ fn sources_text(sources: &[Checked]) -> String {
     let mut out = String::new();
     for alike in sources.chunk_by(|one, next| (&one.what, &one.notes) == (&next.what, &next.notes)) {
         let (first, last) = (&alike[0], &alike[alike.len() - 1]);
-        let who = match alike.len() {
+        let names = match alike.len() {
             1 => format!("source {} ({})", first.name, first.id),
             many => format!("{} sources {} ({}) to {} ({})", count(many), first.name, first.id, last.name, last.id),
         };
-        out.push_str(&wrapped("  ", &format!("{who}: {}", first.what)));
+        out.push_str(&wrapped("  ", &format!("{names}: {}", first.what)));
         out.extend(first.notes.iter().map(|note| wrapped("    ", note)));
     }
     out
@@ -188,9 +185,10 @@ fn is_pipe(source: &SourceNodeConfig) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use thalweg_wire::TaiNanos;
 
     #[test]
-    fn what_a_recording_holds_is_said_in_one_line() {
+    fn what_a_recording_holds_is_one_line() {
         let images =
             Description { shape: Some(vec![480, 640]), payload_type: "image-u16".into(), ..Description::default() };
         let contents = Contents {

@@ -20,16 +20,16 @@ use thalweg_wire::{SourceId, record_len};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// How many sources. With --input, as many as the recordings have (a VDIF file has one for each thread)
+    /// Number of sources. With --input, as many as the recordings have (a VDIF file has one for each thread)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     sources: Option<u16>,
     /// Bytes in each fragment's payload, such as 1KiB, 64KiB, 1MiB
     #[arg(long, value_name = "BYTES", default_value = "1MiB", conflicts_with = "input")]
     size: ByteSize,
-    /// How long the run lasts. Without it: 5 s, and no longer than it takes to record 500 MB
+    /// Duration of the run. Without it: 5 s, and no longer than it takes to record 500 MB
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     duration: Option<Duration>,
-    /// What carries the data: tcp, udp, shm (shared memory); af-xdp or dpdk (over virtual interfaces of hosts made for the
+    /// Link that carries the data: tcp, udp, shm (shared memory); af-xdp or dpdk (over virtual interfaces of hosts made for the
     /// demo: needs root; dpdk drives them by net_af_packet)
     #[arg(long, value_name = "tcp|udp|shm|af-xdp|dpdk", default_value = "tcp")]
     link: LinkKind,
@@ -44,13 +44,13 @@ pub(crate) struct Options {
     /// Events per second; without it, as fast as the builder takes them, or 1000 with --input
     #[arg(long, value_name = "HZ")]
     rate: Option<EventRate>,
-    /// Where the run's directory is made
+    /// Directory in which the run's directory is made
     #[arg(long, value_name = "DIR", default_value = "runs")]
     out: PathBuf,
     /// Build events, count them and let them go
     #[arg(long)]
     no_record: bool,
-    /// What is checked of each fragment before it counts as built: header, or payload (its CRC too). The default is
+    /// Part of each fragment that is checked before it counts as built: header, or payload (its CRC too). The default is
     /// payload when recording, and header with --no-record
     #[arg(long, value_name = "header|payload")]
     check: Option<CheckConfig>,
@@ -114,8 +114,9 @@ pub(crate) fn run_here(
         let shown = Arc::clone(&shown);
         move || shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
     });
-    let show = |now| *shown.lock().unwrap_or_else(PoisonError::into_inner) = now;
-    let watched = supervise(topology, network, verbose, &show);
+    let watched = supervise(topology, network, verbose, &|now| {
+        *shown.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    });
     line.clear();
     let Watched { report, failures } = watched?;
     for failure in &failures {
@@ -155,12 +156,10 @@ fn introduce(options: &Options, topology: &Topology) {
 
 /// Returns the adapter of a demo's source or builder, if its link drives an adapter: the interface of the node's host.
 fn adapter(link: LinkKind, source: Option<usize>) -> Option<Adapter> {
-    let own = |source: usize| {
-        let host = u16::try_from(1 + source).ok()?;
-        Some(OwnAddress { ip: Network::address(host), prefix: Some(Network::PREFIX_BITS) })
-    };
+    let host = source.and_then(|source| u16::try_from(1 + source).ok());
+    let address = host.map(|host| OwnAddress { ip: Network::address(host), prefix: Some(Network::PREFIX_BITS) });
     let device = format!("net_af_packet0,iface={}", Network::INTERFACE);
-    link.adapter.then(|| Adapter { device, address: source.and_then(own), gateway: None, mtu: None })
+    link.adapter.then_some(Adapter { device, address, gateway: None, mtu: None })
 }
 
 /// MTU in bytes of the network of a demo whose nodes have hosts of their own: as in networks built for readout.
@@ -188,12 +187,12 @@ fn devices(options: &Options) -> Result<Vec<DeviceConfig>, Failure> {
         }
         // The period is as many waveforms as the slots hold: after the first round a slot has its contents already, as
         // with the ring of buffers a digitizer writes by DMA, and the model costs nothing.
-        let model = |_| {
-            let batch = (DEFAULT_SLOT / record_len(size)).max(1);
-            let period = u64::from(slots(size)) * batch as u64;
+        let batch = (DEFAULT_SLOT / record_len(size)).max(1);
+        let period = u64::from(slots(size)) * batch as u64;
+        let models = (0..options.sources.unwrap_or(3)).map(|_| {
             DeviceConfig::from(ModelAdcConfig { size: options.size, size_from: None, seed: 1, source: None, period })
-        };
-        Ok((0..options.sources.unwrap_or(3)).map(model).collect())
+        });
+        Ok(models.collect())
     } else {
         let devices = devices_for(&options.input, true).map_err(Failure::usage)?;
         Ok(match options.sources {

@@ -11,7 +11,7 @@ use thalweg_device::DeviceConfig;
 pub(crate) struct Options {
     /// A topology whose devices are listed, too
     file: Option<PathBuf>,
-    /// How long cameras in the network may take to answer
+    /// Time that cameras in the network may take to answer
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = humantime::parse_duration)]
     wait: Duration,
 }
@@ -123,10 +123,10 @@ fn name_source(all: &mut Vec<Device>, source: &str, device: &DeviceConfig) {
     let place = device.place();
     let kind = device.kind();
     let address = if place.is_empty() { kind.to_owned() } else { format!("{kind}:{place}") };
-    let is_it = |found: &&mut Device| {
+    let found = all.iter_mut().find(|found| {
         found.address == address || kind == "gige" && found.also.iter().any(|other| other.eq_ignore_ascii_case(&place))
-    };
-    if let Some(found) = all.iter_mut().find(is_it) {
+    });
+    if let Some(found) = found {
         found.source = Some(found.source.take().map_or(source.to_owned(), |others| format!("{others}, {source}")));
         return;
     }
@@ -151,12 +151,12 @@ fn text(all: &[Device]) -> String {
         return "no devices here: no camera answers, and there is none below /dev or on the PCI bus\n".to_owned();
     }
     let widest = all.iter().map(|device| device.address.len()).max().unwrap_or(0);
-    let line = |device: &Device| {
+    let lines = all.iter().map(|device| {
         let group = device.iommu_group.map(|group| format!("IOMMU group {group}"));
         let source = device.source.as_ref().map(|source| format!("source {source}"));
         let parts = [&device.name, &device.driver].into_iter().filter(|part| !part.is_empty()).cloned();
         let parts: Vec<String> = parts.chain(group).chain(source).chain(device.problem.clone()).collect();
         format!("{:widest$}  {}\n", device.address, parts.join(", "))
-    };
-    all.iter().map(line).collect()
+    });
+    lines.collect()
 }

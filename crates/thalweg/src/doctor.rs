@@ -19,13 +19,13 @@ pub(crate) struct Options {
     /// Only what this node of the topology needs here; without it, all of its nodes run on this machine
     #[arg(long, value_name = "NAME", requires = "topology")]
     node: Option<String>,
-    /// Where runs will be recorded, instead of where the topology says, or in runs
+    /// Directory in which runs will be recorded, instead of where the topology says, or in runs
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Bytes per second that will be recorded, such as 800MB/s, instead of what the topology states
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<f64>,
-    /// How long the run will last, such as 8h, instead of what the topology states
+    /// Duration of the run, such as 8h, instead of what the topology states
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     for_time: Option<Duration>,
     /// Write to the directory for at most 2 s, to a file without a name, to see how fast that goes
@@ -93,25 +93,26 @@ fn rate(text: &str) -> Result<f64, String> {
 }
 
 fn text(findings: &[Finding], all: bool) -> String {
-    let count = |level| findings.iter().filter(|finding| finding.level == level).count();
-    let (missing, degraded) = (count(Level::Missing), count(Level::Degraded));
-    let told = |count: usize, word| match count {
-        0 => format!("0 {word}"),
-        some => format!("{some} {}", print::verdict(word)),
-    };
-    let mut out = [told(missing, "missing"), told(degraded, "degraded"), told(count(Level::Ok), "ok")].join(", ");
+    let counts =
+        [(Level::Missing, "missing"), (Level::Degraded, "degraded"), (Level::Ok, "ok")].map(|(level, word)| {
+            match findings.iter().filter(|finding| finding.level == level).count() {
+                0 => format!("0 {word}"),
+                some => format!("{some} {}", print::verdict(word)),
+            }
+        });
+    let mut out = counts.join(", ");
     out.push_str(if all { "\n" } else { " (--all shows them all)\n" });
     let mut section = None;
     for finding in findings.iter().filter(|finding| all || finding.level != Level::Ok) {
         if section.replace(finding.section) != Some(finding.section) {
             let _ = write!(out, "\n{}\n", finding.section);
         }
-        let said = plain(&finding.evidence);
+        let evidence = plain(&finding.evidence);
         let level = finding.level.to_string();
         let space = " ".repeat(10_usize.saturating_sub(level.len()));
         out.push_str(&wrapped(
             &format!("  {}{space}", print::verdict(&level)),
-            &format!("{}: {said}", plain(&finding.name)),
+            &format!("{}: {evidence}", plain(&finding.name)),
         ));
         if let Some(cost) = &finding.cost {
             out.push_str(&wrapped("            cost: ", &plain(cost)));

@@ -177,7 +177,6 @@ const RATE_OVER: Duration = Duration::from_secs(1);
 
 /// Returns as many of the parts as fit; the least important are dropped first.
 fn fitted(mut parts: Vec<Part>, columns: usize) -> String {
-    let joined = |parts: &[Part]| parts.iter().map(|(_, text)| &text[..]).collect::<Vec<_>>().join("  ");
     while joined(&parts).chars().count() > columns {
         let least = parts.iter().enumerate().max_by_key(|(_, (importance, _))| *importance);
         match least {
@@ -186,6 +185,10 @@ fn fitted(mut parts: Vec<Part>, columns: usize) -> String {
         };
     }
     joined(&parts)
+}
+
+fn joined(parts: &[Part]) -> String {
+    parts.iter().map(|(_, text)| &text[..]).collect::<Vec<_>>().join("  ")
 }
 
 #[cfg(test)]

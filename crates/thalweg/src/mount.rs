@@ -21,7 +21,7 @@ gives EIO.
 Exit code: 0 where it was unmounted; 1 where it cannot be mounted; 2 where there is no \
 such URL or directory.")]
 pub(crate) struct Options {
-    /// What to show: a whole server, http://host:8042/, a directory on it, or a run
+    /// URL to show: a whole server, http://host:8042/, a directory on it, or a run
     url: String,
     /// The directory that shows it; what is in it itself is hidden meanwhile
     directory: PathBuf,
@@ -67,8 +67,8 @@ pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> 
 
 fn stop_on_signals(stop: Stop) -> Result<(), Failure> {
     let mut signals = signals::ending()?;
-    let wait = move || signals.forever().for_each(|_| stop.stop());
-    std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(Failure::broken)?;
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(move || signals.forever().for_each(|_| stop.stop())).map_err(Failure::broken)?;
     Ok(())
 }
 

@@ -27,16 +27,16 @@ pub(crate) struct Options {
     name: String,
     /// The topology
     file: PathBuf,
-    /// Take the topology as one line of JSON from standard input, then commands; say everything in JSON
+    /// Take the topology as one line of JSON from standard input, then commands; write everything in JSON
     #[arg(long, hide = true)]
     supervised: bool,
-    /// Do not say how far it is
+    /// Do not report its progress
     #[arg(long, hide = true, requires = "supervised")]
     unwatched: bool,
-    /// Take part in one run after another, as told on standard input: start, pause, resume, stop, abort, status, quit
+    /// Take part in one run after another, by commands on standard input: start, pause, resume, stop, abort, status, quit
     #[arg(long)]
     stay: bool,
-    /// Builders: where to write down where the credit is, over time
+    /// Builders: the file for the distribution of the credit over time
     #[arg(long, hide = true, conflicts_with_all = ["supervised", "stay"])]
     trace: Option<PathBuf>,
     /// From one line of the trace to the next
@@ -47,7 +47,7 @@ pub(crate) struct Options {
 /// Message of a supervised node, one JSON object per line.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Word {
+pub(crate) enum NodeMessage {
     /// Addresses on which the node listens.
     Listening(Vec<Address>),
     /// Progress of the node.
@@ -77,8 +77,11 @@ pub(crate) fn node(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     match options.stay {
         true => stay::stay(topology, &options.name, json),
         false => {
-            let traced = |file| Kind::Traced { file, every: options.trace_every };
-            run_alone(&topology, &options.name, options.trace.as_deref().map_or(Kind::Single, traced), json)
+            let kind = match &options.trace {
+                Some(file) => Kind::Traced { file, every: options.trace_every },
+                None => Kind::Single,
+            };
+            run_alone(&topology, &options.name, kind, json)
         }
     }
 }
@@ -166,19 +169,19 @@ pub(crate) fn run(
     });
     let fits = fits.collect::<Result<Vec<SourceNode>, NodeError>>()?;
     thread::scope(|scope| {
-        let begin = |fit: SourceNode| -> Result<_, Failure> {
+        let mut running = Vec::new();
+        for fit in fits {
             let handle = Handle::new().map_err(Failure::broken)?;
-            Ok((handle.clone(), scope.spawn(move || fit.run(&handle))))
-        };
-        let fits = fits.into_iter().map(begin).collect::<Result<Vec<_>, Failure>>()?;
+            running.push((handle.clone(), scope.spawn(move || fit.run(&handle))));
+        }
         let report = node.run(handle);
         if report.is_err() {
             // No more data comes: a node that still waits for a builder waits in vain.
-            for (handle, _) in &fits {
+            for (handle, _) in &running {
                 handle.press();
             }
         }
-        let ended: Vec<_> = fits.into_iter().map(|(_, fit)| fit.join()).collect();
+        let ended: Vec<_> = running.into_iter().map(|(_, fit)| fit.join()).collect();
         let report = report?;
         for fit in ended {
             fit.map_err(|_| Failure::broken("a fit's thread ended at once"))??;
@@ -213,8 +216,8 @@ fn can_be_found(topology: &Topology) -> Result<(), Failure> {
         topology.sources.iter().flat_map(|source| topology.builders.iter().map(move |b| (source, b)))
     {
         let address = topology.address(builder, source.link).filter(|_| source.device.is_some());
-        let chosen = |address: &&Address| address.host_port().is_some_and(|place| place.ends_with(":0"));
-        if let Some(address) = address.filter(chosen) {
+        let chosen = address.filter(|address| address.host_port().is_some_and(|place| place.ends_with(":0")));
+        if let Some(address) = chosen {
             return Err(Failure::Usage(format!(
                 "builder '{}': listen {address}: with port 0 the system chooses one, which source '{}' in another \
                  process does not learn: name a port (`thalweg run`, which starts all nodes, tells them)",
@@ -264,16 +267,16 @@ pub(crate) fn allow_files() {
 
 /// Runs a node that another process supervises: the topology and the commands come over standard input.
 fn supervised(options: &Options) -> ExitCode {
-    let (word, code) = match supervised_run(options) {
-        Ok(Done::Source(report)) => (Word::Source(report), ExitCode::SUCCESS),
-        Ok(Done::Builder(report)) => (Word::Builder(report), ExitCode::SUCCESS),
+    let (message, code) = match supervised_run(options) {
+        Ok(Done::Source(report)) => (NodeMessage::Source(report), ExitCode::SUCCESS),
+        Ok(Done::Builder(report)) => (NodeMessage::Builder(report), ExitCode::SUCCESS),
         Err(failure) => {
             let usage = matches!(failure, Failure::Usage(_));
             let follows = matches!(failure, Failure::Consequence(_));
-            (Word::Failed { error: failure.to_string(), usage, follows }, ExitCode::from(failure.code()))
+            (NodeMessage::Failed { error: failure.to_string(), usage, follows }, ExitCode::from(failure.code()))
         }
     };
-    outlet::stdout().put(spell(&word));
+    outlet::stdout().put(spell(&message));
     code
 }
 
@@ -288,7 +291,7 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
         let is_builder = topology.builders.iter().any(|builder| builder.name == *name);
         let timeout = topology.run.timeout;
         move || {
-            // Each line asks for an end: the first for a clean one.
+            // Each line requests an end: the first a clean one.
             for _ in std::io::stdin().lock().split(b'\n').map_while(Result::ok) {
                 handle.press();
             }
@@ -302,12 +305,13 @@ fn supervised_run(options: &Options) -> Result<Done, Failure> {
             while done.recv_timeout(PROGRESS) == Err(RecvTimeoutError::Timeout) {
                 // The supervisor adds the nodes up.
                 let snapshot = Snapshot { sources: Vec::new(), ..(*handle.snapshot()).clone() };
-                outlet::stdout().put_if_idle(spell(&Word::Progress(snapshot)));
+                outlet::stdout().put_if_idle(spell(&NodeMessage::Progress(snapshot)));
             }
         })?;
     }
-    let listening = |addresses: &[Address]| outlet::stdout().put(spell(&Word::Listening(addresses.to_vec())));
-    run(&topology, name, &handle, Kind::Single, listening)
+    run(&topology, name, &handle, Kind::Single, |addresses| {
+        outlet::stdout().put(spell(&NodeMessage::Listening(addresses.to_vec())));
+    })
 }
 
 /// Ends a node whose supervisor is gone. The end of standard input shows this, however the supervisor died. The
@@ -323,6 +327,6 @@ fn orphaned(handle: &Handle, is_builder: bool, timeout: Duration) {
 }
 
 /// Returns the message as one line of JSON.
-fn spell(word: &Word) -> String {
-    serde_json::to_string(word).unwrap_or_default() + "\n"
+fn spell(message: &NodeMessage) -> String {
+    serde_json::to_string(message).unwrap_or_default() + "\n"
 }

@@ -77,20 +77,7 @@ fn run_text(report: &RunReport) -> String {
     let mut out = format!("{run}{part}: {}\n", verdict(&report.state));
     out.push_str(&because(&report.reasons));
     out.push_str(&dead_time(&report.ledger));
-    let _ = writeln!(
-        out,
-        "  {} ({} incomplete), {}{} in {:.2} s",
-        many(report.events.built, "event"),
-        count(report.events.incomplete),
-        many(report.fragments, "fragment"),
-        // With trigger levels most of the fetched data is not in these events: see `trigger_text`.
-        if report.trigger.is_none() { format!(", {}", volume(report.bytes)) } else { String::new() },
-        report.seconds
-    );
-    let recorded: u64 = report.ledger.sources.iter().map(|entry| entry.recorded).sum();
-    if report.directory.is_some() && recorded < report.fragments {
-        let _ = writeln!(out, "  on disk are {} of these fragments: see below", count(recorded));
-    }
+    out.push_str(&events_text(report));
     let _ = writeln!(
         out,
         "  {:.2} Gbit/s, {} fragments/s",
@@ -102,35 +89,65 @@ fn run_text(report: &RunReport) -> String {
         "  copies per byte: {:.2} at the sources, {:.2} at the builder",
         report.copies_per_byte.source, report.copies_per_byte.builder
     );
-    let _ = writeln!(
-        out,
-        "  CPU seconds per GB: {:.3} at the sources, {:.3} at the builder",
-        report.cpu_seconds_per_gigabyte.source, report.cpu_seconds_per_gigabyte.builder
-    );
-    let Arrivals { received, dropped, damaged, foreign } = report.datagrams;
-    if dropped + damaged + foreign > 0 {
-        let reasons = format!(
-            "{} dropped by this host for want of room, {} damaged on their way, {} of others",
-            count(dropped),
-            count(damaged),
-            count(foreign)
-        );
-        out.push_str(&wrapped("  ", &format!("{} datagrams came; not taken: {reasons}", count(received))));
-    }
+    let cpu = report.cpu_seconds_per_gigabyte;
+    let _ = writeln!(out, "  CPU seconds per GB: {:.3} at the sources, {:.3} at the builder", cpu.source, cpu.builder);
+    out.push_str(&datagrams_text(&report.datagrams));
     if let Some(trigger) = &report.trigger {
-        let cpu = report.cpu_seconds_per_gigabyte;
         #[expect(clippy::cast_precision_loss, reason = "figures for people")]
         let gigabytes = report.bytes as f64 * 1e-9;
         out.push_str(&trigger_text(trigger, report.bytes, (cpu.source + cpu.builder) * gigabytes));
     }
-    let _ = match report.back_pressure.stalls {
-        0 => writeln!(out, "  back-pressure from the disk: none"),
-        stalls => writeln!(
-            out,
-            "  back-pressure from the disk: {}, {:.2} s in all",
-            times(stalls),
-            report.back_pressure.seconds
-        ),
+    out.push_str(&recording_text(report));
+    out.push('\n');
+    out.push_str(&ledger(&report.ledger));
+    for (name, counters) in &report.devices {
+        let counters_text = counted(counters.iter().filter(|(_, number)| **number > 0));
+        let counters_text = if counters_text.is_empty() { "nothing".into() } else { counters_text };
+        out.push_str(&wrapped("  ", &format!("the device of {} counted: {counters_text}", plain(name))));
+    }
+    out
+}
+
+/// Returns the text on the events and their data.
+fn events_text(report: &RunReport) -> String {
+    let mut out = format!(
+        "  {} ({} incomplete), {}{} in {:.2} s\n",
+        many(report.events.built, "event"),
+        count(report.events.incomplete),
+        many(report.fragments, "fragment"),
+        // With trigger levels most of the fetched data is not in these events: see `trigger_text`.
+        if report.trigger.is_none() { format!(", {}", volume(report.bytes)) } else { String::new() },
+        report.seconds
+    );
+    let recorded: u64 = report.ledger.sources.iter().map(|entry| entry.recorded).sum();
+    if report.directory.is_some() && recorded < report.fragments {
+        let _ = writeln!(out, "  on disk are {} of these fragments: see below", count(recorded));
+    }
+    out
+}
+
+/// Returns the text on datagrams that were not accepted.
+fn datagrams_text(datagrams: &Arrivals) -> String {
+    let Arrivals { received, dropped, damaged, foreign } = *datagrams;
+    if dropped + damaged + foreign == 0 {
+        return String::new();
+    }
+    let reasons = format!(
+        "{} dropped by this host for want of room, {} damaged on their way, {} of others",
+        count(dropped),
+        count(damaged),
+        count(foreign)
+    );
+    wrapped("  ", &format!("{} datagrams came; not taken: {reasons}", count(received)))
+}
+
+/// Returns the text on the disk: its back-pressure, the window, the recorder and the run's directories.
+fn recording_text(report: &RunReport) -> String {
+    let mut out = match report.back_pressure.stalls {
+        0 => "  back-pressure from the disk: none\n".to_owned(),
+        stalls => {
+            format!("  back-pressure from the disk: {}, {:.2} s in all\n", times(stalls), report.back_pressure.seconds)
+        }
     };
     for (file, credit) in report.calibrated.iter().zip(&report.credit) {
         let window = volume(credit.window_bytes);
@@ -143,20 +160,13 @@ fn run_text(report: &RunReport) -> String {
     for directory in &report.directories {
         let _ = writeln!(out, "  on disk: {directory}");
     }
-    out.push('\n');
-    out.push_str(&ledger(&report.ledger));
-    for (name, counters) in &report.devices {
-        let said = counted(counters.iter().filter(|(_, number)| **number > 0));
-        let said = if said.is_empty() { "nothing".into() } else { said };
-        out.push_str(&wrapped("  ", &format!("the device of {} counted: {said}", plain(name))));
-    }
     out
 }
 
 /// Returns the counters of a device, in words.
 fn counted<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
-    let said = counters.map(|(name, number)| format!("{} {}", name.replace('_', " "), count(number)));
-    said.collect::<Vec<_>>().join(", ")
+    let counters_text = counters.map(|(name, number)| format!("{} {}", name.replace('_', " "), count(number)));
+    counters_text.collect::<Vec<_>>().join(", ")
 }
 
 /// Returns the text on what the trigger levels did; for simulated levels, compared with those of ATLAS (100 kHz, 3 kHz,
@@ -164,17 +174,11 @@ fn counted<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String 
 fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -> String {
     let TriggerReport { level1, level2_accepted, filter_accepted, rates, unasked_bytes, simulated, undecided, levels } =
         trigger;
-    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-    let one_in = |of: u64, accepted: u64| match accepted {
-        0 => "none".to_owned(),
-        accepted => format!("1 in {:.1}", of as f64 / accepted as f64),
-    };
-    let rate = |rate: f64| count(format_args!("{rate:.0}"));
     let mut out = format!("  trigger{}: {}", if *simulated { ", simulated" } else { "" }, many(*level1, "event"));
-    let mut rates_text = rate(rates.level1);
+    let mut rates_text = whole_rate(rates.level1);
     if levels.level2 {
         let _ = write!(out, ", level 2 accepted {} ({})", count(level2_accepted), one_in(*level1, *level2_accepted));
-        let _ = write!(rates_text, ", {}", rate(rates.level2_accepted));
+        let _ = write!(rates_text, ", {}", whole_rate(rates.level2_accepted));
     }
     if levels.filter {
         let _ = write!(
@@ -194,7 +198,7 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
         let ended = if ends > 0 { format!(", which ended {}", many(ends, "time")) } else { String::new() };
         let _ = writeln!(
             out,
-            "  undecided: {}: {} could not be said, {} too late, {} without the program{ended}",
+            "  undecided: {}: {} could not be counters_text, {} too late, {} without the program{ended}",
             many(undecided.events(), "event"),
             count(unsure),
             count(late),
@@ -203,6 +207,18 @@ fn trigger_text(trigger: &TriggerReport, fetched_bytes: u64, cpu_seconds: f64) -
     }
     let _ = writeln!(out, "  fetched: {}; never asked for: {}", volume(fetched_bytes), volume(*unasked_bytes));
     out
+}
+
+#[expect(clippy::cast_precision_loss, reason = "figures for people")]
+fn one_in(of: u64, accepted: u64) -> String {
+    match accepted {
+        0 => "none".to_owned(),
+        accepted => format!("1 in {:.1}", of as f64 / accepted as f64),
+    }
+}
+
+fn whole_rate(rate: f64) -> String {
+    count(format_args!("{rate:.0}"))
 }
 
 /// Maximum number of reasons that a person is shown one by one.
@@ -225,62 +241,73 @@ pub(crate) fn fragments(came: u64, missing: u64) -> String {
     }
 }
 
+/// Name of a column, and its figure of a source.
+type LedgerColumn = (&'static str, fn(&LedgerEntry) -> i128);
+
+const LEDGER_COLUMNS: [LedgerColumn; 17] = [
+    ("accepted", |e| e.accepted.into()),
+    ("recorded", |e| e.recorded.into()),
+    ("discarded", |e| e.discarded.into()),
+    ("rejected", |e| e.rejected.into()),
+    ("dropped", |e| i128::from(e.dropped_newest) + i128::from(e.dropped_oldest)),
+    ("lost in device", |e| e.lost_in_device.into()),
+    ("late", |e| e.late.into()),
+    ("corrupt", |e| e.corrupt.into()),
+    ("lost", |e| e.lost.into()),
+    ("beyond end", |e| e.beyond_end.into()),
+    ("empty", |e| e.empty.into()),
+    ("damaged", |e| e.damaged.into()),
+    ("uncertain", |e| e.uncertain.into()),
+    ("skipped", |e| e.skipped.into()),
+    ("of no event", |e| e.of_no_event.into()),
+    ("duplicates", |e| e.duplicates.into()),
+    ("unaccounted", |e| e.unaccounted.into()),
+];
+
 /// Returns the final counters, in fragments: a row for each source, and with many sources one row for all those that
 /// have nothing to show but what they accepted and its outcome; a bucket that is empty everywhere has no column.
 pub(crate) fn ledger(ledger: &Ledger) -> String {
-    type Get = fn(&LedgerEntry) -> i128;
-    const COLUMNS: [(&str, Get); 17] = [
-        ("accepted", |e| e.accepted.into()),
-        ("recorded", |e| e.recorded.into()),
-        ("discarded", |e| e.discarded.into()),
-        ("rejected", |e| e.rejected.into()),
-        ("dropped", |e| i128::from(e.dropped_newest) + i128::from(e.dropped_oldest)),
-        ("lost in device", |e| e.lost_in_device.into()),
-        ("late", |e| e.late.into()),
-        ("corrupt", |e| e.corrupt.into()),
-        ("lost", |e| e.lost.into()),
-        ("beyond end", |e| e.beyond_end.into()),
-        ("empty", |e| e.empty.into()),
-        ("damaged", |e| e.damaged.into()),
-        ("uncertain", |e| e.uncertain.into()),
-        ("skipped", |e| e.skipped.into()),
-        ("of no event", |e| e.of_no_event.into()),
-        ("duplicates", |e| e.duplicates.into()),
-        ("unaccounted", |e| e.unaccounted.into()),
-    ];
-    let always = |name| ["accepted", "unaccounted"].contains(&name);
-    let used = |get: Get| ledger.sources.iter().any(|entry| get(entry) != 0);
-    let shown: Vec<_> = COLUMNS.into_iter().filter(|(name, get)| always(name) || used(*get)).collect();
+    let shown: Vec<LedgerColumn> = LEDGER_COLUMNS
+        .into_iter()
+        .filter(|(name, figure)| {
+            ["accepted", "unaccounted"].contains(name) || ledger.sources.iter().any(|entry| figure(entry) != 0)
+        })
+        .collect();
     let figures = shown.iter().map(|(name, _)| (*name, Align::Right));
     let mut table = Table::new([("source", Align::Left)].into_iter().chain(figures));
-    let mut row = |name: String, entries: &[&LedgerEntry]| {
-        // The last counters of a source that is gone are the least that it accepted.
-        let least = if entries.iter().all(|entry| entry.final_counters) { "" } else { "≥ " };
-        let figure = |(name, get): &(&str, Get)| {
-            let sum: i128 = entries.iter().map(|entry| get(entry)).sum();
-            format!("{}{}", if *name == "accepted" { least } else { "" }, count(sum))
-        };
-        table.row([name].into_iter().chain(shown.iter().map(figure)).collect());
-    };
     let all: Vec<&LedgerEntry> = ledger.sources.iter().collect();
-    let (told, summed): (Vec<_>, Vec<_>) = match all.len() {
+    let (single, summed): (Vec<_>, Vec<_>) = match all.len() {
         ..=SHOWN => (all.clone(), Vec::new()),
         _ => all.iter().partition(|entry| is_remarkable(entry)),
     };
-    let (told, untold) = told.split_at(told.len().min(SHOWN));
-    for entry in told {
-        row(plain(&format!("{} {}", entry.source, entry.name)).into_owned(), &[*entry]);
+    let (single, similar) = single.split_at(single.len().min(SHOWN));
+    for entry in single {
+        let name = plain(&format!("{} {}", entry.source, entry.name)).into_owned();
+        table.row(ledger_row(name, &shown, &[*entry]));
     }
-    if !untold.is_empty() {
-        row(format!("{} more such", count(untold.len())), untold);
+    if !similar.is_empty() {
+        table.row(ledger_row(format!("{} more such", count(similar.len())), &shown, similar));
     }
     if !summed.is_empty() {
-        row(format!("{} with nothing lost", many(summed.len() as u64, "source")), &summed);
+        let name = format!("{} with nothing lost", many(summed.len() as u64, "source"));
+        table.row(ledger_row(name, &shown, &summed));
     }
-    if all.len() > SHOWN && !told.is_empty() {
-        row("all".to_owned(), &all);
+    if all.len() > SHOWN && !single.is_empty() {
+        table.row(ledger_row("all".to_owned(), &shown, &all));
     }
     table.folded(2)
+}
+
+/// Returns the sums of some sources' counters.
+fn ledger_row(name: String, columns: &[LedgerColumn], entries: &[&LedgerEntry]) -> Vec<String> {
+    // The last counters of a source that is gone are the least that it accepted.
+    let least = if entries.iter().all(|entry| entry.final_counters) { "" } else { "≥ " };
+    let mut row = vec![name];
+    for (column, figure) in columns {
+        let sum: i128 = entries.iter().map(|entry| figure(entry)).sum();
+        row.push(format!("{}{}", if *column == "accepted" { least } else { "" }, count(sum)));
+    }
+    row
 }
 
 /// Returns the text on data that was not taken from devices that have a rate, if it is much.
@@ -334,8 +361,8 @@ fn source_text(report: &SourceReport) -> String {
         let _ = writeln!(text, "  dead time {:.2} s: {fragments} not taken, all slots were full", report.dead_seconds);
     }
     if !report.device.is_empty() {
-        let said = counted(report.device.iter());
-        let _ = writeln!(text, "  the device: lost {}; {said}", count(report.lost_in_device));
+        let counters_text = counted(report.device.iter());
+        let _ = writeln!(text, "  the device: lost {}; {counters_text}", count(report.lost_in_device));
     }
     text
 }

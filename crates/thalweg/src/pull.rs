@@ -21,7 +21,7 @@ what is here and is another is not overwritten.
 Exit code: 0 where everything is here; 1 where something is not, and with --verify \
 where a run is damaged; 2 where there is no such URL; 130 where it was interrupted.")]
 pub(crate) struct Options {
-    /// What to fetch: a run, http://host:8042/runs/42, a file, or a directory with all that is in it
+    /// URL to fetch: a run, http://host:8042/runs/42, a file, or a directory with all that is in it
     url: String,
     /// The directory it is put into
     #[arg(default_value = ".")]
@@ -36,10 +36,10 @@ pub(crate) struct Options {
     remote: Remote,
 }
 
-/// How a server is asked.
+/// Options of requests to a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Remote {
-    /// How much is under way at once: ranges that are fetched, or files that are sent
+    /// Number of transfers at once: ranges that are fetched, or files that are sent
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     streams: u8,
     /// A file with the token that says who asks. Without it, the environment's THALWEG_TOKEN
@@ -48,7 +48,7 @@ pub(crate) struct Remote {
     /// Certificates (PEM) that vouch for the server, instead of the system's
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// How long to try again when the server cannot be reached
+    /// Time for which to try again when the server cannot be reached
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }
@@ -74,7 +74,7 @@ impl Remote {
 
 /// Result in JSON, printed at the end.
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct MovedReport<'a> {
     #[serde(flatten)]
     moved: &'a Moved,
     seconds: f64,
@@ -96,7 +96,7 @@ pub(crate) fn pull(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let intact = verified.iter().flatten().all(|report| report.consistent);
     let mut out = Output::new();
     if json {
-        out.json(&Told { moved: &moved, seconds, verified })?;
+        out.json(&MovedReport { moved: &moved, seconds, verified })?;
     } else {
         out.text(&text(&moved, seconds, "fetched"))?;
         for (run, report) in moved.runs.iter().zip(verified.iter().flatten()) {
@@ -114,15 +114,15 @@ pub(crate) fn pull(options: &Options, json: bool) -> Result<ExitCode, Failure> {
 }
 
 fn verify(moved: &Moved) -> Result<Vec<VerifyReport>, Failure> {
-    let one = |path: &PathBuf| Run::open(path).map(|run| show::verified(&run)).map_err(Failure::broken);
-    moved.runs.iter().map(one).collect()
+    let reports = moved.runs.iter().map(|path| Run::open(path).map(|run| show::verified(&run)));
+    reports.map(|report| report.map_err(Failure::broken)).collect()
 }
 
 /// Prints what was sent.
 pub(crate) fn say(moved: &Moved, seconds: f64, done: &str, json: bool) -> Result<(), Failure> {
     let mut out = Output::new();
     match json {
-        true => out.json(&Told { moved, seconds, verified: None })?,
+        true => out.json(&MovedReport { moved, seconds, verified: None })?,
         false => out.text(&text(moved, seconds, done))?,
     }
     out.flush()
@@ -192,7 +192,7 @@ pub(crate) fn watched(
 /// Makes an interrupt end the program at once: the progress so far was recorded, and is there for the next time.
 fn end_on_signals(json: bool) -> Result<(), Failure> {
     let mut signals = signals::ending()?;
-    let wait = move || {
+    let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
         if signals.forever().next().is_some() {
             eprintln!("thalweg: interrupted; the same command goes on from here");
             if json {
@@ -200,8 +200,8 @@ fn end_on_signals(json: bool) -> Result<(), Failure> {
             }
             std::process::exit(INTERRUPTED);
         }
-    };
-    std::thread::Builder::new().name("signals".into()).spawn(wait).map_err(Failure::broken)?;
+    });
+    thread.map_err(Failure::broken)?;
     Ok(())
 }
 

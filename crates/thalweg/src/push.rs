@@ -44,8 +44,8 @@ pub(crate) fn push(options: &Options, json: bool) -> Result<ExitCode, Failure> {
         // During a recording all builders write at once, so all directories are sent at once.
         let moved = std::thread::scope(|scope| {
             let server = &server;
-            let send = |path| scope.spawn(move || push(server, path, remote.streams(), progress));
-            let threads: Vec<_> = paths.iter().map(PathBuf::as_path).map(send).collect();
+            let threads = paths.iter().map(|path| scope.spawn(move || push(server, path, remote.streams(), progress)));
+            let threads: Vec<_> = threads.collect();
             let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
             ended.collect::<Result<Vec<_>, _>>()
         })?;

@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// Compress files and events, too, for clients that ask for it (Accept-Encoding)
     #[arg(long)]
     compress: bool,
-    /// Who may read and write what: a TOML file of tokens (docs/data-server.md)
+    /// TOML file of tokens, which determine who may read and write what (docs/data-server.md)
     #[arg(long, value_name = "FILE")]
     tokens: Option<PathBuf>,
     /// Let everybody in who can connect, also from other hosts
@@ -43,18 +43,18 @@ pub(crate) struct Options {
     /// The certificate's private key, a PEM file
     #[arg(long, value_name = "PEM", requires = "certificate")]
     key: Option<PathBuf>,
-    /// How bytes go from the disk to the network: auto (measured at the first start), read, sendfile, splice, ahead,
+    /// Way of bytes from the disk to the network: auto (measured at the first start), read, sendfile, splice, ahead,
     /// direct, dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
     path: Choice<Outward>,
-    /// How bytes go from the network to the disk: auto (uring where it can be had, otherwise recv), recv, splice,
+    /// Way of bytes from the network to the disk: auto (uring where it can be had, otherwise recv), recv, splice,
     /// dontcache, uring
     #[arg(long, value_name = "WAY", default_value = "auto")]
     inward: Choice<Inward>,
     /// Clients served at once; further ones wait
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = connections)]
     connections: usize,
-    /// How long a client may send and take nothing, or fewer than 500 bytes a second of what is under way
+    /// Time for which a client may send and take nothing, or fewer than 500 bytes a second of what is under way
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = timeout)]
     idle_timeout: Duration,
     /// CPUs to serve on, as 0,2,4-7; auto: those that the network does not interrupt, if there are such. Without it all
@@ -112,9 +112,9 @@ impl FromStr for Cpus {
         let mut cpus = Vec::new();
         for part in text.split(',').filter(|part| !part.is_empty()) {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let number =
-                |text: &str| text.parse::<usize>().map_err(|_| format!("{part} is not a CPU, or a range of them"));
-            let (first, last) = (number(first)?, number(last)?);
+            let (Ok(first), Ok(last)) = (first.parse::<usize>(), last.parse::<usize>()) else {
+                return Err(format!("{part} is not a CPU, or a range of them"));
+            };
             if first > last || last >= MOST_CPUS {
                 return Err(format!("{part} is not a range of CPUs"));
             }
@@ -255,16 +255,16 @@ fn cpus(options: &Options, why: &mut String) -> Result<Vec<usize>, Failure> {
 }
 
 fn say_what_was_served(out: &mut Output, counters: &Counters, json: bool) -> Result<(), Failure> {
-    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let Counters { connections, requests, sent, received, .. } = counters;
+    let [connections, requests, sent, received] =
+        [connections, requests, sent, received].map(|counter| counter.load(Ordering::Relaxed));
     if json {
         out.json(&serde_json::json!({
-            "connections": count(&counters.connections), "requests": count(&counters.requests),
-            "sent_bytes": count(&counters.sent), "received_bytes": count(&counters.received),
+            "connections": connections, "requests": requests, "sent_bytes": sent, "received_bytes": received,
         }))?;
     } else {
-        let (sent, received) = (volume(count(&counters.sent)), volume(count(&counters.received)));
-        let requests = many(count(&counters.requests), "request");
-        let connections = many(count(&counters.connections), "connection");
+        let (sent, received) = (volume(sent), volume(received));
+        let (requests, connections) = (many(requests, "request"), many(connections, "connection"));
         out.text(&format!("{requests} on {connections}: {sent} sent, {received} received\n"))?;
     }
     out.flush()?;
@@ -288,9 +288,8 @@ fn can_run_on(cpus: &[usize]) -> Result<(), Failure> {
 }
 
 fn tokens(path: &Path) -> Result<Tokens, Failure> {
-    let in_file = |error: &dyn std::fmt::Display| Failure::Usage(format!("{}: {error}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| in_file(&error))?;
-    Tokens::parse(&text).map_err(|error| in_file(&error))
+    let text = std::fs::read_to_string(path).map_err(|error| Failure::file_usage(path, error))?;
+    Tokens::parse(&text).map_err(|error| Failure::file_usage(path, error))
 }
 
 /// Raises the limit of open files to what the clients need, as far as the process may.
@@ -381,12 +380,15 @@ fn ways(options: &Options) -> Result<(Ways, String), Failure> {
 
 /// Returns the largest file in the directory and in the runs in it, if it is large enough to measure with.
 fn largest_file(directory: &Path) -> Option<PathBuf> {
-    let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let inner = entries(directory)
+    let inner = directory_entries(directory)
         .take(1000)
-        .flat_map(|path| if path.is_dir() { entries(&path).collect() } else { vec![path] });
+        .flat_map(|path| if path.is_dir() { directory_entries(&path).collect() } else { vec![path] });
     let sized = inner.filter_map(|path| Some((path.metadata().ok().filter(std::fs::Metadata::is_file)?.len(), path)));
     sized.filter(|(bytes, _)| *bytes >= SMALLEST).max_by_key(|(bytes, _)| *bytes).map(|(_, path)| path)
+}
+
+fn directory_entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }
 
 /// Path of the file that keeps the measurements, one for each file system and kernel.

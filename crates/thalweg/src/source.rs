@@ -18,13 +18,13 @@ use thalweg_wire::{SourceId, record_len};
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("input").args(["stdin", "file"]).required(true))]
 pub(crate) struct Options {
-    /// Where the builders listen: tcp:HOST:PORT, udp:HOST:PORT, shm:PATH; of several, all in the topology's order
+    /// Addresses of the builders: tcp:HOST:PORT, udp:HOST:PORT, shm:PATH; of several, all in the topology's order
     #[arg(required = true)]
     builders: Vec<Address>,
     /// The id of a source without a `device` in the topology: 2.0
     #[arg(long, value_parser = parse_id)]
     id: SourceId,
-    /// What it is called in the run; its id where left out
+    /// Name of the source in the run; its id where left out
     #[arg(long)]
     name: Option<String>,
     /// Take the records from standard input
@@ -36,13 +36,13 @@ pub(crate) struct Options {
     /// Bytes in each record
     #[arg(long, value_name = "SIZE", required_unless_present_any = ["shape", "length", "end"])]
     record: Option<ByteSize>,
-    /// What a record is made of: u8, i16, f32, ci16, i16_be, …
+    /// Type of a record's elements: u8, i16, f32, ci16, i16_be, …
     #[arg(long = "type", value_name = "TYPE")]
     stored: Option<StoredType>,
     /// A record's axes, the last one without gaps: 480,640
     #[arg(long, value_name = "LENGTHS", value_delimiter = ',', requires = "stored")]
     shape: Option<Vec<u64>>,
-    /// In front of each record stands how many bytes it has, in so many bytes
+    /// Each record follows a number, its length in bytes, which itself has this many bytes
     #[arg(long, value_name = "BYTES", requires = "size", value_parser = clap::value_parser!(u8).range(1..=8))]
     length: Option<u8>,
     /// The least significant byte of that number comes first
@@ -63,7 +63,7 @@ pub(crate) struct Options {
     /// Records that are kept until a builder takes them
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     slots: u32,
-    /// How long a builder that is not there is looked for
+    /// Time for which a builder that is not there is looked for
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 }

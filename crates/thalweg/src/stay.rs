@@ -58,6 +58,10 @@ impl Present {
         })
     }
 
+    fn send(&self, command: Command) {
+        self.with(|inner| inner.handle.send(command));
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
         // No panic can leave the state half changed.
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
@@ -143,14 +147,13 @@ fn commands(mut input: impl BufRead, obey: impl Fn(&str)) {
 
 /// Executes one line of standard input.
 fn obey(present: &Present, line: &str) {
-    let send = |command| present.with(|inner| inner.handle.send(command));
     match line {
         "" => {}
-        "start" => send(Command::Start),
-        "pause" => send(Command::Pause),
-        "resume" => send(Command::Resume),
-        "stop" => send(Command::Stop),
-        "abort" => send(Command::Abort),
+        "start" => present.send(Command::Start),
+        "pause" => present.send(Command::Pause),
+        "resume" => present.send(Command::Resume),
+        "stop" => present.send(Command::Stop),
+        "abort" => present.send(Command::Abort),
         "quit" => _ = present.leave(),
         "status" => {
             let snapshot = present.with(|inner| inner.handle.snapshot());
@@ -204,11 +207,11 @@ mod tests {
 
     #[test]
     fn what_is_no_text_costs_no_other_command() {
-        let heard = RefCell::new(Vec::new());
+        let received = RefCell::new(Vec::new());
         let long = format!("start{}abort", " ".repeat(4091));
         let input = [b"start\n\xff\xfe\n pause \r\n", long.as_bytes(), b"\nstop"].concat();
-        commands(&input[..], |line| heard.borrow_mut().push(line.to_owned()));
-        let lines = heard.into_inner();
+        commands(&input[..], |line| received.borrow_mut().push(line.to_owned()));
+        let lines = received.into_inner();
         assert_eq!(lines, ["start", "\u{fffd}\u{fffd}", "pause", &long[..4096], "stop"]);
     }
 }

@@ -1,6 +1,6 @@
 //! Runs every node of a topology on this machine, each in a process of its own, and watches them.
 
-use crate::node::Word;
+use crate::node::NodeMessage;
 use crate::print;
 use crate::terminal::{Failure, signals, start_thread};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use thalweg_node::{Assignment, BuilderReport, RunReport, Snapshot, Topology};
 use thalweg_sys::netns::Network;
 
-/// Time to wait for nodes that were told to stop at once, before they are killed.
+/// Time to wait for nodes that are to stop at once, before they are killed.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Maximum length of a node's line, in bytes: the report of a builder with thousands of sources has a few MiB.
@@ -29,7 +29,7 @@ pub(crate) struct Watched {
 }
 
 enum News {
-    Said(usize, Word),
+    Message(usize, NodeMessage),
     /// A node's standard output has ended.
     Silent(usize),
     Signal,
@@ -144,7 +144,7 @@ struct Watch {
     begun: bool,
     /// True if a builder was killed.
     killed: bool,
-    told: u32,
+    stop_requests: u32,
 }
 
 impl Watch {
@@ -159,20 +159,20 @@ impl Watch {
             follows: None,
             begun: false,
             killed: false,
-            told: 0,
+            stop_requests: 0,
         }
     }
 
     fn next(&mut self, nodes: &mut Nodes, news: &Receiver<News>, show: &dyn Fn(Snapshot)) -> Result<(), Failure> {
         match news.recv_timeout(Duration::from_secs(1)) {
-            Ok(News::Said(index, word)) => self.hear(index, word, nodes, show),
+            Ok(News::Message(index, message)) => self.hear(index, message, nodes, show),
             Ok(News::Silent(index)) => self.silent(index, &mut nodes.0[index]),
             Ok(News::Signal) => {
-                self.told += 1;
+                self.stop_requests += 1;
                 for (index, node) in nodes.0.iter_mut().enumerate() {
                     // For a clean end only the builders are informed; for an end at once, every node.
-                    if index < self.builders.len() || self.told > 1 {
-                        tell(node, self.told);
+                    if index < self.builders.len() || self.stop_requests > 1 {
+                        tell(node, self.stop_requests);
                     }
                 }
             }
@@ -182,26 +182,26 @@ impl Watch {
         Ok(())
     }
 
-    fn hear(&mut self, index: usize, word: Word, nodes: &mut Nodes, show: &dyn Fn(Snapshot)) {
-        match word {
-            Word::Listening(addresses) => self.listening[index] = Some(addresses),
-            Word::Progress(snapshot) => {
+    fn hear(&mut self, index: usize, message: NodeMessage, nodes: &mut Nodes, show: &dyn Fn(Snapshot)) {
+        match message {
+            NodeMessage::Listening(addresses) => self.listening[index] = Some(addresses),
+            NodeMessage::Progress(snapshot) => {
                 self.begun |= snapshot.state.has_begun();
                 if let Some(shown) = self.snapshots.get_mut(index) {
                     *shown = snapshot;
                 }
                 show(print::total(&self.snapshots));
             }
-            Word::Builder(report) => {
+            NodeMessage::Builder(report) => {
                 self.begun = true;
                 self.builders[index] = Some(*report);
             }
             // The other results of a source are in the builders' ledgers.
-            Word::Source(report) if report.device.is_empty() => {}
-            Word::Source(report) => {
+            NodeMessage::Source(report) if report.device.is_empty() => {}
+            NodeMessage::Source(report) => {
                 self.devices.insert(report.name, report.device);
             }
-            Word::Failed { error, usage, follows } => {
+            NodeMessage::Failed { error, usage, follows } => {
                 let text = format!("{}: {error}", nodes.0[index].name);
                 self.failures.push(text.clone());
                 match (usage, follows) {
@@ -231,7 +231,7 @@ impl Watch {
     }
 }
 
-/// Writes one line for each time the user asked: the first for a clean end, the second for an end at once.
+/// Writes one line for each request of the user: the first for a clean end, the second for an end at once.
 fn tell(node: &mut Node, times: u32) {
     if times > 2 {
         let _ = node.child.kill();
@@ -282,8 +282,8 @@ fn start(
         let news = news.clone();
         start_thread(move || {
             let _ = each_line(BufReader::new(stdout), |line| {
-                if let Ok(word) = serde_json::from_slice(line) {
-                    let _ = news.send(News::Said(index, word));
+                if let Ok(message) = serde_json::from_slice(line) {
+                    let _ = news.send(News::Message(index, message));
                 }
             });
             let _ = news.send(News::Silent(index));
@@ -322,11 +322,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_that_does_not_end_is_passed_over_and_the_next_one_heard() {
+    fn a_line_that_does_not_end_is_passed_over_and_the_next_one_is_read() {
         let endless = io::repeat(b'x').take(3 * LONGEST_LINE + 5);
-        let said = b"first\n".chain(endless).chain(&b"\nlast\nbroken off"[..]);
-        let mut heard = Vec::new();
-        each_line(BufReader::new(said), |line| heard.push(String::from_utf8_lossy(line).into_owned())).unwrap();
-        assert_eq!(heard, ["first\n", "last\n"]);
+        let input = b"first\n".chain(endless).chain(&b"\nlast\nbroken off"[..]);
+        let mut lines = Vec::new();
+        each_line(BufReader::new(input), |line| lines.push(String::from_utf8_lossy(line).into_owned())).unwrap();
+        assert_eq!(lines, ["first\n", "last\n"]);
     }
 }

@@ -11,6 +11,7 @@ pub mod signals;
 
 pub use output::{Output, json_line};
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
@@ -117,6 +118,16 @@ impl Failure {
     /// Returns the failure of a command that failed while it ran.
     pub fn broken(error: impl std::fmt::Display) -> Self {
         Self::Broken(error.to_string())
+    }
+
+    /// Returns the failure of a request that is impossible because of a file.
+    pub fn file_usage(path: &Path, error: impl std::fmt::Display) -> Self {
+        Self::Usage(format!("{}: {error}", path.display()))
+    }
+
+    /// Returns the failure of a command that failed because of a file.
+    pub fn file_broken(path: &Path, error: impl std::fmt::Display) -> Self {
+        Self::Broken(format!("{}: {error}", path.display()))
     }
 }
 

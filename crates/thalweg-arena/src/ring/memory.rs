@@ -78,16 +78,15 @@ impl Memory {
         // memory of a ring is never of huge pages, since no valid size is a multiple of theirs; a page that the peer
         // removes is therefore replaced, full of zeros, when it is next accessed.
         let cells = bytes.saturating_sub(PAGE_BYTES as u64) / CELL_BYTES as u64;
-        let not_a_ring = |cells| RingSetupError::NotARing { bytes, cells };
-        let cells = u32::try_from(cells).map_err(|_| not_a_ring(0))?;
+        let cells = u32::try_from(cells).map_err(|_| RingSetupError::NotARing { bytes, cells: 0 })?;
         if check_count(cells).is_err() || bytes_of(cells) as u64 != bytes {
-            return Err(not_a_ring(0));
+            return Err(RingSetupError::NotARing { bytes, cells: 0 });
         }
         let memory = Self::map(fd, cells)?;
         let identity = &memory.header().identity.0;
         let claimed = identity.cells.load(Ordering::Relaxed);
         if identity.magic.load(Ordering::Relaxed) != RING_MAGIC || claimed != cells {
-            return Err(not_a_ring(claimed));
+            return Err(RingSetupError::NotARing { bytes, cells: claimed });
         }
         match memory.head().load(Ordering::Relaxed) {
             0 => {}
@@ -97,10 +96,9 @@ impl Memory {
     }
 
     fn map(fd: OwnedFd, cells: u32) -> Result<Self, RingSetupError> {
-        let io = |doing| move |error| os(doing)(errno(&error));
-        let memory = MmapOptions::new().len(bytes_of(cells)).map_raw(&fd).map_err(io("mmap"))?;
+        let memory = MmapOptions::new().len(bytes_of(cells)).map_raw(&fd).map_err(|error| os("mmap")(errno(&error)))?;
         // Populating changes no content; it reports a lack of memory here instead of by SIGBUS later.
-        memory.advise(Advice::PopulateWrite).map_err(io("allocating memory"))?;
+        memory.advise(Advice::PopulateWrite).map_err(|error| os("allocating memory")(errno(&error)))?;
         Ok(Self { fd, memory, cells })
     }
 

@@ -23,6 +23,7 @@ use crate::cpu::Usage;
 use crate::drive::{Instrument, Stop};
 use crate::net::PeerMemory;
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency};
 use memmap2::{MmapOptions, MmapRaw};
 use pci::Resource;
@@ -43,7 +44,7 @@ pub struct Options {
     /// page)
     #[arg(long, value_name = "FILE")]
     resource: Option<PathBuf>,
-    /// Where in it
+    /// Offset in the resource of the byte that is read
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     offset: u64,
     /// Reads of one byte, for each point
@@ -57,8 +58,12 @@ const READS_PER_BATCH: u64 = 1000;
 /// Results of the ExpEther paper, table 3.
 const PAPER: &str = "the paper read a NIC's memory in 0.58 µs mapped, 1.27 µs through a driver";
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         let resource = match &self.resource {
             Some(file) => Some(Resource::of(file)?),
             None => pci::harmless(Path::new("/sys/bus/pci/devices")),
@@ -116,9 +121,9 @@ impl Instrument for Access {
                 let page = resource.map()?;
                 return self.time(timing, stop, page.reader(self.offset));
             }
-            let way = resource.through_the_kernel()?;
-            let at = way.begins + self.offset;
-            return self.time(timing, stop, || byte_at(&way.file, at).map_err(|error| way.refused(error)));
+            let access = resource.through_the_kernel()?;
+            let offset = access.begins + self.offset;
+            return self.time(timing, stop, || byte_at(&access.file, offset).map_err(|error| access.refused(error)));
         }
         let doorbell = key.settings.get("of").is_some_and(|of| of == "doorbell");
         if doorbell && !mapped {
@@ -191,27 +196,21 @@ impl Access {
         stop: &Stop,
         mut read: impl FnMut() -> Result<u8, BenchError>,
     ) -> Result<Figures, BenchError> {
-        let mut batch = || -> Result<(), BenchError> {
-            for _ in 0..READS_PER_BATCH {
-                black_box(read()?);
-            }
-            if stop.pressed() { Err(BenchError::Stopped) } else { Ok(()) }
-        };
-        let warm = Instant::now();
-        while warm.elapsed() < timing.warmup.max(Duration::from_nanos(1)) {
-            batch()?;
+        let warmup_began = Instant::now();
+        while warmup_began.elapsed() < timing.warmup.max(Duration::from_nanos(1)) {
+            read_batch(&mut read, stop)?;
         }
         let batches = self.reads / READS_PER_BATCH;
         let usage = Usage::now();
         let began = self.clock.raw();
         for _ in 0..batches {
-            batch()?;
+            read_batch(&mut read, stop)?;
         }
         let all = self.clock.nanos(began, self.clock.raw());
         let mut times = Latency::histogram();
         let mut before = self.clock.raw();
         for _ in 0..batches {
-            batch()?;
+            read_batch(&mut read, stop)?;
             let now = self.clock.raw();
             times.saturating_record(self.clock.nanos(before, now));
             before = now;
@@ -228,9 +227,16 @@ impl Access {
     }
 }
 
-fn byte_at(fd: impl AsFd, at: u64) -> Result<u8, rustix::io::Errno> {
+fn read_batch(read: &mut impl FnMut() -> Result<u8, BenchError>, stop: &Stop) -> Result<(), BenchError> {
+    for _ in 0..READS_PER_BATCH {
+        black_box(read()?);
+    }
+    if stop.pressed() { Err(BenchError::Stopped) } else { Ok(()) }
+}
+
+fn byte_at(fd: impl AsFd, offset: u64) -> Result<u8, rustix::io::Errno> {
     let mut byte = [0];
-    match rustix::io::pread(fd, &mut byte, at)? {
+    match rustix::io::pread(fd, &mut byte, offset)? {
         0 => Err(rustix::io::Errno::NXIO),
         _ => Ok(byte[0]),
     }
@@ -246,22 +252,22 @@ impl Mapped {
         MmapOptions::new().len(len).map_raw_read_only(&fd.as_fd()).map(Self)
     }
 
-    /// Returns a function that reads the byte at `at`, each read depending on the one before: its address is computed
-    /// from the last result, as otherwise a processor would have many reads of cached memory in flight at once.
-    fn reader(&self, at: u64) -> impl FnMut() -> Result<u8, BenchError> {
-        let (nothing, mut last) = (black_box(0), 0);
+    /// Returns a function that reads the byte at `offset`, each read depending on the one before: its address is
+    /// computed from the last result, as otherwise a processor would have many reads of cached memory in flight at once.
+    fn reader(&self, offset: u64) -> impl FnMut() -> Result<u8, BenchError> {
+        let (zero, mut last) = (black_box(0), 0);
         move || {
-            last = self.read(at + (u64::from(last) & nothing));
+            last = self.read(offset + (u64::from(last) & zero));
             Ok(last)
         }
     }
 
-    /// Reads one byte. Panics if `at` is beyond the end.
+    /// Reads one byte. Panics if `offset` is beyond the end.
     #[inline]
-    fn read(&self, at: u64) -> u8 {
-        let at = usize::try_from(at).ok().filter(|at| *at < self.0.len()).expect("checked against the length");
-        // SAFETY: `at` is inside the mapping.
-        let byte = unsafe { self.0.as_ptr().add(at) };
+    fn read(&self, offset: u64) -> u8 {
+        let offset = usize::try_from(offset).ok().filter(|offset| *offset < self.0.len());
+        // SAFETY: `offset` is inside the mapping.
+        let byte = unsafe { self.0.as_ptr().add(offset.expect("checked against the length")) };
         // SAFETY: the byte is mapped for reading as long as `self` lives; it may change at any time, hence volatile.
         unsafe { byte.read_volatile() }
     }
@@ -291,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_page_stands_in_and_is_called_so() {
+    fn a_shared_page_is_the_substitute_and_is_named_as_such() {
         let options = options("--reads 2000");
         let mut access = sharing(&options);
         let keys = access.keys();
@@ -307,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapped_byte_is_what_somebody_else_wrote() {
+    fn a_mapped_byte_is_what_another_process_wrote() {
         let mut span = thalweg_arena::Arena::create("test", 1).unwrap();
         let fd = span.arena().fd().try_clone_to_owned().unwrap();
         let page = Mapped::new(&fd, PAGE_BYTES as u64).unwrap();
@@ -317,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_resource_is_refused() {
+    fn a_file_that_is_no_resource_is_refused() {
         let refused = |words: &str| options(words).instrument().err().unwrap();
         let error = refused("--resource /etc/hostname");
         assert!(error.is_usage() && error.to_string().contains("/sys/bus/pci/devices/"), "{error}");

@@ -4,7 +4,6 @@ use super::Mapped;
 use crate::BenchError;
 use rustix::io::Errno;
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 
 /// Address range of a device: one of its base address registers.
@@ -29,7 +28,7 @@ pub(super) struct Resource {
 
 /// File through which the kernel reads a resource.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct KernelAccess {
     pub(super) file: File,
     /// Offset of the resource in the file.
     pub(super) begins: u64,
@@ -48,27 +47,18 @@ const ANSWERS_PORTS: u8 = 1;
 const ANSWERS_MEMORY: u8 = 2;
 
 impl Resource {
-    /// Reads the resource that `file`, `…/resourceN`, stands for.
+    /// Reads the description of the resource whose file is `file`, `…/resourceN`.
     pub(super) fn of(file: &Path) -> Result<Self, BenchError> {
-        let in_file = |file: &Path| {
-            let file = file.to_owned();
-            move |error: io::Error| BenchError::File { path: file, error }
-        };
-        fs::metadata(file).map_err(in_file(file))?;
+        fs::metadata(file).map_err(BenchError::file(file))?;
         let number = file.file_name().and_then(|name| name.to_str()?.strip_prefix("resource")?.parse::<usize>().ok());
-        let no_resource = || {
-            BenchError::Usage(format!(
-                "--resource {}: not a PCI resource; write /sys/bus/pci/devices/ADDRESS/resourceN, as `lspci -D` names devices",
-                file.display()
-            ))
-        };
-        let (Some(number), Some(device)) = (number, file.parent()) else { return Err(no_resource()) };
+        let (Some(number), Some(device)) = (number, file.parent()) else { return Err(not_a_resource(file)) };
         let list = device.join("resource");
-        let text = fs::read_to_string(&list).map_err(in_file(&list))?;
-        let line = text.lines().nth(number).and_then(numbers).ok_or_else(no_resource)?;
-        let [begins, ends, flags] = line;
+        let text = fs::read_to_string(&list).map_err(BenchError::file(&list))?;
+        let line = text.lines().nth(number).and_then(numbers);
+        let [begins, ends, flags] = line.ok_or_else(|| not_a_resource(file))?;
         let len = ends.checked_sub(begins).and_then(|len| len.checked_add(1)).filter(|_| ends > 0);
-        let len = len.filter(|_| flags & (IORESOURCE_IO | IORESOURCE_MEM) != 0).ok_or_else(no_resource)?;
+        let len = len.filter(|_| flags & (IORESOURCE_IO | IORESOURCE_MEM) != 0);
+        let len = len.ok_or_else(|| not_a_resource(file))?;
         let port = flags & IORESOURCE_IO != 0;
         let command = fs::read(device.join("config")).ok().and_then(|config| config.get(COMMAND_OFFSET).copied());
         let answers = if port { ANSWERS_PORTS } else { ANSWERS_MEMORY };
@@ -87,7 +77,7 @@ impl Resource {
         })
     }
 
-    /// Returns the kind of resource, for people.
+    /// Returns the kind of resource, in words.
     pub(super) fn what(&self) -> &'static str {
         match (self.port, self.prefetchable) {
             (true, _) => "I/O ports",
@@ -106,7 +96,7 @@ impl Resource {
         if self.port {
             return Err(unavailable(mapped, "it is of I/O ports, which processes reach through the kernel only"));
         }
-        let file = File::open(&self.file).map_err(|error| BenchError::File { path: self.file.clone(), error })?;
+        let file = File::open(&self.file).map_err(BenchError::file(&self.file))?;
         Mapped::new(&file, self.len).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::PERM | Errno::ACCESS) => {
                 unavailable(mapped, "the kernel is locked down (secure boot), or this is not root")
@@ -120,11 +110,11 @@ impl Resource {
     }
 
     /// Opens the file through which the kernel gives access: the resource's own for I/O ports, `/dev/mem` for memory.
-    pub(super) fn through_the_kernel(&self) -> Result<Way, BenchError> {
+    pub(super) fn through_the_kernel(&self) -> Result<KernelAccess, BenchError> {
         let name = if self.port { self.file.clone() } else { PathBuf::from("/dev/mem") };
         let begins = if self.port { 0 } else { self.begins };
         match File::open(&name) {
-            Ok(file) => Ok(Way { file, begins, name }),
+            Ok(file) => Ok(KernelAccess { file, begins, name }),
             Err(error) => Err(unavailable(
                 "a read through the kernel".to_owned(),
                 &format!("{}: {error}; a driver of the device's own would be the other way", name.display()),
@@ -133,7 +123,7 @@ impl Resource {
     }
 }
 
-impl Way {
+impl KernelAccess {
     /// Makes the error for a read that failed.
     pub(super) fn refused(&self, error: Errno) -> BenchError {
         let why = match error {
@@ -144,6 +134,13 @@ impl Way {
         };
         unavailable("a read through the kernel".to_owned(), &format!("{}: {error}: {why}", self.name.display()))
     }
+}
+
+fn not_a_resource(file: &Path) -> BenchError {
+    BenchError::Usage(format!(
+        "--resource {}: not a PCI resource; write /sys/bus/pci/devices/ADDRESS/resourceN, as `lspci -D` names devices",
+        file.display()
+    ))
 }
 
 fn unavailable(what: String, why: &str) -> BenchError {
@@ -206,7 +203,7 @@ mod tests {
     const NONE: &str = "0x0000000000000000 0x0000000000000000 0x0000000000000000";
 
     #[test]
-    fn nothing_is_chosen_whose_reading_could_do_harm() {
+    fn only_resources_that_can_be_read_without_harm_are_chosen() {
         let folder = tempfile::tempdir().unwrap();
         device(folder.path(), "0000:00:01.0", "0x020000", Some("e1000e"), 7, &[REGISTERS, FRAMES]);
         device(folder.path(), "0000:00:02.0", "0xff0000", None, 7, &[REGISTERS, PORTS, NONE]);
@@ -221,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resource_is_what_its_line_says() {
+    fn a_resource_is_described_by_its_line() {
         let folder = tempfile::tempdir().unwrap();
         let of =
             device(folder.path(), "0000:00:01.0", "0x020000", Some("e1000e"), 2, &[FRAMES, PORTS, NONE, "nonsense"]);

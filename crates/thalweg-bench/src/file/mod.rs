@@ -6,8 +6,8 @@
 //! order, before it takes one again.
 //!
 //! - *buffered*: `pread`, `pwrite` through the page cache, one after the other. Reads are *cold* (the file's pages are
-//!   dropped before every pass over it, outside the measured time) or *warm* (the file is read once before). The kernel
-//!   is told whether access is sequential or random (`posix_fadvise`), as fio does.
+//!   dropped before every pass over it, outside the measured time) or *warm* (the file is read once before).
+//!   `posix_fadvise` announces sequential or random access to the kernel, as fio does.
 //! - *uncached*: the same with `RWF_DONTCACHE` (Linux 6.14): through the page cache, which keeps none of the data.
 //! - *direct*: `pread`, `pwrite` with `O_DIRECT`, one after the other.
 //! - *`io_uring`*: `O_DIRECT` with registered buffers and a registered file, `--depth` blocks in flight at once.
@@ -25,6 +25,7 @@ use crate::clock::Clock;
 use crate::drive::{Instrument, Stop};
 use crate::memory::{PageKind, must_fit};
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency};
 use crate::sizes::Sizes;
 use std::collections::BTreeMap;
@@ -52,19 +53,19 @@ pub struct Options {
     /// Bytes in a block
     #[arg(long, value_name = "SIZES", default_value = "4KiB,64KiB,1MiB,4MiB")]
     sizes: Sizes,
-    /// In which order
+    /// Order of the blocks
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Pattern::Sequential])]
     pattern: Vec<Pattern>,
-    /// Which way
+    /// Reads, writes, or both
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Direction::Read, Direction::Write])]
     direction: Vec<Direction>,
-    /// By which calls
+    /// System calls that move the blocks
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Method::Buffered, Method::Direct, Method::Uncached, Method::IoUring])]
     method: Vec<Method>,
     /// Whether buffered reads find the file in the page cache
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Cache::Cold])]
     cache: Vec<Cache>,
-    /// Blocks under way at once, with io_uring
+    /// Blocks in flight at once, with io_uring
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     depth: u32,
     /// Compare every byte that is read, and read back what was written; the comparison is part of the time
@@ -158,28 +159,34 @@ impl Case {
     }
 }
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if self.sizes.0.contains(&0) {
             return Err(BenchError::Usage("--sizes: a block has at least 1 byte".to_owned()));
         }
-        let theirs = self.read_only.as_ref().map(|file| Target::existing(file)).transpose()?;
-        let bytes = theirs.as_ref().map_or(self.file_size.0, Target::size);
+        let existing = self.read_only.as_ref().map(|file| Target::existing(file)).transpose()?;
+        let bytes = existing.as_ref().map_or(self.file_size.0, Target::size);
         if self.sizes.largest() > bytes {
             return Err(BenchError::Usage(format!(
                 "a file of {} holds no block of {}; ask for a larger {} or smaller --sizes",
                 ByteSize(bytes),
                 ByteSize(self.sizes.largest()),
-                if theirs.is_some() { "file" } else { "--file-size" }
+                if existing.is_some() { "file" } else { "--file-size" }
             )));
         }
-        let target = match theirs {
-            Some(theirs) => theirs,
+        let target = match existing {
+            Some(existing) => existing,
             None => Target::create(&self.path, bytes)?,
         };
         Ok(Box::new(Disk { options: self.clone(), target, clock: Clock::new(), notes: BTreeMap::new() }))
     }
+}
 
+impl Options {
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &pattern in &self.pattern {
@@ -188,9 +195,15 @@ impl Options {
                 for &method in &self.method {
                     let both = direction == Direction::Read && method == Method::Buffered;
                     for &cache in if both { &self.cache[..] } else { &[Cache::Cold] } {
-                        let depth = self.depth;
-                        let case = |&size| Case { pattern, direction, method, cache, size, depth };
-                        cases.extend(self.sizes.0.iter().map(case));
+                        let Self { sizes, depth, .. } = self;
+                        cases.extend(sizes.0.iter().map(|&size| Case {
+                            pattern,
+                            direction,
+                            method,
+                            cache,
+                            size,
+                            depth: *depth,
+                        }));
                     }
                 }
             }

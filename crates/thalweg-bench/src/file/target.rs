@@ -32,17 +32,17 @@ pub(crate) struct Target {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Content {
     /// Hole: not written yet.
-    Nothing,
+    Hole,
     /// Output of [`pattern`].
     Pattern,
     /// Other data written by a measurement.
-    Something,
-    /// Data that others have written.
-    Theirs,
+    Arbitrary,
+    /// Data that another program has written.
+    Foreign,
 }
 
 /// Longest time that other users may hold pages that are to leave the page cache.
-const LETTING_GO: Duration = Duration::from_secs(2);
+const CACHE_DROP_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes in one write outside of measurements.
 const CHUNK_BYTES: usize = 4 << 20;
 
@@ -58,23 +58,22 @@ impl Target {
     /// Makes an empty file that others can open; the caller deletes it.
     pub(crate) fn named(path: &Path, size: u64) -> Result<Self, BenchError> {
         let file = File::options().read(true).write(true).create_new(true).open(path);
-        let file = file.map_err(|error| BenchError::File { path: path.to_owned(), error })?;
+        let file = file.map_err(BenchError::file(path))?;
         Self::of(file, path.parent().unwrap_or(path), size)
     }
 
     /// Opens an existing file for reading.
     pub(crate) fn existing(path: &Path) -> Result<Self, BenchError> {
-        let failed = |error| BenchError::File { path: path.to_owned(), error };
-        let file = File::open(path).map_err(failed)?;
-        let about = file.metadata().map_err(failed)?;
-        if !about.is_file() || about.len() == 0 {
+        let file = File::open(path).map_err(BenchError::file(path))?;
+        let metadata = file.metadata().map_err(BenchError::file(path))?;
+        if !metadata.is_file() || metadata.len() == 0 {
             return Err(BenchError::Usage(format!("{}: there is nothing in it to read", path.display())));
         }
-        Ok(Self { file, dir: path.to_owned(), size: about.len(), content: Content::Theirs })
+        Ok(Self { file, dir: path.to_owned(), size: metadata.len(), content: Content::Foreign })
     }
 
     fn of(file: File, dir: &Path, size: u64) -> Result<Self, BenchError> {
-        let target = Self { file, dir: dir.to_owned(), size, content: Content::Nothing };
+        let target = Self { file, dir: dir.to_owned(), size, content: Content::Hole };
         let space = fstatvfs(&target.file).map_err(target.error("asking for free space"))?;
         let free = space.f_bavail.saturating_mul(space.f_frsize);
         if free < size {
@@ -116,9 +115,9 @@ impl Target {
 
     /// Ensures that every byte is written: with the pattern, or with any data.
     pub(crate) fn fill(&mut self, with_pattern: bool, stop: &Stop) -> Result<(), BenchError> {
-        if self.content == Content::Theirs
+        if self.content == Content::Foreign
             || self.content == Content::Pattern
-            || (self.content == Content::Something && !with_pattern)
+            || (self.content == Content::Arbitrary && !with_pattern)
         {
             return Ok(());
         }
@@ -131,7 +130,7 @@ impl Target {
     pub(crate) fn clear(&mut self, stop: &Stop) -> Result<(), BenchError> {
         let flags = fcntl_getfl(&self.file).map_err(self.error("reading a file's flags"))?;
         self.write_all(stop, |chunk, _| chunk.fill(0))?;
-        self.content = Content::Something;
+        self.content = Content::Arbitrary;
         self.set_direct(flags.contains(OFlags::DIRECT))
     }
 
@@ -163,7 +162,7 @@ impl Target {
 
     /// Records that others write to the file from now on.
     pub(crate) fn overwritten(&mut self) {
-        self.content = Content::Something;
+        self.content = Content::Arbitrary;
     }
 
     /// Ensures that every byte is in the page cache.
@@ -187,7 +186,7 @@ impl Target {
         Ok(())
     }
 
-    /// Tells the kernel which access follows, so that it reads ahead or does not.
+    /// Announces to the kernel which access follows, so that it reads ahead or does not.
     pub(crate) fn advise(&self, random: bool) -> Result<(), BenchError> {
         let advice = if random { Advice::Random } else { Advice::Sequential };
         fadvise(&self.file, 0, None, advice).map_err(self.error("advising about a file"))
@@ -202,7 +201,7 @@ impl Target {
                 .map_err(self.error("dropping a file from the page cache"))?;
             // Linux before 6.5 does not report it.
             let left = thalweg_transfer::cached_bytes(&self.file, &(0..self.size)).unwrap_or(0);
-            if left <= self.size / 100 || begun.elapsed() > LETTING_GO || self.memory_is_its_disk() {
+            if left <= self.size / 100 || begun.elapsed() > CACHE_DROP_TIMEOUT || self.memory_is_its_disk() {
                 break left;
             }
             let_network_go();
@@ -238,10 +237,10 @@ impl Target {
         }
         let wanted = statx(&self.file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
         // Linux before 6.1, and some file systems, do not report it: the first read or write fails instead.
-        let Some(told) = wanted.ok().filter(|told| told.stx_mask & StatxFlags::DIOALIGN.bits() != 0) else {
+        let Some(stat) = wanted.ok().filter(|stat| stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0) else {
             return Ok(());
         };
-        match u64::from(told.stx_dio_offset_align) {
+        match u64::from(stat.stx_dio_offset_align) {
             0 => Err(self.never_direct("the file system does not do O_DIRECT with this file")),
             align if !size.is_multiple_of(align) => {
                 Err(misaligned(size, &format!("the disk takes multiples of {align} B")))
@@ -259,7 +258,7 @@ impl Target {
 
     /// Returns whether the file is on tmpfs or ramfs (statfs(2)).
     fn memory_is_its_disk(&self) -> bool {
-        fstatfs(&self.file).is_ok_and(|told| matches!(told.f_type, 0x0102_1994 | 0x8584_58f6))
+        fstatfs(&self.file).is_ok_and(|stat| matches!(stat.f_type, 0x0102_1994 | 0x8584_58f6))
     }
 }
 
@@ -269,14 +268,16 @@ impl Target {
 fn let_network_go() {
     let allowed = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
     let cpus = (0..1024).filter(|cpu| allowed.is_set(*cpu as usize));
-    let send = |cpu| {
-        bind(Some(cpu)).ok()?;
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
-        socket.send_to(&[0], socket.local_addr().ok()?).ok()
-    };
     // A thread of its own, since it gets bound to processors. If it fails, pages stay where they are, and the caller
     // sees that.
-    std::thread::scope(|scope| drop(scope.spawn(|| cpus.filter_map(send).count()).join()));
+    std::thread::scope(|scope| drop(scope.spawn(|| cpus.filter_map(send_datagram_on).count()).join()));
+}
+
+/// Binds this thread to a processor and sends a datagram to itself.
+fn send_datagram_on(cpu: u32) -> Option<usize> {
+    bind(Some(cpu)).ok()?;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
+    socket.send_to(&[0], socket.local_addr().ok()?).ok()
 }
 
 pub(crate) fn misaligned(size: u64, why: &str) -> BenchError {

@@ -19,11 +19,17 @@ fn options(dir: &std::path::Path, words: &str) -> Options {
 fn measure(dir: &std::path::Path, words: &str) -> Vec<Point> {
     let options = options(dir, words);
     let mut instrument = options.instrument().unwrap();
-    let mut measured = |key: Key| match instrument.measure(&key, &options.timing, &Stop::default()) {
+    let keys = options.cases().into_iter().map(Case::key);
+    keys.map(|key| match instrument.measure(&key, &options.timing, &Stop::default()) {
         Ok(figures) => Point::new(key.clone(), vec![figures], instrument.notes(&key), None),
         Err(error) => Point::new(key, vec![], vec![], Some(error.to_string())),
-    };
-    options.cases().into_iter().map(|case| measured(case.key())).collect()
+    })
+    .collect()
+}
+
+/// Returns the error of options that cannot be measured.
+fn refused(dir: &std::path::Path, words: &str) -> BenchError {
+    options(dir, words).instrument().err().unwrap()
 }
 
 /// Makes a directory on a disk: beside the tests themselves, since the one for temporary files may be in memory.
@@ -36,7 +42,7 @@ fn is_unavailable(error: &str) -> bool {
 }
 
 #[test]
-fn what_was_written_is_read_back_by_every_method_in_every_order() {
+fn written_data_is_read_back_by_every_method_in_every_order() {
     let dir = disk();
     let every = "--file-size 300KiB --sizes 4KiB,64KiB --pattern sequential,random --cache cold,warm --check-data";
     let points = measure(dir.path(), every);
@@ -80,20 +86,19 @@ fn a_write_that_got_lost_is_found() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_before_anything_is_written() {
+fn impossible_options_are_refused_before_anything_is_written() {
     let dir = disk();
-    let refused = |words: &str| options(dir.path(), words).instrument().err().unwrap();
-    let error = refused("--file-size 4KiB --sizes 64KiB");
+    let error = refused(dir.path(), "--file-size 4KiB --sizes 64KiB");
     assert!(error.is_usage());
     assert_eq!(
         error.to_string(),
         "a file of 4 KiB holds no block of 64 KiB; ask for a larger --file-size or smaller --sizes"
     );
-    assert!(refused("--sizes 0").is_usage());
-    let error = refused("--file-size 1048576GiB").to_string();
+    assert!(refused(dir.path(), "--sizes 0").is_usage());
+    let error = refused(dir.path(), "--file-size 1048576GiB").to_string();
     assert!(is_unavailable(&error) && error.contains("ask for a smaller --file-size"), "{error}");
     let nowhere = dir.path().join("nowhere");
-    let error = options(&nowhere, "").instrument().err().unwrap().to_string();
+    let error = refused(&nowhere, "").to_string();
     assert!(error.starts_with(&format!("making a temporary file in {}: ", nowhere.display())), "{error}");
 }
 
@@ -116,15 +121,14 @@ fn where_files_are_in_memory_only_there_is_nothing_direct_and_nothing_cold() {
         Ok(_) => measure(shm, "--file-size 1MiB --sizes 64KiB --cache cold,warm"),
     };
     for point in points {
-        let of = |name: &str| point.key.settings.get(name).map(String::as_str);
-        let had = point.key.method == "buffered" && of("cache") != Some("cold");
-        assert_eq!(point.error.is_none(), had, "{point:?}");
+        let is_cold = point.key.settings.get("cache").is_some_and(|cache| cache == "cold");
+        assert_eq!(point.error.is_none(), point.key.method == "buffered" && !is_cold, "{point:?}");
         assert!(point.error.is_none_or(|error| is_unavailable(&error)));
     }
 }
 
 #[test]
-fn a_file_has_no_fewer_blocks_under_way_than_it_holds_or_says_so() {
+fn a_file_with_few_blocks_limits_the_number_in_flight() {
     let dir = disk();
     let points = measure(dir.path(), "--file-size 64KiB --sizes 16KiB --method io_uring --direction read");
     match &points[0].error {

@@ -238,7 +238,7 @@ impl<'a> Work<'a> {
         let (len, size) = (self.len(), self.case.size);
         let ring = self.ring.as_mut().expect("made for this method");
         // For each slot in flight: its block, and the time at which it was requested.
-        let mut asked: Vec<(u64, u64)> = vec![(0, 0); self.depth as usize];
+        let mut requested: Vec<(u64, u64)> = vec![(0, 0); self.depth as usize];
         let mut expected = vec![0; if self.check { len } else { 0 }];
         let began = self.clock.raw();
         let mut over = false;
@@ -251,26 +251,26 @@ impl<'a> Work<'a> {
                 if self.check && self.case.direction == Direction::Write {
                     pattern(&mut slot[..len], block * size);
                 }
-                asked[usize::from(slot.number())] = (block, self.clock.raw());
+                requested[usize::from(slot.number())] = (block, self.clock.raw());
                 ring.push(match self.case.direction {
                     Direction::Read => Operation::read(File::Registered, slot, 0..len, block * size),
                     Direction::Write => Operation::write(File::Registered, slot, 0..len, block * size),
                 });
             }
-            if self.free.len() == asked.len() {
+            if self.free.len() == requested.len() {
                 break;
             }
             tally.calls += 1;
             ring.wait(None).map_err(self.target.error("waiting for blocks"))?;
             let now = self.clock.raw();
             while let Some(done) = ring.finished() {
-                let (block, asked) = asked[usize::from(done.memory.number())];
+                let (block, requested) = requested[usize::from(done.memory.number())];
                 let moved = done.result.map_err(|error| refused(self.case, error, self.target))?;
                 whole(moved as usize, len)?;
                 if self.check && self.case.direction == Direction::Read {
                     compare(&done.memory[..len], &mut expected, block, size)?;
                 }
-                tally.times.saturating_record(self.clock.nanos(asked, now));
+                tally.times.saturating_record(self.clock.nanos(requested, now));
                 tally.operations += 1;
                 self.free.push(done.memory);
             }
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_is_the_same_wherever_one_begins_to_look() {
+    fn the_pattern_does_not_depend_on_where_it_begins() {
         let mut whole = vec![0; 1000];
         pattern(&mut whole, 8000);
         for (from, to) in [(0, 1), (3, 900), (8, 16), (999, 1000), (5, 5)] {
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_to_do() {
+    fn errors_name_the_remedy() {
         let error = no_ring(&io::Error::from_raw_os_error(libc::EPERM)).to_string();
         assert!(error.contains("seccomp") && error.contains("io_uring_disabled"), "{error}");
         assert!(whole(5, 5).is_ok() && whole(4, 5).unwrap_err().to_string().contains("only 4 of 5 bytes"));

@@ -5,6 +5,7 @@ use super::latency::{Net, figures};
 use super::{Ends, Exchange, Path, Phase};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Loss};
 use crate::{BenchError, Clock, Host, Sizes, Usage};
 use std::time::Duration;
@@ -29,9 +30,17 @@ pub struct Options {
     pub(crate) ends: Ends,
 }
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         Ok(Box::new(Stream { net: Net::new(&self.path, &self.ends, &self.sizes)?, line_rate: line_rate(&self.ends) }))
+    }
+
+    fn peer(&self) -> Option<&str> {
+        self.ends.peer.as_deref()
     }
 }
 
@@ -40,11 +49,11 @@ pub(super) fn line_rate(ends: &Ends) -> Option<f64> {
     Host::probe(ends.peer.as_deref()).interface.and_then(|interface| interface.bits_per_second)
 }
 
-/// Sends messages for the time `lasting`.
-fn stream(exchange: &mut dyn Exchange, clock: &Clock, lasting: Duration, stop: &Stop) -> Result<(), BenchError> {
-    let lasting = u64::try_from(lasting.as_nanos()).unwrap_or(u64::MAX);
+/// Sends messages for the time `duration`.
+fn stream(exchange: &mut dyn Exchange, clock: &Clock, duration: Duration, stop: &Stop) -> Result<(), BenchError> {
+    let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let begun = clock.raw();
-    while clock.nanos(begun, clock.raw()) < lasting && !stop.pressed() {
+    while clock.nanos(begun, clock.raw()) < duration && !stop.pressed() {
         exchange.send(Phase::Ordinary)?;
     }
     exchange.flush()
@@ -60,10 +69,10 @@ impl Instrument for Stream {
         self.net.keys()
     }
 
-    /// Returns whether the points differ in the processor that takes packets in: those are measured to be compared.
+    /// Returns whether the points differ in the processor that receives packets: those are measured to be compared.
     fn in_turns(&self, one: &Key, next: &Key) -> bool {
-        let steered = |key: &Key| key.settings.contains_key("interrupts");
-        steered(one) && steered(next) && (&one.link, &one.method) == (&next.link, &next.method)
+        [one, next].iter().all(|key| key.settings.contains_key("interrupts"))
+            && (&one.link, &one.method) == (&next.link, &next.method)
     }
 
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {

@@ -154,7 +154,7 @@ impl Control {
                 Ok(count) => line.extend_from_slice(&some[..count]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(self.error("it says nothing"));
+                    return Err(self.error("it sends nothing"));
                 }
                 Err(error) => return Err(self.error(error)),
             }
@@ -235,18 +235,18 @@ pub(super) fn gone(why: &str) -> BenchError {
 /// Timeout for a busy-polling loop.
 #[derive(Debug, Default)]
 pub(super) struct Watchdog {
-    looks: u32,
+    polls: u32,
     since: Option<Instant>,
 }
 
 impl Watchdog {
-    /// Counts a look that found nothing. The first 10 µs or so of polling are free; then the other end may be waiting
-    /// for this processor, and gets it.
+    /// Counts a poll without a result. After the first 10 µs or so, this processor is yielded: the other end may be
+    /// waiting for it.
     #[inline]
     pub(super) fn look(&mut self, doing: &str) -> Result<(), BenchError> {
         std::hint::spin_loop();
-        self.looks = self.looks.wrapping_add(1);
-        if self.looks.is_multiple_of(1 << 10) {
+        self.polls = self.polls.wrapping_add(1);
+        if self.polls.is_multiple_of(1 << 10) {
             std::thread::yield_now();
             if self.since.get_or_insert_with(Instant::now).elapsed() > PEER_TIMEOUT {
                 return Err(BenchError::Silent { doing: doing.to_owned(), timeout: PEER_TIMEOUT });

@@ -32,9 +32,9 @@ impl Datagrams {
     /// Makes one end. In a conversation only whole messages count as received. A datagram carries the phase in its
     /// first byte, and the pattern has none of its values where the second and third datagram of a message begin.
     pub(super) fn new(socket: UdpSocket, job: &Job) -> Result<Self, BenchError> {
-        let failed = || BenchError::os("setting up a UDP socket");
-        socket.set_read_timeout(Some(PEER_TIMEOUT)).map_err(failed())?;
-        socket.set_write_timeout(Some(PEER_TIMEOUT)).map_err(failed())?;
+        let set = socket.set_read_timeout(Some(PEER_TIMEOUT));
+        set.and_then(|()| socket.set_write_timeout(Some(PEER_TIMEOUT)))
+            .map_err(BenchError::os("setting up a UDP socket"))?;
         Ok(Self {
             socket,
             method: job.method,
@@ -92,7 +92,7 @@ impl Exchange for Datagrams {
                 }
                 Err(Errno::INTR) => {}
                 // The other host's kernel rejected an earlier datagram: the socket is gone.
-                Err(Errno::CONNREFUSED) => return Err(gone("nobody receives its datagrams any more")),
+                Err(Errno::CONNREFUSED) => return Err(gone("no process receives its datagrams any more")),
                 Err(error) => return Err(failed("sending over UDP", error)),
             }
         }
@@ -109,7 +109,7 @@ impl Exchange for Datagrams {
             let count = match self.receive_one() {
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
-                Err(Errno::CONNREFUSED) => return Err(gone("nobody receives its datagrams any more")),
+                Err(Errno::CONNREFUSED) => return Err(gone("no process receives its datagrams any more")),
                 Err(Errno::AGAIN) if self.poll => {
                     watchdog.look("waiting for a message over UDP")?;
                     continue;

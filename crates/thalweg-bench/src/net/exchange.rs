@@ -91,7 +91,7 @@ pub(crate) trait Exchange {
 }
 
 /// Bytes of the messages, one for each phase, to send and to compare with. After the first byte comes a pattern with a
-/// period of 251, which therefore falls differently on every page.
+/// period of 251, so that it differs on every page.
 #[derive(Debug, Clone)]
 pub(crate) struct Messages {
     size: usize,
@@ -132,7 +132,7 @@ impl Messages {
         let begin = STAMP.end.saturating_sub(at).min(received.len());
         let expected = self.bytes[..self.size].get(at + begin..).unwrap_or_default();
         let received = &received[begin..];
-        // One comparison of the whole, which is fast, before one of each byte. A stranger's message may be longer.
+        // One comparison of the whole, which is fast, before one of each byte. Another program's message may be longer.
         if expected.get(..received.len()) == Some(received) {
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl Messages {
 const STAMP: std::ops::Range<usize> = 1..9;
 
 /// Length of the shortest message that can have a number, in bytes.
-pub(crate) const SHORTEST_STAMPED: u64 = STAMP.end as u64;
+pub(crate) const MIN_STAMPED_BYTES: u64 = STAMP.end as u64;
 
 /// Returns the number of a received message; `None` if it is too short.
 pub(crate) fn stamped(received: &[u8]) -> Option<u64> {

@@ -32,7 +32,7 @@ pub(super) struct Frames {
     _bytes: Span,
     /// Marks and ends that were received and not returned yet.
     phases: VecDeque<Phase>,
-    last: Option<u64>,
+    last_number: Option<u64>,
     tally: Tally,
 }
 
@@ -63,7 +63,7 @@ impl Frames {
             arena,
             _bytes: bytes,
             phases: VecDeque::new(),
-            last: None,
+            last_number: None,
             tally: Tally::default(),
         })
     }
@@ -75,16 +75,17 @@ impl Frames {
 
     /// Receives all pending datagrams and returns the number of messages.
     fn take(&mut self) -> Result<u64, BenchError> {
-        let Self { io, peer, check, messages, phases, last, tally, .. } = self;
+        let Self { io, peer, check, messages, phases, last_number, tally, .. } = self;
         let (before, copies, mut wrong) = (tally.received, io.copies().1, None);
-        let mut each = |from: SocketAddr, arrival: Arrival<'_>| {
+        tally.calls += u64::from(!io.sees());
+        let received = io.receive(&mut |from: SocketAddr, arrival: Arrival<'_>| {
             let Arrival::Datagram(datagram) = arrival else { return };
             if *peer.get_or_insert(from) != from || datagram.is_empty() {
                 return;
             }
             tally.received_bytes += datagram.len() as u64;
             tally.copied += copies * datagram.len() as u64;
-            *last = stamped(datagram);
+            *last_number = stamped(datagram);
             match Phase::of(datagram[0]) {
                 Phase::Ordinary if *check => {
                     wrong = wrong.take().or_else(|| messages.check(datagram, 0, tally.received).err());
@@ -93,9 +94,8 @@ impl Frames {
                 phase => phases.push_back(phase),
             }
             tally.received += 1;
-        };
-        tally.calls += u64::from(!io.sees());
-        io.receive(&mut each).map_err(failed)?;
+        });
+        received.map_err(failed)?;
         wrong.map_or(Ok(self.tally.received - before), Err)
     }
 
@@ -118,7 +118,7 @@ fn ready(fd: BorrowedFd<'_>, what: PollFlags, within: Duration) -> Result<bool, 
 
 impl Exchange for Frames {
     fn send(&mut self, phase: Phase) -> Result<(), BenchError> {
-        let to = self.peer.ok_or_else(|| gone("nobody has said anything to be answered"))?;
+        let to = self.peer.ok_or_else(|| gone("no message was received that could be answered"))?;
         if !self.io.has_room() {
             self.flush()?;
         }
@@ -184,7 +184,7 @@ impl Exchange for Frames {
     }
 
     fn stamped(&self) -> Option<u64> {
-        self.last
+        self.last_number
     }
 
     fn tally(&self) -> Tally {

@@ -4,10 +4,11 @@ use super::control::{Done, Job, Work};
 use super::exchange::Tally;
 use super::session::{Other, bind};
 use super::steered::Steered;
-use super::{Ends, Exchange, Link, Method, Path, Phase, Place, Way, points};
+use super::{Ends, Exchange, Link, Method, Path, Phase, Place, Route, points};
 use crate::cpu::{Cpu, Used};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency, Loss};
 use crate::{BenchError, Clock, Host, Sizes, Usage};
 use hdrhistogram::Histogram;
@@ -34,9 +35,17 @@ pub struct Options {
     pub(crate) ends: Ends,
 }
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         Ok(Box::new(PingPong { net: Net::new(&self.path, &self.ends, &self.sizes)? }))
+    }
+
+    fn peer(&self) -> Option<&str> {
+        self.ends.peer.as_deref()
     }
 }
 
@@ -45,7 +54,7 @@ const ETHERNET_HEADER_BYTES: u32 = 14;
 
 /// Common part of the network instruments: their points, and the other end.
 pub(super) struct Net {
-    points: Vec<(Key, Way)>,
+    points: Vec<(Key, Route)>,
     /// Bytes of a point's size that are headers, not message.
     headers: u64,
     path: Path,
@@ -55,17 +64,17 @@ pub(super) struct Net {
     pub(super) host: Option<Host>,
     pub(super) clock: Clock,
     /// Network of our own, as last requested.
-    own: Option<Own>,
+    own: Option<OwnNetwork>,
 }
 
-/// Network of our own, with both ends in it.
-enum Own {
+/// Network of our own that contains both ends.
+enum OwnNetwork {
     Steered(Steered),
     Cable(Network),
 }
 
-impl Own {
-    /// Makes the network for a place; `None` if the ends are where this program was started.
+impl OwnNetwork {
+    /// Makes the network for a place; `None` if the ends use the network in which this program was started.
     fn at(place: Place, mtu: u32) -> Result<Option<Self>, BenchError> {
         match place {
             Place::Here => Ok(None),
@@ -98,13 +107,13 @@ impl Net {
     pub(super) fn new(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Self, BenchError> {
         let points = points(path, ends, sizes)?;
         if let (Some(_), Some((_, first))) = (&ends.peer, points.first())
-            && points.iter().all(|(_, way)| way.link.is_shared())
+            && points.iter().all(|(_, route)| route.link.is_shared())
         {
             let what = "is for two processes of one host: leave out --peer";
             return Err(BenchError::Usage(format!("--link {} {what}", first.link.name())));
         }
         // Over the network, impossible links are left out, unless only they were requested.
-        let points = points.into_iter().filter(|(_, way)| ends.peer.is_none() || !way.link.is_shared()).collect();
+        let points = points.into_iter().filter(|(_, route)| ends.peer.is_none() || !route.link.is_shared()).collect();
         // An unreachable peer is reported once, before anything is measured.
         let other = ends.peer.as_deref().map(|peer| Other::reach(Some(peer))).transpose()?;
         Ok(Self {
@@ -144,38 +153,41 @@ impl Net {
         work: Work,
         measure: impl FnOnce(&mut Other, &mut dyn Exchange, &Job, &Clock) -> Result<T, BenchError> + Send,
     ) -> Result<T, BenchError> {
-        let way = self.points.iter().find(|(one, _)| same_way(one, key)).map(|(_, way)| way);
-        let way = way.ok_or_else(|| BenchError::Usage("no such point".to_owned()))?;
+        let route = self.points.iter().find(|(one, _)| belongs_to_route(one, key)).map(|(_, route)| route);
+        let route = route.ok_or_else(|| BenchError::Usage("no such point".to_owned()))?;
         let job = Job {
-            link: way.link,
-            method: way.method,
+            link: route.link,
+            method: route.method,
             work,
             size: usize::try_from(key.size.saturating_sub(self.headers)).unwrap_or(usize::MAX),
-            wait: way.wait,
-            socket_buffer: way.socket_buffer,
-            congestion: self.path.congestion.clone().filter(|_| way.link == Link::Tcp),
-            cpu: way.cpu.and_then(|cpu| cpu.serving),
+            wait: route.wait,
+            socket_buffer: route.socket_buffer,
+            congestion: self.path.congestion.clone().filter(|_| route.link == Link::Tcp),
+            cpu: route.cpu.and_then(|cpu| cpu.serving),
             check_data: self.path.check_data,
             listens: None,
             between: None,
         };
-        let asking = way.cpu.and_then(|cpu| cpu.asking);
-        let place = way.place;
+        let asking = route.cpu.and_then(|cpu| cpu.asking);
+        let place = route.place;
         let kept = self.other.take().filter(|(at, _)| *at == place).map(|(_, other)| other);
         if kept.is_none() {
-            self.own = Own::at(place, self.mtu())?;
+            self.own = OwnNetwork::at(place, self.mtu())?;
         }
         let (own, peer, clock) = (self.own.as_ref(), self.peer.as_deref(), &self.clock);
         let (measured, other) = std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                own.map_or(Ok(()), Own::enter)?;
-                let reach = || own.map_or_else(|| Other::reach(peer), Own::reach);
-                let mut other = kept.map_or_else(reach, Ok)?;
+                own.map_or(Ok(()), OwnNetwork::enter)?;
+                let mut other = match (kept, own) {
+                    (Some(kept), _) => kept,
+                    (None, Some(own)) => own.reach()?,
+                    (None, None) => Other::reach(peer)?,
+                };
                 let measured = (|| {
                     bind(asking)?;
                     let mut exchange = other.begin(&job)?;
                     let measured = measure(&mut other, &mut *exchange, &job, clock);
-                    // The other end may know better what went wrong: it saw it first.
+                    // The other end may report the cause: it sees an error of its own first.
                     measured.map_err(|error| other.reason(error))
                 })();
                 Ok::<_, BenchError>((measured, other))
@@ -190,10 +202,10 @@ impl Net {
     }
 }
 
-/// Returns whether a point belongs to a way; it may have more settings, which an instrument adds.
-fn same_way(way: &Key, point: &Key) -> bool {
-    (&way.link, &way.method, way.size) == (&point.link, &point.method, point.size)
-        && way.settings.iter().all(|(name, value)| point.settings.get(name) == Some(value))
+/// Returns whether a point belongs to a route; the point may have more settings, which an instrument adds.
+fn belongs_to_route(route: &Key, point: &Key) -> bool {
+    (&route.link, &route.method, route.size) == (&point.link, &point.method, point.size)
+        && route.settings.iter().all(|(name, value)| point.settings.get(name) == Some(value))
 }
 
 pub(super) struct PingPong {
@@ -224,7 +236,7 @@ impl Instrument for PingPong {
             let bytes = 2 * (histogram.len() + 1) * key.size;
             let mut figures = figures(job, ours, done, other.same_host(), bytes);
             figures.latency_us = Some(Latency::of(&histogram, 2.0));
-            // As in the papers: the message size over the one-way time.
+            // As in the papers: the message size over the one-route time.
             let seconds = histogram.mean() * 0.5e-9;
             figures.goodput_bits_per_second = Some(key.size as f64 * 8.0 / seconds);
             figures.messages_per_second = Some(1.0 / seconds);
@@ -250,15 +262,15 @@ pub(super) fn mark(exchange: &mut dyn Exchange) -> Result<(Usage, Tally), BenchE
     Ok((Usage::now(), exchange.tally()))
 }
 
-/// Sends messages to and fro for the time `lasting`, and records each round trip in nanoseconds.
+/// Exchanges messages for the time `duration`, and records each round trip in nanoseconds.
 fn converse(
     exchange: &mut dyn Exchange,
     clock: &Clock,
-    lasting: Duration,
+    duration: Duration,
     stop: &Stop,
     into: &mut Option<(&mut Histogram<u64>, &mut u64)>,
 ) -> Result<(), BenchError> {
-    let lasting = u64::try_from(lasting.as_nanos()).unwrap_or(u64::MAX);
+    let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let begun = clock.raw();
     loop {
         let sent = clock.raw();
@@ -268,7 +280,7 @@ fn converse(
         if let Some((histogram, _)) = into {
             histogram.saturating_record(clock.nanos(sent, back));
         }
-        if clock.nanos(begun, back) >= lasting || stop.pressed() {
+        if clock.nanos(begun, back) >= duration || stop.pressed() {
             return Ok(());
         }
     }
@@ -278,17 +290,17 @@ fn converse(
 pub(super) fn figures(job: &Job, ours: (Tally, Used), done: Done, same_host: bool, bytes: u64) -> Figures {
     let (tally, asking) = ours;
     let used = asking.with(done.used, same_host);
-    let percent = |end: Used| (end.wall > 0.0).then(|| 100.0 * end.process / end.wall);
-    let per_byte = |count: u64| (bytes > 0).then(|| count as f64 / bytes as f64);
+    let [sender_percent, receiver_percent] =
+        [asking, done.used].map(|end| (end.wall > 0.0).then(|| end.percent_of_wall(end.process)));
+    let [copies_per_byte, calls_per_byte] = [tally.copied + done.tally.copied, tally.calls + done.tally.calls]
+        .map(|count| (bytes > 0).then(|| count as f64 / bytes as f64));
     Figures {
-        copies_per_byte: per_byte(tally.copied + done.tally.copied),
+        copies_per_byte,
         // Thalweg's links do not count their system calls.
-        system_calls_per_megabyte: per_byte(tally.calls + done.tally.calls)
-            .map(|calls| calls * 1e6)
-            .filter(|_| job.method != Method::Verbs),
-        cpu: Some(Cpu { sender_percent: percent(asking), receiver_percent: percent(done.used), ..used.cpu(bytes) }),
+        system_calls_per_megabyte: calls_per_byte.map(|calls| calls * 1e6).filter(|_| job.method != Method::Verbs),
+        cpu: Some(Cpu { sender_percent, receiver_percent, ..used.cpu(bytes) }),
         seconds: used.wall,
-        steal_percent: if used.wall > 0.0 { 100.0 * used.steal / used.wall } else { 0.0 },
+        steal_percent: used.steal_percent(),
         ..Figures::default()
     }
 }

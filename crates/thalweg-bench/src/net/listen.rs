@@ -9,8 +9,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_text::size;
 
@@ -23,7 +23,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Options of `thalweg bench listen`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// Address to listen on. Anybody who reaches it may measure: nothing is encrypted, nobody is asked who they are
+    /// Address to listen on. Any host that reaches it may measure: there is no encryption and no authentication
     #[arg(value_name = "ADDRESS[:PORT]", default_value = "[::]")]
     pub address: String,
     /// End after the first asking end has gone
@@ -34,13 +34,13 @@ pub struct Options {
     pub local: bool,
 }
 
-/// Serves asking ends, one at a time, until the program is ended. `say` receives the address once it is open, and the
-/// outcome of each asking end.
+/// Serves asking ends, one at a time, until the program is ended. `report` receives the address once it is open, and
+/// the outcome of each asking end.
 ///
 /// # Errors
 /// If the address cannot be listened on, or no connection can be accepted any more. For a single asking end on standard
 /// input, also if serving it failed.
-pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), BenchError> {
+pub fn serve(options: &Options, mut report: impl FnMut(&str) + Send) -> Result<(), BenchError> {
     if options.local {
         let socket = io::stdin().as_fd().try_clone_to_owned().map_err(BenchError::os("taking over standard input"))?;
         let control = Control::new(ControlStream::Unix(UnixStream::from(socket)), "the asking process".into(), None)?;
@@ -49,10 +49,8 @@ pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), 
     let address = resolve(&options.address)?;
     let listener = TcpListener::bind(address).map_err(BenchError::os(format!("listening on {address}")))?;
     let address = listener.local_addr().unwrap_or(address);
-    say(&format!("listening on {address}, messages of up to {}", size(MAX_MESSAGE_BYTES)));
-    let say = std::sync::Mutex::new(say);
-    let tell = |text: String| say.lock().unwrap_or_else(std::sync::PoisonError::into_inner)(&text);
-    let busy = Arc::new(AtomicBool::new(false));
+    report(&format!("listening on {address}, messages of up to {}", size(MAX_MESSAGE_BYTES)));
+    let (report, busy) = (&Mutex::new(report), &AtomicBool::new(false));
     std::thread::scope(|scope| {
         loop {
             let (stream, peer) = match listener.accept() {
@@ -64,24 +62,25 @@ pub fn serve(options: &Options, mut say: impl FnMut(&str) + Send) -> Result<(), 
                 refuse(stream);
                 continue;
             }
-            let busy = Arc::clone(&busy);
-            let serve_it = move || {
-                let control = Control::new(ControlStream::Tcp(stream), peer.to_string(), Some(IDLE_TIMEOUT));
-                let greeted = || tell(format!("{peer} measures"));
-                let ended = control.and_then(|control| serve_one(control, Some(IDLE_TIMEOUT), greeted));
-                busy.store(false, Ordering::Release);
-                match ended {
-                    Ok(()) => tell(format!("{peer} has gone")),
-                    Err(error) => tell(error.to_string()),
-                }
-            };
             if options.one_off {
-                serve_it();
+                serve_connection(stream, peer, busy, report);
                 return Ok(());
             }
-            scope.spawn(serve_it);
+            scope.spawn(move || serve_connection(stream, peer, busy, report));
         }
     })
+}
+
+fn serve_connection(stream: TcpStream, peer: SocketAddr, busy: &AtomicBool, report: &Mutex<impl FnMut(&str)>) {
+    let control = Control::new(ControlStream::Tcp(stream), peer.to_string(), Some(IDLE_TIMEOUT));
+    let served = control
+        .and_then(|control| serve_one(control, Some(IDLE_TIMEOUT), || report_to(report, &format!("{peer} measures"))));
+    busy.store(false, Ordering::Release);
+    report_to(report, &served.map_or_else(|error| error.to_string(), |()| format!("{peer} has gone")));
+}
+
+fn report_to(report: &Mutex<impl FnMut(&str)>, text: &str) {
+    report.lock().unwrap_or_else(PoisonError::into_inner)(text);
 }
 
 fn refuse(mut stream: TcpStream) {
@@ -126,15 +125,15 @@ impl Drop for Child {
 
 /// Starts a second process of this program that serves.
 pub(super) fn start() -> Result<(Control, Child), BenchError> {
-    let failed = || BenchError::os("starting a second process");
-    let (ours, theirs) = UnixStream::pair().map_err(failed())?;
-    let program = std::env::current_exe().map_err(failed())?;
+    let doing = "starting a second process";
+    let (ours, theirs) = UnixStream::pair().map_err(BenchError::os(doing))?;
+    let program = std::env::current_exe().map_err(BenchError::os(doing))?;
     let child = Command::new(program)
         .args(["bench", "listen", "--local"])
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn()
-        .map_err(failed())?;
+        .map_err(BenchError::os(doing))?;
     let child = Child(child);
     let control = Control::new(ControlStream::Unix(ours), format!("process {}", child.0.id()), Some(PEER_TIMEOUT))?;
     Ok((control, child))

@@ -7,11 +7,12 @@
 
 use super::control::{Watchdog, Work};
 use super::datagram::MAX_UDP_PAYLOAD_BYTES;
-use super::exchange::SHORTEST_STAMPED;
+use super::exchange::MIN_STAMPED_BYTES;
 use super::latency::{Net, figures, histogram, mark};
 use super::{Ends, Exchange, Path, Phase};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency, Loss};
 use crate::{BenchError, Clock, Host, Sizes};
 use hdrhistogram::Histogram;
@@ -33,7 +34,7 @@ pub struct Options {
     /// Offered loads in messages per second, in place of --load
     #[arg(long, value_name = "HZ", value_delimiter = ',', conflicts_with = "load")]
     pub(crate) rate: Vec<f64>,
-    /// When messages are due: each so long after the last, or at random with that mean (Poisson)
+    /// Times at which messages are due: at equal intervals, or at random with the same mean (Poisson)
     #[arg(long, value_enum, default_value = "constant")]
     pub(crate) arrivals: Arrivals,
     #[command(flatten)]
@@ -54,13 +55,17 @@ pub enum Arrivals {
 /// Bytes that may be in flight at a time, or one message: fewer than any socket's buffer, so that neither end ever
 /// waits in a send for the other to receive. A message that is due while the limit is reached is sent late, which
 /// counts.
-const UNDER_WAY: usize = 64 << 10;
+const MAX_BYTES_IN_FLIGHT: usize = 64 << 10;
 
 /// Longest wait for answers at the end.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         let percent: Vec<Load> = self.load.iter().map(|percent| Load::Percent(*percent)).collect();
         let absolute: Vec<Load> = self.rate.iter().map(|rate| Load::Rate(*rate)).collect();
         let loads = if absolute.is_empty() { percent } else { absolute };
@@ -70,15 +75,18 @@ impl Options {
             ));
         }
         let net = Net::new(&self.path, &self.ends, &self.sizes)?;
-        let odd =
-            |key: &&Key| key.link == "udp" && !(SHORTEST_STAMPED..=MAX_UDP_PAYLOAD_BYTES as u64).contains(&key.size);
-        if let Some(key) = net.keys().iter().find(odd) {
+        let possible_sizes = MIN_STAMPED_BYTES..=MAX_UDP_PAYLOAD_BYTES as u64;
+        if let Some(key) = net.keys().iter().find(|key| key.link == "udp" && !possible_sizes.contains(&key.size)) {
             return Err(BenchError::Usage(format!(
-                "under load over udp each message needs its number and a datagram: {SHORTEST_STAMPED} to {MAX_UDP_PAYLOAD_BYTES} bytes, not {}",
+                "under load over udp each message needs its number and a datagram: {MIN_STAMPED_BYTES} to {MAX_UDP_PAYLOAD_BYTES} bytes, not {}",
                 key.size
             )));
         }
         Ok(Box::new(UnderLoad { net, loads, arrivals: self.arrivals, alone: BTreeMap::new() }))
+    }
+
+    fn peer(&self) -> Option<&str> {
+        self.ends.peer.as_deref()
     }
 }
 
@@ -112,20 +120,15 @@ struct UnderLoad {
 
 impl Instrument for UnderLoad {
     fn keys(&self) -> Vec<Key> {
-        let with = |key: &Key, load: &Load| {
-            let (name, value) = load.name();
-            let key = key.clone().with(name, value);
-            if self.arrivals == Arrivals::Poisson { key.with("arrivals", "poisson") } else { key }
-        };
-        self.net.keys().iter().flat_map(|key| self.loads.iter().map(move |load| with(key, load))).collect()
+        self.net.keys().iter().flat_map(|key| self.loads.iter().map(move |load| self.key(key, *load))).collect()
     }
 
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
-        let wanted = |load: &&Load| key.settings.get(load.name().0) == Some(&load.name().1);
-        let load = *self.loads.iter().find(wanted).ok_or_else(|| BenchError::Usage("no such load".to_owned()))?;
-        let mut way = key.clone();
-        way.settings.remove("load");
-        let alone = self.alone.get(&way).copied();
+        let load = self.loads.iter().find(|load| key.settings.get(load.name().0) == Some(&load.name().1));
+        let load = *load.ok_or_else(|| BenchError::Usage("no such load".to_owned()))?;
+        let mut route = key.clone();
+        route.settings.remove("load");
+        let alone = self.alone.get(&route).copied();
         let arrivals = self.arrivals;
         let (figures, alone) = self.net.measure(key, Work::Answer, |other, exchange, job, clock| {
             let found = converse(exchange, clock, timing.warmup.max(Duration::from_millis(50)), stop)?;
@@ -136,26 +139,26 @@ impl Instrument for UnderLoad {
             };
             let before = mark(exchange)?;
             let schedule = Schedule::new(rate, arrivals);
-            let room = (UNDER_WAY / job.size).clamp(1, 16);
-            let seen = offer(exchange, clock, schedule, room, timing.min_time, job.link.loses(), stop)?;
+            let room = (MAX_BYTES_IN_FLIGHT / job.size).clamp(1, 16);
+            let observed = offer(exchange, clock, schedule, room, timing.min_time, job.link.loses(), stop)?;
             exchange.send(Phase::End)?;
             exchange.receive()?;
             exchange.finish()?;
             let ours = (exchange.tally() - before.1, before.0.used());
             let done = other.done()?;
-            let arrived = seen.histogram.len();
+            let arrived = observed.histogram.len();
             if arrived == 0 {
                 return Err(BenchError::Stopped);
             }
             let mut figures = figures(job, ours, done, other.same_host(), 2 * (arrived + 1) * key.size);
-            figures.latency_us = Some(Latency::of(&seen.histogram, 2.0));
+            figures.latency_us = Some(Latency::of(&observed.histogram, 2.0));
             figures.offered_per_second = Some(rate);
-            figures.messages_per_second = Some(arrived as f64 / seen.seconds);
-            figures.goodput_bits_per_second = Some(arrived as f64 * key.size as f64 * 8.0 / seen.seconds);
-            figures.loss = job.link.loses().then_some(Loss { sent: seen.sent, received: arrived });
+            figures.messages_per_second = Some(arrived as f64 / observed.seconds);
+            figures.goodput_bits_per_second = Some(arrived as f64 * key.size as f64 * 8.0 / observed.seconds);
+            figures.loss = job.link.loses().then_some(Loss { sent: observed.sent, received: arrived });
             Ok((figures, alone))
         })?;
-        self.alone.insert(way, alone);
+        self.alone.insert(route, alone);
         Ok(figures)
     }
 
@@ -168,21 +171,29 @@ impl Instrument for UnderLoad {
     }
 }
 
+impl UnderLoad {
+    fn key(&self, point: &Key, load: Load) -> Key {
+        let (name, value) = load.name();
+        let key = point.clone().with(name, value);
+        if self.arrivals == Arrivals::Poisson { key.with("arrivals", "poisson") } else { key }
+    }
+}
+
 /// Exchanges one message at a time; returns the messages per second.
-fn converse(exchange: &mut dyn Exchange, clock: &Clock, lasting: Duration, stop: &Stop) -> Result<f64, BenchError> {
+fn converse(exchange: &mut dyn Exchange, clock: &Clock, duration: Duration, stop: &Stop) -> Result<f64, BenchError> {
     let (begun, mut count) = (clock.raw(), 0u64);
     loop {
         exchange.send(Phase::Ordinary)?;
         exchange.receive()?;
         count += 1;
         let seconds = clock.nanos(begun, clock.raw()) as f64 * 1e-9;
-        if seconds >= lasting.as_secs_f64() || stop.pressed() {
+        if seconds >= duration.as_secs_f64() || stop.pressed() {
             return Ok(count as f64 / seconds);
         }
     }
 }
 
-struct Seen {
+struct Observed {
     histogram: Histogram<u64>,
     sent: u64,
     /// Time from the first due message to the last one that arrived, or to the end.
@@ -195,55 +206,56 @@ fn offer(
     clock: &Clock,
     mut schedule: Schedule,
     room: usize,
-    lasting: Duration,
+    duration: Duration,
     may_lose: bool,
     stop: &Stop,
-) -> Result<Seen, BenchError> {
-    let mut seen = Seen { histogram: histogram(), sent: 0, seconds: 0.0 };
+) -> Result<Observed, BenchError> {
+    let mut observed = Observed { histogram: histogram(), sent: 0, seconds: 0.0 };
     // Number and time of the messages that were sent and not answered, in order.
-    let mut under_way = VecDeque::with_capacity(room);
-    let lasting = lasting.as_nanos() as f64;
+    let mut in_flight = VecDeque::with_capacity(room);
+    let duration = duration.as_nanos() as f64;
     let mut watchdog = Watchdog::default();
     let begun = clock.raw();
     let mut due = schedule.next();
     loop {
         let now = clock.nanos(begun, clock.raw()) as f64;
-        if !under_way.is_empty() && exchange.waiting()? {
+        if !in_flight.is_empty() && exchange.waiting()? {
             exchange.receive()?;
             let now = clock.nanos(begun, clock.raw()) as f64;
             let number = exchange.stamped();
             // Messages sent before the answered one, and not answered, are lost.
-            while let Some((sent, at)) = under_way.pop_front() {
+            while let Some((sent, at)) = in_flight.pop_front() {
                 if number.is_none_or(|number| number == sent) {
-                    seen.histogram.saturating_record((now - at) as u64);
-                    seen.seconds = now * 1e-9;
+                    observed.histogram.saturating_record((now - at) as u64);
+                    observed.seconds = now * 1e-9;
                     break;
                 }
                 if number.is_some_and(|number| number < sent) {
-                    under_way.push_front((sent, at));
+                    in_flight.push_front((sent, at));
                     break;
                 }
             }
             watchdog = Watchdog::default();
             continue;
         }
-        let over = now >= lasting || stop.pressed();
-        if over && (under_way.is_empty() || now >= lasting + LAST_WORDS.as_nanos() as f64) {
-            seen.seconds = seen.seconds.max(lasting.min(now) * 1e-9);
-            return Ok(seen);
+        let over = now >= duration || stop.pressed();
+        if over && (in_flight.is_empty() || now >= duration + ANSWER_TIMEOUT.as_nanos() as f64) {
+            observed.seconds = observed.seconds.max(duration.min(now) * 1e-9);
+            return Ok(observed);
         }
-        if !over && now >= due && under_way.len() < room {
-            exchange.stamp(seen.sent);
+        if !over && now >= due && in_flight.len() < room {
+            exchange.stamp(observed.sent);
             exchange.send(Phase::Ordinary)?;
             exchange.flush()?;
-            under_way.push_back((seen.sent, due));
-            seen.sent += 1;
+            in_flight.push_back((observed.sent, due));
+            observed.sent += 1;
             due = schedule.next();
             continue;
         }
         // A link that may lose messages does not hold up later ones for ever.
-        if may_lose && under_way.len() == room && under_way.front().is_some_and(|(_, at)| now - at > lasting.max(1e9)) {
-            under_way.pop_front();
+        if may_lose && in_flight.len() == room && in_flight.front().is_some_and(|(_, at)| now - at > duration.max(1e9))
+        {
+            in_flight.pop_front();
         }
         watchdog.look("waiting for answers under load")?;
     }
@@ -283,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn due_times_have_the_rate_that_was_asked_for() {
+    fn due_times_have_the_requested_rate() {
         for arrivals in [Arrivals::Constant, Arrivals::Poisson] {
             let mut schedule = Schedule::new(1e6, arrivals);
             let times: Vec<f64> = (0..100_000).map(|_| schedule.next()).collect();

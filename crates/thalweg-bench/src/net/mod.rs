@@ -4,7 +4,7 @@
 //! `thalweg bench listen` on another; only the asking end chooses options. Over a control connection it sends a job,
 //! one for each repeat of each point; the measured bytes go over a connection of their own.
 //!
-//! Messages of one size are exchanged (`Exchange`); the first byte of each tells whether it counts. Before the first
+//! Messages of one size are exchanged (`Exchange`); the first byte of each states whether it counts. Before the first
 //! message that counts comes a mark, at which both ends read their counters; the last message is marked too.
 
 pub mod bandwidth;
@@ -28,7 +28,7 @@ mod verbs;
 pub(crate) use exchange::{Exchange, Phase, Tally};
 pub(crate) use session::{bind, set_congestion};
 
-use crate::options::{Cpus, On};
+use crate::options::{Cpus, NetworkPath};
 use crate::point::Key;
 use crate::{BenchError, Sizes};
 use serde::{Deserialize, Serialize};
@@ -49,10 +49,11 @@ pub struct Ends {
     /// Processors that the two ends are bound to; may be given several times, also as 'none', to compare
     #[arg(short = 'A', long, value_name = "N/M")]
     pub cpu: Vec<Cpus>,
-    /// What lies between them; several, to compare. Without it: loopback, or veth where a link needs it. Veth needs root
+    /// Network between the ends; several, to compare. Without it: loopback, or veth where a link needs it. Veth needs
+    /// root
     #[arg(long, value_enum, value_delimiter = ',', conflicts_with = "peer")]
-    pub on: Vec<On>,
-    /// Processor on which the kernel takes packets in, over a loopback of its own; several, to compare. Needs root
+    pub on: Vec<NetworkPath>,
+    /// Processor on which the kernel receives packets, over a loopback of its own; several, to compare. Needs root
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["peer", "on"])]
     pub interrupts: Vec<u32>,
 }
@@ -105,22 +106,22 @@ pub enum Method {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Wait {
-    /// Asleep, to be woken by the kernel: the default of tcp and udp
+    /// Sleeps until the kernel wakes it: the default of tcp and udp
     Sleep,
-    /// Awake, looking again and again: the default of shm, and all that dpdk knows
+    /// Polls without sleeping: the default of shm, and the only choice of dpdk
     Poll,
 }
 
 /// Options that latency, bandwidth and under-load share.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Path {
-    /// What carries the messages
+    /// Links that carry the messages
     #[arg(long, value_delimiter = ',', default_value = "tcp,udp,shm")]
     pub link: Vec<Link>,
-    /// How they are handed over; by default write for tcp and udp, and copy for shm
+    /// Methods by which messages are passed to the link; by default write for tcp and udp, and copy for shm
     #[arg(long, value_delimiter = ',')]
     pub method: Vec<Method>,
-    /// How each end waits
+    /// Method by which each end waits
     #[arg(long)]
     pub wait: Option<Wait>,
     /// Socket buffers, sending and receiving; without it, as the kernel chooses
@@ -183,9 +184,9 @@ impl Method {
     }
 }
 
-/// One requested way to carry messages; a point is a way and a size.
+/// One requested combination of link, method and settings; a point is a route and a size.
 #[derive(Debug, Clone)]
-struct Way {
+struct Route {
     link: Link,
     method: Method,
     wait: Wait,
@@ -199,14 +200,14 @@ struct Way {
 enum Place {
     /// Environment in which this program was started.
     Here,
-    /// Loopback of their own whose packets are taken in on this processor.
+    /// Loopback of their own whose packets are received on this processor.
     Steered(u32),
     /// Ends of a cable of their own.
     Cable,
 }
 
-/// Returns all points that [`Path`], [`Ends`] and sizes ask for, each with its way.
-fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, BenchError> {
+/// Returns all points that [`Path`], [`Ends`] and sizes ask for, each with its route.
+fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Route)>, BenchError> {
     if let Some(size) = sizes.0.iter().find(|size| !(1..=MAX_MESSAGE_BYTES).contains(*size)) {
         return Err(BenchError::Usage(format!("a message of {size} bytes: from 1 byte to 1 GiB can be sent")));
     }
@@ -216,7 +217,7 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
             .iter()
             .map(|size| u32::try_from(size.0).map(Some))
             .collect::<Result<_, _>>()
-            .map_err(|_| BenchError::Usage("socket buffers of 4 GiB and more cannot be asked for".to_owned()))?,
+            .map_err(|_| BenchError::Usage("socket buffers of 4 GiB and more cannot be requested".to_owned()))?,
     };
     let cpus = match &ends.cpu[..] {
         [] => vec![None],
@@ -248,8 +249,8 @@ fn points(path: &Path, ends: &Ends, sizes: &Sizes) -> Result<Vec<(Key, Way)>, Be
                 for cpu in &cpus {
                     for place in &places {
                         let (socket_buffer, cpu, place) = (*socket_buffer, *cpu, *place);
-                        let way = Way { link: *link, method, wait, socket_buffer, cpu, place };
-                        points.extend(sizes.0.iter().map(|size| (way.key(*size, path), way.clone())));
+                        let route = Route { link: *link, method, wait, socket_buffer, cpu, place };
+                        points.extend(sizes.0.iter().map(|size| (route.key(*size, path), route.clone())));
                     }
                 }
             }
@@ -276,17 +277,17 @@ fn places(link: Link, ends: &Ends) -> Result<Vec<Place>, BenchError> {
     match &ends.on[..] {
         [] => Ok(vec![alone]),
         // Impossible links are left out, unless only they were requested.
-        some if alone == Place::Cable && !some.contains(&On::Veth) => {
+        some if alone == Place::Cable && !some.contains(&NetworkPath::Veth) => {
             Err(BenchError::Usage(format!("--link {} cannot be had over loopback: --on veth", link.name())))
         }
         some => {
-            let place = |on: &On| if *on == On::Veth { Place::Cable } else { Place::Here };
-            Ok(some.iter().map(place).filter(|place| alone != Place::Cable || *place == Place::Cable).collect())
+            let places = some.iter().map(|on| if *on == NetworkPath::Veth { Place::Cable } else { Place::Here });
+            Ok(places.filter(|place| alone != Place::Cable || *place == Place::Cable).collect())
         }
     }
 }
 
-impl Way {
+impl Route {
     fn key(&self, size: u64, path: &Path) -> Key {
         let mut key = Key::new(self.link.name(), self.method.name(), size);
         if self.wait == Wait::Poll {
@@ -304,7 +305,7 @@ impl Way {
         match self.place {
             Place::Here => {}
             Place::Steered(cpu) => key = key.with("interrupts", cpu),
-            Place::Cable => key = key.with("on", On::Veth.name()),
+            Place::Cable => key = key.with("on", NetworkPath::Veth.name()),
         }
         if path.check_data {
             key = key.with("check_data", "yes");

@@ -7,6 +7,7 @@ use super::latency::{Net, figures};
 use super::{Ends, Exchange, Link, Method, Path, Phase, Wait};
 use crate::drive::{Instrument, Stop};
 use crate::options::Timing;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Loss};
 use crate::{BenchError, Clock, Host, Sizes, Usage};
 use std::time::Duration;
@@ -17,7 +18,7 @@ const FRAME_HEADER_BYTES: u64 = 14 + 20 + 8;
 /// Options of `thalweg bench packets`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// What sends and receives them
+    /// Links that send and receive the frames
     #[arg(long, value_delimiter = ',', default_value = "udp")]
     pub(crate) link: Vec<Link>,
     /// Bytes in a frame, its checksum aside: 64, 64,1500, 64..8192:x2
@@ -26,7 +27,7 @@ pub struct Options {
     /// Frames a second that are offered; without it, as many as the port takes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rate: Option<u64>,
-    /// How each end waits; without it, by the link
+    /// Method by which each end waits; without it, by the link
     #[arg(long)]
     pub(crate) wait: Option<Wait>,
     /// Check every byte that arrives, which costs time
@@ -38,8 +39,12 @@ pub struct Options {
     pub(crate) ends: Ends,
 }
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         if let Some(size) = self.sizes.0.iter().find(|size| !(FRAME_HEADER_BYTES + 1..=65_535).contains(*size)) {
             return Err(BenchError::Usage(format!(
                 "a frame of {size} bytes: it has {FRAME_HEADER_BYTES} of headers, and 65535 at most"
@@ -62,6 +67,10 @@ impl Options {
         let net = Net::new(&path, &self.ends, &self.sizes)?.in_frames(FRAME_HEADER_BYTES);
         Ok(Box::new(Packets { net, rate: self.rate, line_rate: line_rate(&self.ends) }))
     }
+
+    fn peer(&self) -> Option<&str> {
+        self.ends.peer.as_deref()
+    }
 }
 
 struct Packets {
@@ -72,11 +81,11 @@ struct Packets {
 
 impl Instrument for Packets {
     fn keys(&self) -> Vec<Key> {
-        let with_rate = |key: Key| match self.rate {
-            Some(rate) => key.with("rate", rate),
-            None => key,
-        };
-        self.net.keys().into_iter().map(with_rate).collect()
+        let keys = self.net.keys().into_iter();
+        match self.rate {
+            Some(rate) => keys.map(|key| key.with("rate", rate)).collect(),
+            None => keys.collect(),
+        }
     }
 
     fn measure(&mut self, key: &Key, timing: &Timing, stop: &Stop) -> Result<Figures, BenchError> {
@@ -112,19 +121,19 @@ impl Instrument for Packets {
     }
 }
 
-/// Sends for the time `lasting`, evenly if there is a rate: a late frame does not delay those after it.
+/// Sends for the time `duration`, evenly if there is a rate: a late frame does not delay those after it.
 fn offer(
     exchange: &mut dyn Exchange,
     clock: &Clock,
-    lasting: Duration,
+    duration: Duration,
     rate: Option<u64>,
     stop: &Stop,
 ) -> Result<(), BenchError> {
-    let lasting = u64::try_from(lasting.as_nanos()).unwrap_or(u64::MAX);
+    let duration = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let (begun, mut sent) = (clock.raw(), 0u64);
     loop {
         let passed = clock.nanos(begun, clock.raw());
-        if passed >= lasting || stop.pressed() {
+        if passed >= duration || stop.pressed() {
             return exchange.flush();
         }
         let due = rate.map_or(sent + 64, |rate| (u128::from(rate) * u128::from(passed) / 1_000_000_000) as u64);

@@ -5,7 +5,7 @@ use super::datagram::Datagrams;
 use super::frames::Frames;
 use super::stream::Stream;
 use super::uring::Uring;
-use super::verbs::Door;
+use super::verbs::ListeningEnd;
 use super::{Exchange, Link, MAX_MESSAGE_BYTES, Method, PEER_TIMEOUT, Phase, Wait, shm};
 use crate::{BenchError, Clock, Host, Usage};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
@@ -93,7 +93,7 @@ impl Other {
                 datagrams(socket, job)
             }
             Link::Shm => Ok(Box::new(shm::ask(&self.control, job)?)),
-            Link::Dpdk => Err(gone("such a link begins otherwise")),
+            Link::Dpdk => Err(gone("a dpdk job was not set up as one")),
         }
     }
 
@@ -131,17 +131,17 @@ impl Other {
     }
 
     fn begin_verbs(&mut self, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
-        let directory = meeting(job.link, &self.control)?;
-        let door = Door::open(job.link, self.control.address(true)?, directory.path(), "asking")?;
-        let job = Job { listens: Some(door.address()), ..job.clone() };
+        let directory = socket_directory(job.link, &self.control)?;
+        let listening_end = ListeningEnd::open(job.link, self.control.address(true)?, directory.path(), "asking")?;
+        let job = Job { listens: Some(listening_end.address()), ..job.clone() };
         match self.ask(&job)?.1 {
-            Some(theirs) => Ok(Box::new(door.meet(&theirs, &job)?)),
-            None => Err(self.control.error("it does not say where it listens")),
+            Some(theirs) => Ok(Box::new(listening_end.meet(&theirs, &job)?)),
+            None => Err(self.control.error("it does not announce the address at which it listens")),
         }
     }
 
     fn begin_dpdk(&mut self, job: &Job) -> Result<Box<dyn Exchange>, BenchError> {
-        let directory = meeting(job.link, &self.control)?;
+        let directory = socket_directory(job.link, &self.control)?;
         let socket = directory.path().join("memif").display().to_string();
         let job = Job { listens: Some(socket.clone()), ..job.clone() };
         let (port, _) = self.ask(&job)?;
@@ -149,7 +149,7 @@ impl Other {
         Ok(Box::new(Frames::new(dpdk_port("client", CLIENT_HOST, &socket, &job)?, Some(port), &job)?))
     }
 
-    /// Tells a stream's other end to begin counting, and waits until it does. Over UDP a mark may be lost: it is
+    /// Requests that a stream's other end begin counting, and waits until it does. Over UDP a mark may be lost: it is
     /// repeated until it is answered.
     pub(crate) fn mark(&mut self, exchange: &mut dyn Exchange, job: &Job) -> Result<(), BenchError> {
         self.tell(exchange, job, Phase::Mark)?;
@@ -159,7 +159,7 @@ impl Other {
         }
     }
 
-    /// Tells a stream's other end that all messages were sent; returns its counters.
+    /// Announces to a stream's other end that all messages were sent; returns its counters.
     pub(crate) fn end(&mut self, exchange: &mut dyn Exchange, job: &Job) -> Result<Done, BenchError> {
         self.tell(exchange, job, Phase::End)?;
         self.done()
@@ -185,7 +185,7 @@ impl Other {
     pub(crate) fn done(&mut self) -> Result<Done, BenchError> {
         match self.control.answer()? {
             Answer::Done(done) if done.seconds.is_finite() && done.seconds >= 0.0 => Ok(done),
-            _ => Err(self.control.error("it does not say what it has counted")),
+            _ => Err(self.control.error("it does not report its counters")),
         }
     }
 
@@ -279,25 +279,24 @@ fn work(job: &Job, control: &mut Control) -> Result<(), BenchError> {
 /// Accepts the data connection of a job at the serving end.
 fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchError> {
     if !(1..=MAX_MESSAGE_BYTES).contains(&(job.size as u64)) || !job.link.methods().contains(&job.method) {
-        return Err(gone("that cannot be measured: no such size, or no such method of this link"));
+        return Err(gone("this job cannot be measured: no such size, or no such method of this link"));
     }
     control.between = job.between.map(|[asking, serving]| [serving, asking]);
     let here = SocketAddr::new(control.address(true)?, 0);
     let there = control.address(false)?;
     if let (Method::Verbs, Some(theirs)) = (job.method, &job.listens) {
-        let directory = meeting(job.link, control)?;
-        let door = Door::open(job.link, here.ip(), directory.path(), "serving")?;
-        control.say(&Answer::Ready { port: 0, listens: Some(door.address()) })?;
-        return Ok(Box::new(door.meet(theirs, job)?));
+        let directory = socket_directory(job.link, control)?;
+        let listening_end = ListeningEnd::open(job.link, here.ip(), directory.path(), "serving")?;
+        control.say(&Answer::Ready { port: 0, listens: Some(listening_end.address()) })?;
+        return Ok(Box::new(listening_end.meet(theirs, job)?));
     }
-    let port = |address: io::Result<SocketAddr>| address.map(|a| a.port()).map_err(BenchError::os("binding a port"));
     match job.link {
         Link::Tcp => {
             let socket = tcp_socket(&here, job)?;
             socket.bind(&SockAddr::from(here)).map_err(BenchError::os("binding a TCP port"))?;
             socket.listen(1).map_err(BenchError::os("listening"))?;
             let listener = TcpListener::from(socket);
-            control.say(&Answer::Ready { port: port(listener.local_addr())?, listens: None })?;
+            control.say(&Answer::Ready { port: local_port(listener.local_addr())?, listens: None })?;
             let stream = accept_from(&listener, there)?;
             match job.method {
                 Method::IoUring => Ok(Box::new(Uring::new(stream.into(), job, true)?)),
@@ -316,7 +315,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
         }
         Link::Udp => {
             let socket = udp_socket(&here, job)?;
-            control.say(&Answer::Ready { port: port(socket.local_addr())?, listens: None })?;
+            control.say(&Answer::Ready { port: local_port(socket.local_addr())?, listens: None })?;
             // The first sender at the asking end's address is answered; its datagram stays in the queue.
             socket.set_read_timeout(Some(PEER_TIMEOUT)).map_err(BenchError::os("setting up a UDP socket"))?;
             loop {
@@ -331,7 +330,7 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
         }
         Link::Dpdk => {
             control.unix()?;
-            let socket = job.listens.as_deref().ok_or_else(|| gone("nobody says where the memory is"))?;
+            let socket = job.listens.as_deref().ok_or_else(|| gone("the job names no socket of the shared memory"))?;
             let frames = Frames::new(dpdk_port("server", SERVER_HOST, socket, job)?, None, job)?;
             control.say(&Answer::Ready { port: frames.port(), listens: None })?;
             Ok(Box::new(frames))
@@ -344,8 +343,12 @@ fn accept(job: &Job, control: &mut Control) -> Result<Box<dyn Exchange>, BenchEr
     }
 }
 
+fn local_port(address: io::Result<SocketAddr>) -> Result<u16, BenchError> {
+    address.map(|address| address.port()).map_err(BenchError::os("binding a port"))
+}
+
 /// Makes a directory of this end's own for the socket of a shm link.
-fn meeting(link: Link, control: &Control) -> Result<tempfile::TempDir, BenchError> {
+fn socket_directory(link: Link, control: &Control) -> Result<tempfile::TempDir, BenchError> {
     if link.is_shared() {
         control.unix()?;
     }
@@ -358,7 +361,7 @@ fn accept_from(listener: &TcpListener, who: IpAddr) -> Result<TcpStream, BenchEr
     loop {
         let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout));
         if ready.map_err(BenchError::os("waiting for a connection"))? == 0 {
-            return Err(gone("nobody connected to the port for data; is a firewall between the two hosts?"));
+            return Err(gone("no connection to the port for data arrived; is a firewall between the two hosts?"));
         }
         let (stream, from) = listener.accept().map_err(BenchError::os("accepting a connection"))?;
         if from.ip() == who {
@@ -440,22 +443,24 @@ fn udp_socket(address: &SocketAddr, job: &Job) -> Result<UdpSocket, BenchError> 
 /// and `rmem_max`; less than requested is an error here.
 fn set_buffers(socket: &SockRef<'_>, job: &Job) -> Result<(), BenchError> {
     let Some(bytes) = job.socket_buffer else { return Ok(()) };
-    let wanted = bytes as usize;
-    let set = || -> io::Result<usize> {
-        socket.set_send_buffer_size(wanted)?;
-        socket.set_recv_buffer_size(wanted)?;
-        Ok(socket.send_buffer_size()?.min(socket.recv_buffer_size()?))
-    };
-    let got = set().map_err(BenchError::os(format!("asking for socket buffers of {bytes} bytes")))?;
-    if got < wanted {
+    let granted = request_buffers(socket, bytes as usize)
+        .map_err(BenchError::os(format!("asking for socket buffers of {bytes} bytes")))?;
+    if granted < bytes as usize {
         return Err(BenchError::Unavailable {
             what: format!("socket buffers of {bytes} bytes"),
             why: format!(
-                "the kernel grants {got}; sysctl -w net.core.rmem_max={bytes} net.core.wmem_max={bytes} would allow them"
+                "the kernel grants {granted}; sysctl -w net.core.rmem_max={bytes} net.core.wmem_max={bytes} would allow them"
             ),
         });
     }
     Ok(())
+}
+
+/// Requests buffers of this size and returns the size of the smaller one, in bytes.
+fn request_buffers(socket: &SockRef<'_>, bytes: usize) -> io::Result<usize> {
+    socket.set_send_buffer_size(bytes)?;
+    socket.set_recv_buffer_size(bytes)?;
+    Ok(socket.send_buffer_size()?.min(socket.recv_buffer_size()?))
 }
 
 /// Binds the calling thread to a processor.

@@ -3,7 +3,7 @@
 //!
 //! Each end has an arena that it writes and the other reads, and a ring in each direction. *copy* copies a message into
 //! the arena and out of it at the other end, as a message-passing library would; one of up to 48 bytes goes inside the
-//! cell. *handover* announces where it lies already, as the device left it there, and it is read in place. A place is
+//! cell. *handover* announces the place where the device left it, and it is read in place. A place is
 //! used again when the other end has reported that it is done: by its answer in a conversation, by a cell of its own in
 //! a stream.
 
@@ -49,7 +49,7 @@ pub(super) struct Shared {
     /// Number of messages that the arena holds, `stride` bytes apart.
     places: usize,
     stride: usize,
-    under_way: usize,
+    in_flight: usize,
     next: usize,
     messages: Messages,
     received: Vec<u8>,
@@ -59,8 +59,8 @@ pub(super) struct Shared {
 /// Sets up the asking end.
 pub(super) fn ask(control: &Control, job: &Job) -> Result<Shared, BenchError> {
     let (arena, stride, places) = arena(job)?;
-    let ring = |name| Ring::create(name, RING_CELL_COUNT).map_err(|error| control.error(error));
-    let (there, back) = (ring("bench-there")?, ring("bench-back")?);
+    let there = Ring::create("bench-there", RING_CELL_COUNT).map_err(|error| control.error(error))?;
+    let back = Ring::create("bench-back", RING_CELL_COUNT).map_err(|error| control.error(error))?;
     let (peer, theirs) = UnixStream::pair().map_err(|error| control.error(error))?;
     let fds = [there.fd(), back.fd(), theirs.as_fd(), arena.arena().fd()];
     send_fds(control.unix()?, b"m", &fds).map_err(|error| control.error(error))?;
@@ -75,8 +75,8 @@ pub(super) fn serve(control: &Control, job: &Job) -> Result<Box<dyn Exchange>, B
     let [there, back, peer, their_arena] = receive::<4>(control)?;
     let (arena, stride, places) = arena(job)?;
     send_fds(control.unix()?, b"m", &[arena.arena().fd()]).map_err(|error| control.error(error))?;
-    let ring = |fd| Ring::import(fd).map_err(|error| control.error(error));
-    let (to, from) = (ring(back)?.into_sender(), ring(there)?.into_receiver());
+    let to = Ring::import(back).map_err(|error| control.error(error))?.into_sender();
+    let from = Ring::import(there).map_err(|error| control.error(error))?.into_receiver();
     let shared = Shared::new(job, to, from, peer.into(), (arena, stride, places), their_arena);
     Ok(Box::new(shared.map_err(|error| control.error(error))?))
 }
@@ -130,7 +130,7 @@ impl Shared {
             size: job.size,
             places,
             stride,
-            under_way: 0,
+            in_flight: 0,
             next: 0,
             messages: Messages::new(job.size),
             received: vec![0; job.size],
@@ -149,12 +149,12 @@ impl Shared {
 
     /// Returns the offset of a place that the other end is done with.
     fn place(&mut self) -> Result<usize, BenchError> {
-        while self.stream && self.under_way == self.places {
+        while self.stream && self.in_flight == self.places {
             self.pop()?;
-            self.under_way -= 1;
+            self.in_flight -= 1;
         }
         self.next = (self.next + 1) % self.places;
-        self.under_way += 1;
+        self.in_flight += 1;
         Ok(self.next * self.stride)
     }
 
@@ -198,7 +198,7 @@ impl Shared {
                 timeout: PEER_TIMEOUT,
             }),
             Ok(_) => match self.peer.read(&mut [0; 64]) {
-                Ok(0) => Err(gone("it has left")),
+                Ok(0) => Err(gone("the other end closed the connection")),
                 Ok(_) => Ok(()),
                 Err(error) => Err(gone(&error.to_string())),
             },
@@ -247,9 +247,8 @@ impl Exchange for Shared {
             let mut place = [0; 8];
             place.copy_from_slice(&cell[8..16]);
             let place = usize::try_from(u64::from_le_bytes(place)).unwrap_or(usize::MAX);
-            let outside = || gone("a message lies outside of shared memory");
             if place.checked_add(self.size).is_none_or(|end| end > self.view.len()) {
-                return Err(outside());
+                return Err(gone("a message lies outside of shared memory"));
             }
             if self.method == Method::Copy || self.check {
                 self.view.copy_to(place, &mut self.received);

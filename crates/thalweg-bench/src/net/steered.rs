@@ -1,10 +1,10 @@
-//! Loopback of our own whose packets are taken in on a chosen processor: the equivalent of an interrupt's processor for
+//! Loopback of our own whose packets are received on a chosen processor: the equivalent of an interrupt's processor for
 //! a network card.
 //!
-//! Loopback has no interrupts; the kernel takes a packet in on the processor that sent it. With receive packet steering
-//! (Documentation/networking/scaling.rst) it takes all of them in on one processor, TCP included, woken there by an
-//! inter-processor interrupt. That is set for a network namespace that no one else is in: the host's own settings stay
-//! as they are.
+//! Loopback has no interrupts; the kernel receives a packet on the processor that sent it. With receive packet steering
+//! (Documentation/networking/scaling.rst) it receives all of them on one processor, TCP included, woken there by an
+//! inter-processor interrupt. That is set for a network namespace that contains no other process: the host's own
+//! settings stay as they are.
 
 use crate::BenchError;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -21,17 +21,19 @@ pub(super) struct Steered {
 }
 
 impl Steered {
-    /// Makes a namespace whose packets are taken in on this processor.
+    /// Makes a namespace whose packets are received on this processor.
     pub(super) fn to(cpu: u32) -> Result<Self, BenchError> {
         // A thread of its own: it cannot leave the namespaces that it enters.
-        let make = || {
-            separate().map_err(BenchError::network)?;
-            let path = "/proc/thread-self/ns/net";
-            let space = File::open(path).map_err(|error| BenchError::File { path: path.into(), error })?;
-            steer(cpu)?;
-            Ok(Self { space })
-        };
-        thread::scope(|scope| scope.spawn(make).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                separate().map_err(BenchError::network)?;
+                let path = "/proc/thread-self/ns/net";
+                let space = File::open(path).map_err(BenchError::file(path))?;
+                steer(cpu)?;
+                Ok(Self { space })
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// Moves the calling thread, and what it starts from now on, into the namespace: for threads made for this.

@@ -30,10 +30,9 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(socket: TcpStream, job: &Job) -> Result<Self, BenchError> {
-        let failed = || BenchError::os("setting up a TCP socket");
-        socket.set_nodelay(true).map_err(failed())?;
-        socket.set_read_timeout(Some(PEER_TIMEOUT)).map_err(failed())?;
-        socket.set_write_timeout(Some(PEER_TIMEOUT)).map_err(failed())?;
+        let set = socket.set_nodelay(true).and_then(|()| socket.set_read_timeout(Some(PEER_TIMEOUT)));
+        set.and_then(|()| socket.set_write_timeout(Some(PEER_TIMEOUT)))
+            .map_err(BenchError::os("setting up a TCP socket"))?;
         let messages = Messages::new(job.size);
         let mut file = None;
         if job.method == Method::Sendfile {
@@ -173,7 +172,7 @@ pub(super) fn failed(doing: &str, error: Errno) -> BenchError {
 #[derive(Debug, Default)]
 struct Zerocopy {
     /// Number of calls that the kernel has not reported on.
-    under_way: u64,
+    in_flight: u64,
     reported: u64,
     /// Number of reported calls that it copied after all, as it does where the receiver is on this host.
     copied: u64,
@@ -202,7 +201,7 @@ impl Zerocopy {
     /// Sends without copying, and reads the reports on earlier sends from time to time: the kernel keeps only a limited
     /// number of them (`net.core.optmem_max`) and then returns ENOBUFS.
     fn send(&mut self, socket: &TcpStream, bytes: &[u8], calls: &mut u64) -> Result<usize, Errno> {
-        if self.under_way >= 32 {
+        if self.in_flight >= 32 {
             self.reap(socket, calls)?;
         }
         loop {
@@ -211,12 +210,12 @@ impl Zerocopy {
             // keeps its messages until it has closed the socket) and is never written to.
             let sent = unsafe { libc::send(socket.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) };
             if let Ok(count) = usize::try_from(sent) {
-                self.under_way += 1;
+                self.in_flight += 1;
                 self.bytes += count as u64;
                 return Ok(count);
             }
             match std::io::Error::last_os_error().raw_os_error() {
-                Some(libc::ENOBUFS) if self.under_way > 0 => {
+                Some(libc::ENOBUFS) if self.in_flight > 0 => {
                     *calls += 1;
                     wait_for_report(socket)?;
                     self.reap(socket, calls)?;
@@ -255,7 +254,7 @@ impl Zerocopy {
             let report = unsafe { data.read_unaligned() };
             if report.ee_origin == SO_EE_ORIGIN_ZEROCOPY {
                 let count = u64::from(report.ee_data.wrapping_sub(report.ee_info)) + 1;
-                self.under_way = self.under_way.saturating_sub(count);
+                self.in_flight = self.in_flight.saturating_sub(count);
                 self.reported += count;
                 if u32::from(report.ee_code) & SO_EE_CODE_ZEROCOPY_COPIED != 0 {
                     self.copied += count;

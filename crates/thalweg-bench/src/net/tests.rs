@@ -46,7 +46,7 @@ fn net(options: &str) -> (Net, JoinHandle<Result<(), BenchError>>) {
 const ALL: &str = "--method write,sendmsg,zerocopy,sendfile,io_uring,copy,handover,verbs --check-data";
 
 #[test]
-fn every_way_carries_messages_there_and_back_unchanged() {
+fn every_method_carries_messages_both_ways_unchanged() {
     for wait in ["sleep", "poll"] {
         let (net, serving) = net(&format!("{ALL} --wait {wait} --sizes 1,48,100,9000,65KiB"));
         let mut instrument = PingPong { net };
@@ -80,7 +80,7 @@ fn every_way_carries_messages_there_and_back_unchanged() {
 }
 
 #[test]
-fn every_way_carries_a_stream() {
+fn every_method_carries_a_stream() {
     for wait in ["sleep", "poll"] {
         let (net, serving) = net(&format!("{ALL} --wait {wait} --sizes 1,48,9000,200000"));
         let mut instrument = Stream { net, line_rate: Some(1e9) };
@@ -111,8 +111,8 @@ fn system_calls_are_counted_where_they_are_made() {
         .collect();
     // For 1000 bytes: a write and a read; one io_uring_enter, and another one if no data was there yet; none. A
     // megabyte is a thousand of them.
-    let about = |calls: f64, expected: f64| (expected..expected * 3.0).contains(&calls);
-    assert!(about(calls[0], 2000.0) && about(calls[1], 1000.0) && calls[2] == 0.0, "{calls:?}");
+    assert!((2000.0..6000.0).contains(&calls[0]) && (1000.0..3000.0).contains(&calls[1]), "{calls:?}");
+    assert_eq!(calls[2], 0.0);
 }
 
 #[test]
@@ -127,12 +127,22 @@ fn a_measurement_that_is_stopped_ends_at_once() {
     assert!(instrument.measure(&key, &timing, &stop).unwrap().latency_us.unwrap().count <= 1);
 }
 
+/// Returns the error of options that cannot be measured.
+fn refused(options: &str) -> String {
+    let (path, ends, sizes) = path(options);
+    Net::new(&path, &ends, &sizes).map(drop).unwrap_err().to_string()
+}
+
+/// Returns the error of a point that cannot be measured.
+fn measurement_error(options: &str) -> String {
+    let (net, _) = net(&format!("--link tcp --sizes 1 {options}"));
+    let mut instrument = PingPong { net };
+    let key = instrument.keys().remove(0);
+    instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string()
+}
+
 #[test]
-fn what_cannot_be_measured_is_said_before_anything_is() {
-    let refused = |options: &str| {
-        let (path, ends, sizes) = path(options);
-        Net::new(&path, &ends, &sizes).map(drop).unwrap_err().to_string()
-    };
+fn impossible_measurements_are_refused_before_any_is_made() {
     assert_eq!(refused("--sizes 0"), "a message of 0 bytes: from 1 byte to 1 GiB can be sent");
     assert_eq!(refused("--sizes 2GiB"), "a message of 2147483648 bytes: from 1 byte to 1 GiB can be sent");
     assert_eq!(refused("--link udp,shm --method sendfile"), "--method sendfile is none of --link udp,shm");
@@ -141,21 +151,15 @@ fn what_cannot_be_measured_is_said_before_anything_is() {
 }
 
 #[test]
-fn a_point_that_cannot_be_had_says_why() {
-    let error = |options: &str| {
-        let (net, _) = net(&format!("--link tcp --sizes 1 {options}"));
-        let mut instrument = PingPong { net };
-        let key = instrument.keys().remove(0);
-        instrument.measure(&key, &SHORT, &Stop::default()).unwrap_err().to_string()
-    };
-    assert!(error("--socket-buffer 2GiB").contains("socket buffers of 2147483648 bytes"));
-    let unknown = error("--congestion no-such-thing");
+fn an_unavailable_point_has_a_reason() {
+    assert!(measurement_error("--socket-buffer 2GiB").contains("socket buffers of 2147483648 bytes"));
+    let unknown = measurement_error("--congestion no-such-thing");
     assert!(unknown.contains("congestion control 'no-such-thing'") && unknown.contains("tcp_available"), "{unknown}");
-    assert!(error("--cpu 9999").contains("binding to processor 9999"));
+    assert!(measurement_error("--cpu 9999").contains("binding to processor 9999"));
 }
 
 /// Returns the answer of a serving end to bytes that no asking end of ours would send.
-fn answer_to(said: &[u8]) -> (String, Result<(), BenchError>) {
+fn answer_to(sent: &[u8]) -> (String, Result<(), BenchError>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let serving = std::thread::spawn(move || serve(control(theirs), None, || {}));
     let mut reader = BufReader::new(&ours);
@@ -164,7 +168,7 @@ fn answer_to(said: &[u8]) -> (String, Result<(), BenchError>) {
     assert!(line.contains("thalweg_bench"), "{line}");
     line.clear();
     // The serving end may have hung up before everything was written.
-    let _ = (&ours).write_all(said);
+    let _ = (&ours).write_all(sent);
     let _ = ours.shutdown(std::net::Shutdown::Write);
     let _ = reader.read_line(&mut line);
     (line, serving.join().unwrap())
@@ -172,11 +176,7 @@ fn answer_to(said: &[u8]) -> (String, Result<(), BenchError>) {
 
 #[test]
 fn a_serving_end_refuses_nonsense_and_goes_on_or_hangs_up() {
-    let job = |change: &str, to: &str| {
-        let job = r#"{"link":"tcp","method":"write","work":"answer","size":1,"wait":"sleep","socket_buffer":null,"congestion":null,"cpu":null,"check_data":false,"listens":null}"#;
-        assert!(job.contains(change));
-        format!("{}\n", job.replace(change, to)).into_bytes()
-    };
+    let job = r#"{"link":"tcp","method":"write","work":"answer","size":1,"wait":"sleep","socket_buffer":null,"congestion":null,"cpu":null,"check_data":false,"listens":null}"#;
     for (change, to) in [
         ("\"size\":1", "\"size\":0"),
         ("\"size\":1", "\"size\":1099511627776"),
@@ -184,7 +184,8 @@ fn a_serving_end_refuses_nonsense_and_goes_on_or_hangs_up() {
         ("\"cpu\":null", "\"cpu\":4294967295"),
         ("\"congestion\":null", "\"congestion\":\"\\u0000../../etc/passwd\""),
     ] {
-        let (line, ended) = answer_to(&job(change, to));
+        assert!(job.contains(change));
+        let (line, ended) = answer_to(format!("{}\n", job.replace(change, to)).as_bytes());
         assert!(line.contains("failed") && ended.is_ok(), "{to}: {line} {ended:?}");
     }
     let (line, ended) = answer_to(b"GET / HTTP/1.1\r\n\r\n");
@@ -195,23 +196,25 @@ fn a_serving_end_refuses_nonsense_and_goes_on_or_hangs_up() {
     assert!(ended.unwrap_err().to_string().contains("in the middle of a word"));
 }
 
+/// Returns the error of an asking end that receives this in place of a greeting.
+fn greeting_error(received: &[u8]) -> String {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.write_all(received).unwrap();
+    drop(theirs);
+    Other::greeted(control(ours), None).map(drop).unwrap_err().to_string()
+}
+
 #[test]
 fn an_asking_end_names_what_is_wrong_with_the_other() {
-    let greeted = |said: &'static [u8]| {
-        let (ours, mut theirs) = UnixStream::pair().unwrap();
-        theirs.write_all(said).unwrap();
-        drop(theirs);
-        Other::greeted(control(ours), None).map(drop).unwrap_err().to_string()
-    };
-    assert_eq!(greeted(b""), "the other end (a test): it is gone");
-    assert!(greeted(b"SSH-2.0-OpenSSH_9.2\r\n").contains("does not speak as a Thalweg bench"));
-    assert!(greeted(b"\"marked\"\n").contains("does not greet"));
+    assert_eq!(greeting_error(b""), "the other end (a test): it is gone");
+    assert!(greeting_error(b"SSH-2.0-OpenSSH_9.2\r\n").contains("does not speak as a Thalweg bench"));
+    assert!(greeting_error(b"\"marked\"\n").contains("does not greet"));
     let newer = br#"{"greeting":{"thalweg_bench":9,"boot":"","host":{}}}
 "#;
-    assert!(greeted(newer).contains("it speaks version 9, this program version 1"));
+    assert!(greeting_error(newer).contains("it speaks version 9, this program version 1"));
     let busy = br#"{"failed":{"why":"another end measures now: two at a time would measure each other"}}
 "#;
-    assert!(greeted(busy).contains("another end measures now"));
+    assert!(greeting_error(busy).contains("another end measures now"));
 }
 
 #[test]

@@ -28,9 +28,9 @@ pub(super) struct Uring {
     size: usize,
     messages: Messages,
     received: Vec<u8>,
-    /// Number of sends that were not submitted yet; `under_way` counts those submitted and not finished.
+    /// Number of sends that were not submitted yet; `in_flight` counts those submitted and not finished.
     queued: usize,
-    under_way: usize,
+    in_flight: usize,
     receiving: bool,
     answered: Option<i32>,
     tally: Tally,
@@ -56,7 +56,7 @@ impl Uring {
             messages: Messages::new(job.size),
             received: vec![0; job.size],
             queued: 0,
-            under_way: 0,
+            in_flight: 0,
             receiving: false,
             answered: None,
             tally: Tally::default(),
@@ -75,7 +75,7 @@ impl Uring {
     fn submit(&mut self, wait_for: usize) -> Result<(), BenchError> {
         let timeout = Timespec::new().sec(PEER_TIMEOUT.as_secs());
         let arguments = SubmitArgs::new().timespec(&timeout);
-        self.under_way += std::mem::take(&mut self.queued);
+        self.in_flight += std::mem::take(&mut self.queued);
         loop {
             self.tally.calls += 1;
             match self.ring.submitter().submit_with_args(wait_for, &arguments) {
@@ -94,7 +94,7 @@ impl Uring {
                 self.answered = Some(result);
                 self.receiving = false;
             } else {
-                self.under_way = self.under_way.saturating_sub(1);
+                self.in_flight = self.in_flight.saturating_sub(1);
                 if result != self.size as i32 {
                     wrong.get_or_insert(result);
                 }
@@ -127,8 +127,8 @@ impl Exchange for Uring {
     }
 
     fn flush(&mut self) -> Result<(), BenchError> {
-        while self.queued + self.under_way > 0 {
-            self.submit(self.queued + self.under_way)?;
+        while self.queued + self.in_flight > 0 {
+            self.submit(self.queued + self.in_flight)?;
         }
         Ok(())
     }
@@ -140,7 +140,7 @@ impl Exchange for Uring {
         self.push(&entry.user_data(RECEIVE_USER_DATA))?;
         self.receiving = true;
         let count = loop {
-            self.submit(self.queued + self.under_way + 1)?;
+            self.submit(self.queued + self.in_flight + 1)?;
             if let Some(count) = self.answered.take() {
                 break count;
             }
@@ -167,7 +167,7 @@ impl Exchange for Uring {
 
     fn stamp(&mut self, number: u64) {
         // The kernel may be reading the last message: a stamp is for conversations, which wait for their sends.
-        if !self.bytes && self.queued + self.under_way == 0 {
+        if !self.bytes && self.queued + self.in_flight == 0 {
             self.messages.stamp(number);
         }
     }
@@ -186,9 +186,9 @@ impl Drop for Uring {
     /// that memory.
     fn drop(&mut self) {
         let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
-        while self.under_way + usize::from(self.receiving) > 0 {
-            let before = self.under_way + usize::from(self.receiving);
-            if self.submit(1).is_err() && before == self.under_way + usize::from(self.receiving) {
+        while self.in_flight + usize::from(self.receiving) > 0 {
+            let before = self.in_flight + usize::from(self.receiving);
+            if self.submit(1).is_err() && before == self.in_flight + usize::from(self.receiving) {
                 std::mem::forget(std::mem::replace(&mut self.messages, Messages::new(1)));
                 std::mem::forget(std::mem::take(&mut self.received));
                 return;

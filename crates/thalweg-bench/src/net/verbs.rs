@@ -32,16 +32,16 @@ const MAX_RECORD_BYTES: usize = 1 << 30;
 /// Number of the other end, as a source and as a builder.
 const PEER_INDEX: usize = 0;
 /// Number of turns while polling for which one reading of the clock is used: nothing here needs more precision.
-const SAME_TIME: u32 = 64;
+const TURNS_PER_CLOCK_READ: u32 = 64;
 
 /// Listening end of a link, before the other end has connected to it.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct ListeningEnd {
     builders: Endpoints<dyn BuilderEndpoint>,
     address: Address,
 }
 
-impl Door {
+impl ListeningEnd {
     /// Starts to listen: at `here` for tcp, in `directory` under `name` for shm.
     pub(super) fn open(link: Link, here: std::net::IpAddr, directory: &Path, name: &str) -> Result<Self, BenchError> {
         let address = match link {
@@ -59,9 +59,9 @@ impl Door {
         self.address.to_string()
     }
 
-    /// Connects to the other end's door and waits for the other end at this one.
+    /// Connects to the address of the other end and waits for the other end to connect to this one.
     pub(super) fn meet(mut self, theirs: &str, job: &Job) -> Result<Verbs, BenchError> {
-        let address: Address = theirs.parse().map_err(|_| gone("the other end listens at no address"))?;
+        let address: Address = theirs.parse().map_err(|_| gone("the other end announces no valid address"))?;
         let record = record_len(job.size);
         if record > MAX_RECORD_BYTES {
             return Err(gone("a record of more than 1 GiB cannot be sent"));
@@ -101,8 +101,8 @@ impl Door {
             waiting: VecDeque::new(),
             arrived: VecDeque::new(),
             release: 0,
-            heard: Vec::new(),
-            said: Vec::new(),
+            source_messages: Vec::new(),
+            builder_messages: Vec::new(),
             welcome: false,
             tally: Tally::default(),
         };
@@ -114,8 +114,8 @@ impl Door {
     }
 }
 
-/// Makes slots for records with this payload, which lies there from the beginning, as a device leaves it; and the
-/// greeting of a source that has them.
+/// Makes slots for records, in which the payload lies from the beginning, as a device leaves it; and the greeting of a
+/// source that has these slots.
 fn slots(record: usize, payload: &[u8]) -> Result<(Vec<Span>, SourceGreeting), BenchError> {
     let count = (SLOT_MEMORY_BYTES / record).clamp(2, 32);
     let mut rest = Arena::create("bench-slots", record * count).map_err(unavailable)?;
@@ -167,8 +167,8 @@ pub(super) struct Verbs {
     arrived: VecDeque<Bytes>,
     /// Ticket below which everything is to be released.
     release: u64,
-    heard: Vec<Message>,
-    said: Vec<Received>,
+    source_messages: Vec<Message>,
+    builder_messages: Vec<Received>,
     welcome: bool,
     tally: Tally,
 }
@@ -177,7 +177,7 @@ impl Verbs {
     /// Drives both links, or only those that were `woken`. If one has ended, the other's messages are still received.
     fn turn(&mut self, woken: bool) -> Result<(), BenchError> {
         self.turns += 1;
-        if woken || self.turns.is_multiple_of(SAME_TIME) {
+        if woken || self.turns.is_multiple_of(TURNS_PER_CLOCK_READ) {
             self.now = self.begun.elapsed();
         }
         let source = self.source_turn(woken);
@@ -192,8 +192,8 @@ impl Verbs {
         if woken && self.ready.is_empty() {
             return self.flush_source();
         }
-        let received = self.sources.receive(PEER_INDEX, &mut self.heard);
-        for message in self.heard.drain(..) {
+        let received = self.sources.receive(PEER_INDEX, &mut self.source_messages);
+        for message in self.source_messages.drain(..) {
             match message {
                 Message::Release { below } => {
                     while self.next - (self.offered.len() as u64) < below {
@@ -216,12 +216,12 @@ impl Verbs {
             return Ok(());
         }
         loop {
-            let received = self.builders.receive(PEER_INDEX, &mut self.said);
-            let mut said = std::mem::take(&mut self.said);
-            for one in said.drain(..) {
-                self.on_message(one)?;
+            let received = self.builders.receive(PEER_INDEX, &mut self.builder_messages);
+            let mut messages = std::mem::take(&mut self.builder_messages);
+            for message in messages.drain(..) {
+                self.on_message(message)?;
             }
-            self.said = said;
+            self.builder_messages = messages;
             self.fetch()?;
             self.flush_builder()?;
             if !received.map_err(failed)? {
@@ -248,8 +248,8 @@ impl Verbs {
         self.broken.pop().map_or(Ok(()), |(_, error)| Err(failed(error)))
     }
 
-    fn on_message(&mut self, said: Received) -> Result<(), BenchError> {
-        match said {
+    fn on_message(&mut self, message: Received) -> Result<(), BenchError> {
+        match message {
             Received::Hello(..) => {
                 self.builder()?.send(&Message::Welcome(Welcome {
                     run: RunNumber(1),
@@ -273,7 +273,7 @@ impl Verbs {
     }
 
     fn fetch(&mut self) -> Result<(), BenchError> {
-        let mut asked = false;
+        let mut requested = false;
         while let Some(offer) = self.waiting.front().copied() {
             let place = if self.maps {
                 None
@@ -284,10 +284,10 @@ impl Verbs {
             self.waiting.pop_front();
             match self.builder()?.fetch(&offer, place).map_err(failed)? {
                 Some(bytes) => self.arrived.push_back(bytes),
-                None => asked = true,
+                None => requested = true,
             }
         }
-        if asked { self.flush_builder() } else { Ok(()) }
+        if requested { self.flush_builder() } else { Ok(()) }
     }
 
     /// Drives the links until `done` holds.

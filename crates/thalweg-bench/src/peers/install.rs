@@ -2,7 +2,7 @@
 
 use super::parse;
 use super::program::{Ended, Program};
-use super::table::{From, Peer};
+use super::table::{Origin, Peer};
 use crate::drive::Stop;
 use crate::{BenchError, peers::Missing};
 use std::collections::BTreeSet;
@@ -28,10 +28,11 @@ pub(super) struct Shelf {
 impl Shelf {
     /// Opens `$XDG_CACHE_HOME/thalweg/peers`, or the same below `~/.cache`.
     pub(super) fn open() -> Result<Self, BenchError> {
-        let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-        let cache = cache.unwrap_or_else(env::temp_dir).join("thalweg").join("peers");
-        fs::create_dir_all(&cache).map_err(|error| BenchError::File { path: cache.clone(), error })?;
+        let [cache, home] = ["XDG_CACHE_HOME", "HOME"]
+            .map(|name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute()));
+        let cache = cache.or_else(|| Some(home?.join(".cache"))).unwrap_or_else(env::temp_dir);
+        let cache = cache.join("thalweg").join("peers");
+        fs::create_dir_all(&cache).map_err(BenchError::file(&cache))?;
         Ok(Self { cache })
     }
 
@@ -45,53 +46,49 @@ impl Shelf {
     /// Returns the path of a program that belongs to a peer. There may be several called `pip`: the one beside the
     /// peer's own program belongs to it.
     fn find_for(&self, peer: &Peer, program: &str) -> Option<PathBuf> {
-        let beside = || Some(fs::canonicalize(self.find(peer.programs[0])?).ok()?.with_file_name(program));
-        beside().filter(|file| matches!(peer.from, From::Pip(_)) && runs(file)).or_else(|| self.find(program))
+        let own = self.find(peer.programs[0]).filter(|_| matches!(peer.origin, Origin::Pip(_)));
+        let beside = own.and_then(|own| Some(fs::canonicalize(own).ok()?.with_file_name(program)));
+        beside.filter(|file| runs(file)).or_else(|| self.find(program))
     }
 
     /// Makes a peer ready and returns its version, or the reason why it is missing.
     pub(super) fn ready(&self, peer: &Peer, stop: &Stop) -> Result<String, Missing> {
-        let missing = |why: String| Missing { peer: peer.name.to_owned(), why, install: command_for(peer.from) };
-        if let From::Source { text, library, .. } = peer.from {
-            self.compile(peer.programs[0], text, library, stop).map_err(|error| missing(error.to_string()))?;
+        self.version(peer, stop).map_err(|why| Missing {
+            peer: peer.name.to_owned(),
+            why,
+            install: command_for(peer.origin),
+        })
+    }
+
+    fn version(&self, peer: &Peer, stop: &Stop) -> Result<String, String> {
+        if let Origin::Source { text, library, .. } = peer.origin {
+            self.compile(peer.programs[0], text, library, stop).map_err(|error| error.to_string())?;
         }
         if let Some(absent) = peer.programs.iter().find(|program| self.find(program).is_none()) {
-            return Err(missing(format!("{absent} is not installed")));
+            return Err(format!("{absent} is not installed"));
         }
         let mut words = peer.version.split_whitespace();
         let program = words.next().and_then(|program| self.find_for(peer, program)).unwrap_or_default();
-        let said = finish(peer.name, Command::new(program).args(words), VERSION_QUERY_TIMEOUT, stop);
-        let said = said.map_err(|error| missing(error.to_string()))?;
+        let ended = finish(peer.name, Command::new(program).args(words), VERSION_QUERY_TIMEOUT, stop);
+        let ended = ended.map_err(|error| error.to_string())?;
         // Some programs exit with an error after printing it, some print it on standard error.
-        parse::version(&said.out).or_else(|| parse::version(&said.err)).ok_or_else(|| missing(said.last_words()))
+        parse::version(&ended.out).or_else(|| parse::version(&ended.err)).ok_or_else(|| ended.last_words())
     }
 
-    /// Installs the missing ones of the peers; returns warnings. A peer that cannot be installed is found missing
-    /// later.
+    /// Installs the missing peers; returns warnings. A peer that cannot be installed is reported missing later.
     pub(super) fn install(&self, peers: &[&Peer], stop: &Stop) -> Vec<String> {
         let mut packages = BTreeSet::new();
         let mut wheels = BTreeSet::new();
         for peer in peers {
             let absent = peer.programs.iter().any(|program| self.find(program).is_none());
-            match peer.from {
-                From::Debian(package) if absent => drop(packages.insert(package)),
-                From::Source { package, .. } if absent => packages.extend([package, "gcc", "libc6-dev"]),
-                From::Pip(package) if absent => drop(wheels.insert(package)),
+            match peer.origin {
+                Origin::Debian(package) if absent => drop(packages.insert(package)),
+                Origin::Source { package, .. } if absent => packages.extend([package, "gcc", "libc6-dev"]),
+                Origin::Pip(package) if absent => drop(wheels.insert(package)),
                 _ => {}
             }
         }
-        let mut troubles = Vec::new();
-        let mut run = |name: &str, command: &mut Command| match finish(name, command, INSTALL_TIMEOUT, stop) {
-            Ok(ended) if ended.status.success() => true,
-            Ok(ended) => {
-                troubles.push(ended.failed(name).to_string());
-                false
-            }
-            Err(error) => {
-                troubles.push(error.to_string());
-                false
-            }
-        };
+        let mut errors = Vec::new();
         if !packages.is_empty() {
             let mut command = if rustix::process::geteuid().is_root() {
                 Command::new("apt-get")
@@ -102,44 +99,47 @@ impl Shelf {
                 sudo
             };
             command.args(["install", "-y", "--no-install-recommends"]).args(packages);
-            run("apt-get", command.env("DEBIAN_FRONTEND", "noninteractive"));
+            errors.extend(install_with("apt-get", command.env("DEBIAN_FRONTEND", "noninteractive"), stop).err());
         }
         if !wheels.is_empty() {
             let venv = self.cache.join("venv");
-            if run("python3 -m venv", Command::new("python3").args(["-m", "venv"]).arg(&venv)) {
-                run("pip", Command::new(venv.join("bin").join("pip")).args(["install", "--quiet"]).args(wheels));
-            }
+            let pip = venv.join("bin").join("pip");
+            let made = install_with("python3 -m venv", Command::new("python3").args(["-m", "venv"]).arg(&venv), stop);
+            let installed = made
+                .and_then(|()| install_with("pip", Command::new(pip).args(["install", "--quiet"]).args(wheels), stop));
+            errors.extend(installed.err());
         }
-        troubles
+        errors.iter().map(ToString::to_string).collect()
     }
 
     /// Builds one of our sources anew: that is quick, and an existing program may be of another version.
     fn compile(&self, program: &str, text: &str, library: &str, stop: &Stop) -> Result<(), BenchError> {
-        let file = |ending: &str| self.cache.join(format!("{program}.{}{ending}", std::process::id()));
-        let (source, built) = (file(".c"), file(""));
-        let write = |path: &Path| fs::write(path, text);
-        write(&source).map_err(|error| BenchError::File { path: source.clone(), error })?;
+        let built = self.cache.join(format!("{program}.{}", std::process::id()));
+        let source = self.cache.join(format!("{program}.{}.c", std::process::id()));
+        fs::write(&source, text).map_err(BenchError::file(&source))?;
         let mut compiler = Command::new("cc");
         compiler.args(["-O3", "-march=native", "-o"]).arg(&built).arg(&source).arg(library);
-        let ended = finish("cc", &mut compiler, INSTALL_TIMEOUT, stop);
+        let compiled = install_with("cc", &mut compiler, stop);
         let _ = fs::remove_file(&source);
-        match ended? {
-            ended if ended.status.success() => {
-                let path = self.cache.join(program);
-                fs::rename(&built, &path).map_err(|error| BenchError::File { path, error })
-            }
-            ended => Err(ended.failed("cc")),
-        }
+        compiled?;
+        let path = self.cache.join(program);
+        fs::rename(&built, &path).map_err(BenchError::file(path))
     }
 }
 
 /// Returns the command with which a person installs a peer.
-fn command_for(from: From) -> String {
+fn command_for(from: Origin) -> String {
     match from {
-        From::Debian(package) => format!("apt-get install {package}"),
-        From::Pip(package) => format!("thalweg bench peers --install, or: pip install {package}"),
-        From::Source { package, .. } => format!("apt-get install {package} gcc"),
+        Origin::Debian(package) => format!("apt-get install {package}"),
+        Origin::Pip(package) => format!("thalweg bench peers --install, or: pip install {package}"),
+        Origin::Source { package, .. } => format!("apt-get install {package} gcc"),
     }
+}
+
+/// Runs a program that installs or compiles, which must succeed.
+fn install_with(name: &str, command: &mut Command, stop: &Stop) -> Result<(), BenchError> {
+    let ended = finish(name, command, INSTALL_TIMEOUT, stop)?;
+    if ended.status.success() { Ok(()) } else { Err(ended.failed(name)) }
 }
 
 fn finish(name: &str, command: &mut Command, timeout: Duration, stop: &Stop) -> Result<Ended, BenchError> {
@@ -163,19 +163,19 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_on_the_shelf_comes_before_what_is_installed() {
+    fn programs_in_the_cache_come_before_installed_ones() {
         let (directory, shelf) = shelf();
         assert_ne!(shelf.find("sh"), None);
         let own = directory.path().join("sh");
         fs::write(&own, "#!/bin/sh\n").unwrap();
-        assert_ne!(shelf.find("sh").as_ref(), Some(&own), "nobody may run it yet");
+        assert_ne!(shelf.find("sh").as_ref(), Some(&own), "it is not executable yet");
         fs::set_permissions(&own, PermissionsExt::from_mode(0o755)).unwrap();
         assert_eq!(shelf.find("sh"), Some(own));
         assert_eq!(shelf.find("no such program"), None);
     }
 
     #[test]
-    fn the_pip_that_is_asked_lies_where_the_program_does() {
+    fn pip_is_taken_from_the_directory_of_the_program() {
         let (directory, shelf) = shelf();
         let elsewhere = tempfile::tempdir().unwrap();
         for file in [directory.path().join("pip"), elsewhere.path().join("wheel"), elsewhere.path().join("pip")] {
@@ -185,10 +185,10 @@ mod tests {
         std::os::unix::fs::symlink(elsewhere.path().join("wheel"), directory.path().join("wheel")).unwrap();
         let wheel = Peer {
             name: "wheel",
-            from: From::Pip("wheel"),
+            origin: Origin::Pip("wheel"),
             programs: &["wheel"],
             version: "pip show wheel",
-            stays_at_home: true,
+            loopback_only: true,
         };
         let pip = shelf.find_for(&wheel, "pip").unwrap();
         assert_eq!(pip, fs::canonicalize(elsewhere.path()).unwrap().join("pip"));
@@ -198,35 +198,35 @@ mod tests {
     fn a_missing_peer_is_named_with_the_command_that_installs_it() {
         let (_directory, shelf) = shelf();
         let peer = Peer {
-            name: "nobody",
-            from: From::Debian("nobody-utils"),
-            programs: &["nobody_knows_me"],
-            version: "nobody_knows_me -V",
-            stays_at_home: true,
+            name: "absent",
+            origin: Origin::Debian("absent-utils"),
+            programs: &["absent_program"],
+            version: "absent_program -V",
+            loopback_only: true,
         };
         let missing = shelf.ready(&peer, &Stop::default()).unwrap_err();
-        assert_eq!(missing.why, "nobody_knows_me is not installed");
-        assert_eq!(missing.install, "apt-get install nobody-utils");
+        assert_eq!(missing.why, "absent_program is not installed");
+        assert_eq!(missing.install, "apt-get install absent-utils");
     }
 
     #[test]
-    fn a_source_that_cannot_be_compiled_says_what_the_compiler_said() {
+    fn errors_of_the_compiler_are_reported() {
         let (directory, shelf) = shelf();
         let peer = Peer {
-            name: "nobody",
-            from: From::Source { text: "#include <nobody.h>\n", library: "-lm", package: "libnobody-dev" },
-            programs: &["nobody"],
-            version: "nobody",
-            stays_at_home: true,
+            name: "absent",
+            origin: Origin::Source { text: "#include <absent.h>\n", library: "-lm", package: "libabsent-dev" },
+            programs: &["absent"],
+            version: "absent",
+            loopback_only: true,
         };
         let missing = shelf.ready(&peer, &Stop::default()).unwrap_err();
         assert!(missing.why.starts_with("cc: "), "{missing:?}");
-        assert_eq!(missing.install, "apt-get install libnobody-dev gcc");
+        assert_eq!(missing.install, "apt-get install libabsent-dev gcc");
         assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0, "the source was left behind");
     }
 
     #[test]
-    fn those_that_are_here_say_their_versions() {
+    fn installed_peers_print_their_versions() {
         let (_directory, shelf) = shelf();
         for peer in PEERS {
             match shelf.ready(peer, &Stop::default()) {

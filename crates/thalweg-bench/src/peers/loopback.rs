@@ -4,16 +4,19 @@
 //! and all its ports are free. The programs compared with a peer are measured in the same network.
 
 use crate::BenchError;
-use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
 /// Returns two different unused ports of loopback.
 pub(crate) fn free_ports() -> Result<[u16; 2], BenchError> {
-    let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(BenchError::os("looking for a free port"));
-    let port = |listener: &TcpListener| listener.local_addr().map(|address| address.port());
-    let both = [listen()?, listen()?];
-    let ports = || io::Result::Ok([port(&both[0])?, port(&both[1])?]);
-    ports().map_err(BenchError::os("getsockname"))
+    let ((_first, one), (_second, other)) = (listener()?, listener()?);
+    Ok([one, other])
+}
+
+/// Returns a listener on an unused port, and the port.
+fn listener() -> Result<(TcpListener, u16), BenchError> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(BenchError::os("looking for a free port"))?;
+    let port = listener.local_addr().map_err(BenchError::os("getsockname"))?.port();
+    Ok((listener, port))
 }
 
 /// Returns the congestion control of connections that do not choose one.

@@ -22,6 +22,7 @@ use crate::{BenchError, Host, Plan, Usage};
 use install::Shelf;
 use program::Program;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -33,10 +34,10 @@ pub struct Options {
     /// Only these peers or pairings, by name
     #[arg(long, value_name = "NAME", num_args = 1.., value_delimiter = ',')]
     only: Vec<String>,
-    /// How often both take their turn
+    /// Number of turns of each side
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
-    /// How long each turn measures; peers that count whole seconds take the next one
+    /// Duration of each turn; peers that count whole seconds take the next one
     #[arg(short = 't', long, visible_alias = "duration", value_name = "TIME", default_value = "2s", value_parser = time)]
     min_time: Duration,
     /// Two turns of one second: a first look, not a figure
@@ -48,15 +49,6 @@ pub struct Options {
     /// Directory on the disk that is measured
     #[arg(long, value_name = "DIR", default_value = ".")]
     path: PathBuf,
-}
-
-/// Receiver of the progress of a comparison, called on a thread of its own.
-pub trait Observer: Send {
-    /// Reports that `done` of `of` pairings are complete, and `turn` turns of the pairing named.
-    fn progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32);
-
-    /// Reports a completed pairing.
-    fn pairing(&mut self, pairing: &Pairing);
 }
 
 /// Everything that one comparison measured.
@@ -72,7 +64,7 @@ pub struct PeersReport {
     pub repeat: u32,
     /// Intended duration of a turn, in seconds.
     pub min_time: f64,
-    /// Network over which was measured.
+    /// Network of the measurement.
     pub network: String,
     /// Pairings, in the order in which they were taken.
     pub pairings: Vec<Pairing>,
@@ -154,6 +146,15 @@ pub struct Missing {
     pub install: String,
 }
 
+/// Receiver of the progress of a comparison, called on a thread of its own.
+pub trait Observer: Send {
+    /// Reports that `done` of `of` pairings are complete, and `turn` turns of the pairing named.
+    fn progress(&mut self, done: usize, of: usize, pairing: &str, turn: u32);
+
+    /// Reports a completed pairing.
+    fn pairing(&mut self, pairing: &Pairing);
+}
+
 /// Measures all pairings whose peers are present. A pairing that fails keeps its error and the others are measured; a
 /// [stopped](Stop) comparison holds what was done until then.
 ///
@@ -161,8 +162,7 @@ pub struct Missing {
 /// If `options.only` has an unknown name, or no directory can be made for the peers' programs.
 pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> Result<PeersReport, BenchError> {
     let rows = chosen(&options.only)?;
-    let (repeat, min_time) =
-        if options.quick { (2, Duration::from_secs(1)) } else { (options.repeat, options.min_time) };
+    let (repeat, min_time) = options.turns();
     let mut report = PeersReport {
         format: PeersReport::FORMAT.to_owned(),
         began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
@@ -176,58 +176,76 @@ pub fn compare(options: &Options, observer: &mut dyn Observer, stop: &Stop) -> R
     };
 
     let shelf = Shelf::open()?;
-    let peers: Vec<_> = PEERS.into_iter().filter(|peer| rows.iter().any(|row| row.peer.name == peer.name)).collect();
-    if options.install {
-        report.warnings.extend(shelf.install(&peers, stop));
-    }
-    let mut ready = Vec::new();
-    for peer in peers.into_iter().take_while(|_| !stop.pressed()) {
-        match shelf.ready(peer, stop) {
-            Ok(version) => ready.push((peer.name, version)),
-            Err(missing) => report.missing.push(missing),
-        }
-    }
-    let version = |row: &Row| ready.iter().find(|(name, _)| *name == row.peer.name).map(|(_, version)| version.clone());
-    let rows: Vec<_> = rows.into_iter().filter_map(|row| version(row).map(|version| (row, version))).collect();
-
+    let rows = present(rows, options.install, &shelf, &mut report, stop);
     let before = Usage::now();
     // A thread, because it stays in a network of its own for the rest of its life.
     std::thread::scope(|scope| {
-        let work = || {
-            let separate = thalweg_sys::netns::separate();
-            let congestion = loopback::congestion_control();
-            report.network = match &separate {
-                Ok(()) => format!("a loopback of its own, TCP congestion control {congestion} unless chosen"),
-                Err(error) => {
-                    format!("the host's loopback, TCP congestion control {congestion} unless chosen; {error}")
-                }
-            };
-            let turns = Turns {
-                shelf: &shelf,
-                separate: separate.is_ok(),
-                congestion,
-                repeat,
-                min_time,
-                path: &options.path,
-                stop,
-            };
-            for (done, (row, version)) in rows.iter().enumerate() {
-                let pairing = turns.take(row, version, |turn| observer.progress(done, rows.len(), row.name, turn));
-                if stop.pressed() && pairing.figures.is_empty() {
-                    break;
-                }
-                observer.pairing(&pairing);
-                report.pairings.push(pairing);
-            }
-        };
-        let worker = std::thread::Builder::new().name("peers".to_owned()).spawn_scoped(scope, work);
+        let worker = std::thread::Builder::new()
+            .name("peers".to_owned())
+            .spawn_scoped(scope, || measure(options, &rows, &shelf, &mut report, observer, stop));
         worker.map_err(BenchError::os("starting a thread"))?.join().map_err(|_| BenchError::Program {
             program: "thalweg bench peers".to_owned(),
-            why: "its thread fell over".to_owned(),
+            why: "its thread panicked".to_owned(),
         })
     })?;
     warn(&mut report, rows.len(), &before.used(), stop);
     Ok(report)
+}
+
+impl Options {
+    /// Returns the number and the duration of the turns of each side.
+    fn turns(&self) -> (u32, Duration) {
+        if self.quick { (2, Duration::from_secs(1)) } else { (self.repeat, self.min_time) }
+    }
+}
+
+/// Returns the rows whose peers are present, with the peers' versions, and reports the missing peers.
+fn present(
+    rows: Vec<&'static Row>,
+    install: bool,
+    shelf: &Shelf,
+    report: &mut PeersReport,
+    stop: &Stop,
+) -> Vec<(&'static Row, String)> {
+    let peers: Vec<_> = PEERS.into_iter().filter(|peer| rows.iter().any(|row| row.peer.name == peer.name)).collect();
+    if install {
+        report.warnings.extend(shelf.install(&peers, stop));
+    }
+    let mut versions = BTreeMap::new();
+    for peer in peers.into_iter().take_while(|_| !stop.pressed()) {
+        match shelf.ready(peer, stop) {
+            Ok(version) => drop(versions.insert(peer.name, version)),
+            Err(missing) => report.missing.push(missing),
+        }
+    }
+    rows.into_iter().filter_map(|row| Some((row, versions.get(row.peer.name)?.clone()))).collect()
+}
+
+/// Measures the pairings, in a network of this thread's own if that is possible.
+fn measure(
+    options: &Options,
+    rows: &[(&'static Row, String)],
+    shelf: &Shelf,
+    report: &mut PeersReport,
+    observer: &mut dyn Observer,
+    stop: &Stop,
+) {
+    let separate = thalweg_sys::netns::separate();
+    let congestion = loopback::congestion_control();
+    report.network = match &separate {
+        Ok(()) => format!("a loopback of its own, TCP congestion control {congestion} unless chosen"),
+        Err(error) => format!("the host's loopback, TCP congestion control {congestion} unless chosen; {error}"),
+    };
+    let (repeat, min_time) = options.turns();
+    let turns = Turns { shelf, separate: separate.is_ok(), congestion, repeat, min_time, path: &options.path, stop };
+    for (done, (row, version)) in rows.iter().enumerate() {
+        let pairing = turns.take(row, version, |turn| observer.progress(done, rows.len(), row.name, turn));
+        if stop.pressed() && pairing.figures.is_empty() {
+            break;
+        }
+        observer.pairing(&pairing);
+        report.pairings.push(pairing);
+    }
 }
 
 /// Adds the warnings about a comparison, which was to have `rows` pairings.
@@ -253,14 +271,13 @@ const MAX_STEAL_PERCENT: f64 = 1.0;
 
 /// Returns the rows of these peers or with these names; all rows if there are no names.
 fn chosen(only: &[String]) -> Result<Vec<&'static Row>, BenchError> {
-    let named = |row: &Row, name: &str| row.name == name || row.peer.name == name;
-    if let Some(unknown) = only.iter().find(|name| !ROWS.iter().any(|row| named(row, name))) {
+    if let Some(unknown) = only.iter().find(|name| !ROWS.iter().any(|row| row.has_name(name))) {
         let mut names: Vec<&str> = PEERS.iter().map(|peer| peer.name).collect();
         names.extend(ROWS.iter().map(|row| row.name));
         names.dedup();
         return Err(BenchError::Usage(format!("--only {unknown}: there are {}", names.join(", "))));
     }
-    Ok(ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| named(row, name))).collect())
+    Ok(ROWS.iter().filter(|row| only.is_empty() || only.iter().any(|name| row.has_name(name))).collect())
 }
 
 /// Settings of the turns.
@@ -304,10 +321,11 @@ impl Turns<'_> {
         }
         let (theirs, ours): (Vec<Turn>, Vec<Turn>) = turns.into_iter().unzip();
         let (name, unit, one) = row.figure.name();
-        let values = |turns: &[Turn]| turns.iter().map(|turn| turn.value / one).collect();
-        let costs = |turns: &[Turn]| turns.iter().map(|turn| turn.cpu).collect::<Option<Vec<f64>>>();
-        pairing.figures.extend(compared(name, unit, row.figure.higher_is_better(), values(&ours), values(&theirs)));
-        if let (Some(ours), Some(theirs)) = (costs(&ours), costs(&theirs)) {
+        let [our_values, their_values] =
+            [&ours, &theirs].map(|turns| turns.iter().map(|turn| turn.value / one).collect());
+        pairing.figures.extend(compared(name, unit, row.figure.higher_is_better(), our_values, their_values));
+        let costs = [&ours, &theirs].map(|turns| turns.iter().map(|turn| turn.cpu).collect::<Option<Vec<f64>>>());
+        if let [Some(ours), Some(theirs)] = costs {
             pairing.figures.extend(compared("processor time", "s/GB", false, ours, theirs));
         }
         pairing
@@ -321,7 +339,7 @@ impl Turns<'_> {
         turns: &mut Vec<(Turn, Turn)>,
         mut progress: impl FnMut(u32),
     ) -> Result<(), BenchError> {
-        if !self.separate && !row.peer.stays_at_home {
+        if !self.separate && !row.peer.loopback_only {
             return Err(BenchError::Unavailable {
                 what: row.peer.name.to_owned(),
                 why: format!(
@@ -337,59 +355,45 @@ impl Turns<'_> {
             }
             progress(turn);
             let ports = loopback::free_ports()?;
-            let line = |line: &str| self.words(line, row, ports, &scratch.0);
+            let values = self.placeholders(row, ports, &scratch.0);
             let processors = processors().filter(|_| row.bound);
             let bound = processors.map(|[asking, serving]| format!(" --cpu {asking}/{serving}")).unwrap_or_default();
-            let ours = line(&format!("{}{bound} --repeat 1 --min-time {{time}}", row.ours));
-            pairing.ours = ours.join(" ");
-            let ours = || measured_by_us(row.figure, &ours, self.stop);
-            let mut theirs = || self.theirs(row, ports[0], processors, &line, &mut pairing.commands);
+            let words = values.fill(&format!("{}{bound} --repeat 1 --min-time {{time}}", row.ours));
+            pairing.ours = words.join(" ");
             turns.push(if turn % 2 == 0 {
-                let theirs = theirs()?;
-                (theirs, ours()?)
+                let theirs = self.theirs(row, ports[0], processors, &values, &mut pairing.commands)?;
+                (theirs, measured_by_us(row.figure, &words, self.stop)?)
             } else {
-                let ours = ours()?;
-                (theirs()?, ours)
+                let ours = measured_by_us(row.figure, &words, self.stop)?;
+                (self.theirs(row, ports[0], processors, &values, &mut pairing.commands)?, ours)
             });
         }
         Ok(())
     }
 
+    /// Takes one turn of the peer's.
     fn theirs(
         &self,
         row: &Row,
         port: u16,
         processors: Option<[usize; 2]>,
-        words: &dyn Fn(&str) -> Vec<String>,
+        values: &Placeholders,
         commands: &mut Vec<String>,
     ) -> Result<Turn, BenchError> {
         commands.clear();
-        let mut start = |line: &str, processor: Option<usize>| {
-            let words = words(line);
-            let bound = processor.map(|processor| ["taskset".to_owned(), "-c".to_owned(), processor.to_string()]);
-            let said = row.environment.iter().copied();
-            let said =
-                said.chain(bound.iter().flatten().chain(&words).map(String::as_str)).collect::<Vec<_>>().join(" ");
-            commands.push(said);
-            let program = self.shelf.find(&words[0]).unwrap_or_else(|| PathBuf::from(&words[0]));
-            let mut command = Command::new(bound.as_ref().map_or(program.as_path(), |_| Path::new("taskset")));
-            if let Some([_, flag, processor]) = &bound {
-                command.args([flag, processor]).arg(&program);
-            }
-            command.args(&words[1..]).envs(row.environment.iter().filter_map(|one| one.split_once('=')));
-            Program::start(&words[0], &mut command)
-        };
         let server = match row.server {
             Server::None => None,
             Server::Once(line, transport) | Server::Lasting(line, transport) => {
-                let mut server = start(line, processors.map(|[_, serving]| serving))?;
+                let processor = processors.map(|[_, serving]| serving);
+                let mut server = self.start(row, &values.fill(line), processor, commands)?;
                 server.listening(port, transport, self.stop)?;
                 Some(server)
             }
         };
         // Peers that take a count instead of a time are slower where their ends have to share a processor.
         let timeout = Duration::from_secs(180) + 10 * self.min_time;
-        let client = start(row.client, processors.map(|[asking, _]| asking))?.wait(timeout, self.stop)?;
+        let processor = processors.map(|[asking, _]| asking);
+        let client = self.start(row, &values.fill(row.client), processor, commands)?.wait(timeout, self.stop)?;
         let measured = (row.parse)(&client.out).filter(|_| client.status.success());
         let measured = measured.ok_or_else(|| client.failed(row.peer.name))?;
         let server_cpu = match (server, row.server) {
@@ -401,13 +405,31 @@ impl Turns<'_> {
         Ok(Turn { value: measured.value, cpu: measured.bytes.map(|bytes| cpu * 1e9 / bytes) })
     }
 
-    /// Returns the words of a command line with the placeholders in braces replaced, word by word: values may have
-    /// spaces.
-    fn words(&self, line: &str, row: &Row, [port, port2]: [u16; 2], directory: &Path) -> Vec<String> {
+    /// Starts a program of the peer's, bound to a processor if one is given, and adds its command line to `commands`.
+    fn start(
+        &self,
+        row: &Row,
+        words: &[String],
+        processor: Option<usize>,
+        commands: &mut Vec<String>,
+    ) -> Result<Program, BenchError> {
+        let bound = processor.map(|processor| ["taskset".to_owned(), "-c".to_owned(), processor.to_string()]);
+        let all = row.environment.iter().copied().chain(bound.iter().flatten().chain(words).map(String::as_str));
+        commands.push(all.collect::<Vec<_>>().join(" "));
+        let program = self.shelf.find(&words[0]).unwrap_or_else(|| PathBuf::from(&words[0]));
+        let mut command = Command::new(bound.as_ref().map_or(program.as_path(), |_| Path::new("taskset")));
+        if let Some([_, flag, processor]) = &bound {
+            command.args([flag, processor]).arg(&program);
+        }
+        command.args(&words[1..]).envs(row.environment.iter().filter_map(|one| one.split_once('=')));
+        Program::start(&words[0], &mut command)
+    }
+
+    fn placeholders(&self, row: &Row, [port, port2]: [u16; 2], directory: &Path) -> Placeholders {
         // Peers that count whole seconds take the next one.
         let seconds = self.min_time.as_secs_f64().ceil().max(1.0);
         let free = rustix::fs::statvfs(directory).map_or(0, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
-        let values = [
+        Placeholders([
             ("{port}", port.to_string()),
             ("{port2}", port2.to_string()),
             ("{seconds}", seconds.to_string()),
@@ -416,9 +438,18 @@ impl Turns<'_> {
             ("{most}", (free / 2).to_string()),
             ("{congestion}", self.congestion.clone()),
             ("{directory}", directory.to_string_lossy().into_owned()),
-        ];
-        let put_in = |word: &str| values.iter().fold(word.to_owned(), |word, (name, value)| word.replace(name, value));
-        line.split_whitespace().map(put_in).collect()
+        ])
+    }
+}
+
+/// Placeholders in braces, and their values for one turn.
+struct Placeholders([(&'static str, String); 8]);
+
+impl Placeholders {
+    /// Returns the words of a command line with the placeholders replaced, word by word: values may have spaces.
+    fn fill(&self, line: &str) -> Vec<String> {
+        let words = line.split_whitespace().map(str::to_owned);
+        words.map(|word| self.0.iter().fold(word, |word, (name, value)| word.replace(name, value))).collect()
     }
 }
 
@@ -432,20 +463,21 @@ pub(crate) fn processors() -> Option<[usize; 2]> {
 /// Takes one turn of Thalweg's.
 fn measured_by_us(figure: Figure, words: &[String], stop: &Stop) -> Result<Turn, BenchError> {
     let report = crate::run(&Plan::parse(words)?, words.to_vec(), &mut Quiet, stop)?;
-    let failed = |why: String| BenchError::Program { program: "thalweg bench".to_owned(), why };
-    let Some(point) = report.points.first() else { return Err(BenchError::Stopped) };
-    if let Some(error) = &point.error {
-        return Err(failed(error.clone()));
-    }
-    let figures = &point.figures;
+    let Some(Point { figures, error, .. }) = report.points.first() else { return Err(BenchError::Stopped) };
     let value = match figure {
         Figure::Goodput => figures.goodput_bits_per_second,
         Figure::Messages => figures.messages_per_second,
         Figure::MedianLatency => figures.latency_us.map(|latency| latency.p50),
         Figure::MeanLatency => figures.latency_us.map(|latency| latency.mean),
     };
-    let value = value.ok_or_else(|| failed("it measured no such figure".to_owned()))?;
-    Ok(Turn { value, cpu: figures.cpu.and_then(|cpu| cpu.seconds_per_gigabyte) })
+    let why = match (error, value) {
+        (None, Some(value)) => {
+            return Ok(Turn { value, cpu: figures.cpu.and_then(|cpu| cpu.seconds_per_gigabyte) });
+        }
+        (Some(error), _) => error.clone(),
+        (None, None) => "it measured no such figure".to_owned(),
+    };
+    Err(BenchError::Program { program: "thalweg bench".to_owned(), why })
 }
 
 /// Compares a figure of both sides, turn by turn; `None` if there was no turn.
@@ -487,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_of_ours_is_a_line_that_bench_understands() {
+    fn every_command_line_of_ours_is_valid() {
         let stop = Stop::default();
         let shelf = Shelf::open().unwrap();
         let turns = Turns {
@@ -503,24 +535,25 @@ mod tests {
         let directory = directory.path().join("a directory");
         std::fs::create_dir(&directory).unwrap();
         for row in ROWS {
-            let words = turns.words(row.ours, row, [1, 2], &directory);
+            let values = turns.placeholders(row, [1, 2], &directory);
+            let words = values.fill(row.ours);
             let plan = Plan::parse(&words).unwrap_or_else(|error| panic!("{}: {error}", row.name));
             let keys = plan.instrument().map(|instrument| instrument.keys().len());
             assert_eq!(keys.unwrap_or_else(|error| panic!("{}: {error}", row.name)), 1, "{}", row.name);
             for line in [row.client, row.ours] {
-                let words = turns.words(line, row, [1, 2], &directory);
+                let words = values.fill(line);
                 assert!(!words.iter().any(|word| word.contains(['{', '}'])), "{}: {words:?}", row.name);
             }
         }
         let [row] = chosen(&["ucx-tcp-tag".to_owned()]).unwrap()[..] else { panic!() };
         assert_eq!(
-            turns.words(row.client, row, [1, 2], Path::new("")).join(" "),
+            turns.placeholders(row, [1, 2], Path::new("")).fill(row.client).join(" "),
             "ucx_perftest 127.0.0.1 -p 1 -t tag_lat -s 1 -n 100000 -f"
         );
     }
 
     #[test]
-    fn peers_and_pairings_are_asked_for_by_name() {
+    fn peers_and_pairings_are_chosen_by_name() {
         let names = |only: &[&str]| -> Vec<&str> {
             let only: Vec<String> = only.iter().map(ToString::to_string).collect();
             chosen(&only).unwrap().iter().map(|row| row.name).collect()
@@ -532,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_pairings_have_the_same_name_and_each_says_what_its_figure_means() {
+    fn pairings_have_unique_names_and_explain_their_figure() {
         let mut names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
         names.sort_unstable();
         names.dedup();
@@ -570,10 +603,10 @@ mod tests {
         name: "echo",
         peer: &table::Peer {
             name: "echo",
-            from: table::From::Debian("coreutils"),
+            origin: table::Origin::Debian("coreutils"),
             programs: &["echo"],
             version: "echo 1.0",
-            stays_at_home: true,
+            loopback_only: true,
         },
         work: "",
         environment: &["HOW=quickly"],
@@ -611,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_fails_has_the_last_word_and_the_turns_before_it_count() {
+    fn output_of_a_failed_peer_is_shown_and_earlier_turns_count() {
         let (directory, shelf, stop) = (tempfile::tempdir().unwrap(), Shelf::open().unwrap(), Stop::default());
         let turns = turns_below(directory.path(), &shelf, &stop);
         let silent = turns.take(&Row { client: "echo no heap arrived", ..ECHO }, "1.0", |_| {});
@@ -619,7 +652,7 @@ mod tests {
         assert!(silent.figures.is_empty());
         let wrong = turns.take(&Row { ours: "file --sizes nonsense", ..ECHO }, "1.0", |_| {});
         assert!(wrong.error.unwrap().contains("nonsense"));
-        let listening = PEERS.into_iter().find(|peer| !peer.stays_at_home).unwrap();
+        let listening = PEERS.into_iter().find(|peer| !peer.loopback_only).unwrap();
         let refused = turns.take(&Row { peer: listening, ..ECHO }, "1.0", |_| {});
         assert!(refused.error.unwrap().contains("it listens on every address"));
     }

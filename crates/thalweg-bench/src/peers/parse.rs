@@ -41,10 +41,11 @@ pub(super) fn iperf3(text: &str) -> Option<Measured> {
 
 /// `nuttcp -fparse`: `megabytes=… rate_Mbps=…`, where a megabyte has 2²⁰ bytes and a megabit 10⁶ bits.
 pub(super) fn nuttcp(text: &str) -> Option<Measured> {
-    let value = |key: &str| -> Option<f64> {
-        text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
-    };
-    with_bytes(value("rate_Mbps")? * 1e6, value("megabytes")? * f64::from(1 << 20))
+    with_bytes(nuttcp_value(text, "rate_Mbps")? * 1e6, nuttcp_value(text, "megabytes")? * f64::from(1 << 20))
+}
+
+fn nuttcp_value(text: &str, key: &str) -> Option<f64> {
+    text.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
 }
 
 /// `qperf -uu tcp_lat`, `udp_lat`: `latency = … ns`, the mean of half a round trip.
@@ -135,8 +136,9 @@ pub(super) fn version(text: &str) -> Option<String> {
     text.split(|char: char| char.is_whitespace() || matches!(char, ',' | '(' | ')' | ':')).find_map(|word| {
         let version = &word[word.find(|char: char| char.is_ascii_digit())?..];
         let (major, rest) = version.split_once('.')?;
-        let number = |part: &str| part.starts_with(|char: char| char.is_ascii_digit());
-        (major.chars().all(|char| char.is_ascii_digit()) && number(rest)).then(|| version.to_owned())
+        let is_number =
+            major.chars().all(|char| char.is_ascii_digit()) && rest.starts_with(|c: char| c.is_ascii_digit());
+        is_number.then(|| version.to_owned())
     })
 }
 
@@ -161,8 +163,8 @@ mod tests {
     ];
 
     /// Output of the programs on this machine, shortened where it is much longer.
-    const SAID: [(Parser, &str, f64, Option<f64>); 12] = [
-        (iperf3, include_str!("said/iperf3.json"), 64_887_479_055.369_4, Some(8_112_046_080.0)),
+    const OUTPUTS: [(Parser, &str, f64, Option<f64>); 12] = [
+        (iperf3, include_str!("outputs/iperf3.json"), 64_887_479_055.369_4, Some(8_112_046_080.0)),
         (
             nuttcp,
             "megabytes=3726.0000 real_seconds=1.00 rate_Mbps=31257.2037 tx_cpu=44 rx_cpu=40 retrans=0 rtt_ms=0.10\n",
@@ -170,12 +172,12 @@ mod tests {
             Some(3_906_994_176.0),
         ),
         (qperf_latency, "udp_lat:\n    latency  =  5375.56 ns\n", 5.37556, None),
-        (qperf_bandwidth, include_str!("said/qperf_tcp_bw.txt"), 24_835_522_560.0, None),
-        (sockperf, include_str!("said/sockperf.txt"), 5.102, None),
-        (ucx_latency, include_str!("said/ucx_tag_lat.txt"), 0.105, None),
-        (ucx_bandwidth, include_str!("said/ucx_tag_bw.txt"), 403.42 * 8.0 * 1_048_576.0, None),
-        (fi_pingpong, include_str!("said/fi_pingpong.txt"), 27.08, None),
-        (fio, include_str!("said/fio.json"), 26_078_531_096.0, Some(3_295_674_368.0)),
+        (qperf_bandwidth, include_str!("outputs/qperf_tcp_bw.txt"), 24_835_522_560.0, None),
+        (sockperf, include_str!("outputs/sockperf.txt"), 5.102, None),
+        (ucx_latency, include_str!("outputs/ucx_tag_lat.txt"), 0.105, None),
+        (ucx_bandwidth, include_str!("outputs/ucx_tag_bw.txt"), 403.42 * 8.0 * 1_048_576.0, None),
+        (fi_pingpong, include_str!("outputs/fi_pingpong.txt"), 27.08, None),
+        (fio, include_str!("outputs/fio.json"), 26_078_531_096.0, Some(3_295_674_368.0)),
         (zmq_messages, ZMQ, 100_000.0, Some(204_800_000.0)),
         (zmq_goodput, ZMQ, 819_200_000.0, Some(204_800_000.0)),
         (spead2, "Rate: 10.597 Gbps (10.576 actual): GOOD\nSustainable rate: 10.576 Gbps\n", 10_576_000_000.0, None),
@@ -185,17 +187,17 @@ mod tests {
         "cpu_senders": 1.5, "version": "4.3.4"}"#;
 
     #[test]
-    fn what_they_print_is_understood() {
-        for (index, (parser, said, value, bytes)) in SAID.into_iter().enumerate() {
-            let measured = parser(said).unwrap_or_else(|| panic!("{index}: {said}"));
+    fn figures_are_found_in_real_output() {
+        for (index, (parser, output, value, bytes)) in OUTPUTS.into_iter().enumerate() {
+            let measured = parser(output).unwrap_or_else(|| panic!("{index}: {output}"));
             assert!((measured.value / value - 1.0).abs() < 1e-6, "{index}: {measured:?} is not {value}");
             assert_eq!(measured.bytes, bytes, "{index}");
         }
     }
 
     #[test]
-    fn fio_says_itself_what_the_job_cost() {
-        let cpu = fio(include_str!("said/fio.json")).unwrap().cpu.unwrap();
+    fn fio_prints_the_processor_time_of_its_job() {
+        let cpu = fio(include_str!("outputs/fio.json")).unwrap().cpu.unwrap();
         assert!((cpu - 0.18).abs() < 1e-4, "{cpu}");
     }
 
@@ -213,14 +215,14 @@ mod tests {
             "1 2 3 4 5 6 7 8 9",
             "nan nan nan nan nan nan nan nan",
         ];
-        for (parser, said) in PARSERS.iter().flat_map(|parser| failures.map(|said| (parser, said))) {
-            assert_eq!(parser(said), None, "{said}");
+        for (parser, output) in PARSERS.iter().flat_map(|parser| failures.map(|output| (parser, output))) {
+            assert_eq!(parser(output), None, "{output}");
         }
     }
 
     #[test]
-    fn versions_are_found_in_what_programs_say_of_themselves() {
-        let said = [
+    fn versions_are_found_in_the_output_of_programs() {
+        let outputs = [
             ("iperf 3.12 (cJSON 1.7.15)\nLinux vm 6.18.44", "3.12"),
             ("nuttcp-6.1.2", "6.1.2"),
             ("sockperf, version 3.7-no.git\n   compiled 2021-08-23 12:14:23", "3.7-no.git"),
@@ -229,7 +231,7 @@ mod tests {
             ("fio-3.33", "3.33"),
             ("4.5.1", "4.5.1"),
         ];
-        for (text, expected) in said {
+        for (text, expected) in outputs {
             assert_eq!(version(text).as_deref(), Some(expected));
         }
         assert_eq!(version("no digits. none"), None);
@@ -237,15 +239,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_they_print_makes_us_fall_over(said in ".{0,300}", cut in 0usize..4000, at in 0usize..12) {
+        fn no_output_makes_a_parser_panic(output in ".{0,300}", cut in 0usize..4000, at in 0usize..12) {
             for parser in PARSERS {
-                parser(&said);
+                parser(&output);
             }
-            version(&said);
+            version(&output);
             // Real output, cut off anywhere, with any text after it.
-            let (parser, good, ..) = SAID[at];
+            let (parser, good, ..) = OUTPUTS[at];
             let cut: String = good.chars().take(cut).collect();
-            parser(&(cut + &said));
+            parser(&(cut + &output));
         }
     }
 }

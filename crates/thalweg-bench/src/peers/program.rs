@@ -50,8 +50,8 @@ impl Program {
     /// Starts a program in a process group of its own: an interrupt from the terminal goes to this process only.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self, BenchError> {
         let (out, err) = (memory()?, memory()?);
-        let copy = |file: &File| file.try_clone().map_err(BenchError::os("dup"));
-        command.stdout(copy(&out)?).stderr(copy(&err)?).process_group(0);
+        command.stdout(out.try_clone().map_err(BenchError::os("dup"))?);
+        command.stderr(err.try_clone().map_err(BenchError::os("dup"))?).process_group(0);
         let child = command
             .spawn()
             .map_err(|error| BenchError::Program { program: name.to_owned(), why: error.to_string() })?;
@@ -82,10 +82,10 @@ impl Program {
                 return Err(BenchError::Stopped);
             }
             if begun.elapsed() > timeout {
-                let words = self.end()?.last_words();
+                let output = self.end()?.last_words();
                 return Err(BenchError::Program {
                     program: self.name.clone(),
-                    why: format!("still running after {:.0} s; its last words: {words}", timeout.as_secs_f64()),
+                    why: format!("still running after {:.0} s; its last output: {output}", timeout.as_secs_f64()),
                 });
             }
         }
@@ -107,18 +107,21 @@ impl Program {
     /// serves once.
     pub(crate) fn listening(&mut self, port: u16, transport: Transport, stop: &Stop) -> Result<(), BenchError> {
         let tables = transport.tables().map(|table| format!("/proc/{}/net/{table}", self.pid.as_raw_nonzero()));
-        // A kernel without IPv6 has no table for it.
-        let listens = || {
-            let tables = tables.iter().filter_map(|table| fs::read_to_string(table).ok());
-            tables.into_iter().any(|table| has(&table, port, transport))
-        };
-        self.until(listens, &format!("listen on port {port}"), stop)
+        self.until(
+            || {
+                // A kernel without IPv6 has no table for it.
+                let mut tables = tables.iter().filter_map(|table| fs::read_to_string(table).ok());
+                tables.any(|table| has(&table, port, transport))
+            },
+            &format!("listen on port {port}"),
+            stop,
+        )
     }
 
-    /// Waits until `so_far` holds.
-    pub(crate) fn until(&mut self, so_far: impl Fn() -> bool, to: &str, stop: &Stop) -> Result<(), BenchError> {
+    /// Waits until `condition` holds; `to` names what the program is to do.
+    pub(crate) fn until(&mut self, condition: impl Fn() -> bool, to: &str, stop: &Stop) -> Result<(), BenchError> {
         let begun = Instant::now();
-        while !so_far() {
+        while !condition() {
             if self.ended_within(LISTEN_CHECK_INTERVAL)? {
                 return Err(self.hear()?.failed(&self.name));
             }
@@ -147,16 +150,16 @@ impl Program {
         let _ = kill_process_group(self.pid, Signal::KILL);
         let (status, cpu) = reap(self.pid);
         self.reaped = true;
-        let mut said = |file: fn(&mut Self) -> &mut File| {
-            let file = file(self);
-            let mut bytes = Vec::new();
-            file.seek(SeekFrom::Start(0))
-                .and_then(|_| file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes))
-                .map_err(BenchError::os("reading what a program said"))?;
-            Ok(String::from_utf8_lossy(&bytes).into_owned())
-        };
-        Ok(Ended { status, out: said(|this| &mut this.out)?, err: said(|this| &mut this.err)?, cpu })
+        Ok(Ended { status, out: read_from_start(&mut self.out)?, err: read_from_start(&mut self.err)?, cpu })
     }
+}
+
+fn read_from_start(file: &mut File) -> Result<String, BenchError> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))
+        .and_then(|_| file.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes))
+        .map_err(BenchError::os("reading the output of a program"))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 impl Drop for Program {
@@ -171,14 +174,15 @@ impl Drop for Program {
 impl Ended {
     /// Returns the end of the output, for people: of standard error, or else of standard output.
     pub(crate) fn last_words(&self) -> String {
-        let said = if self.err.trim().is_empty() { &self.out } else { &self.err };
-        let mut lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).rev().take(3).collect();
+        let output = if self.err.trim().is_empty() { &self.out } else { &self.err };
+        let lines = output.lines().map(str::trim).filter(|line| !line.is_empty());
+        let mut lines: Vec<&str> = lines.rev().take(3).collect();
         lines.reverse();
         let plain: String = lines.join(" / ").chars().filter(|char| !char.is_control()).collect();
         let long = plain.chars().count().saturating_sub(300);
         match plain.chars().skip(long).collect::<String>() {
-            silent if silent.is_empty() => format!("it said nothing ({})", self.status),
-            words => words,
+            silent if silent.is_empty() => format!("it printed nothing ({})", self.status),
+            text => text,
         }
     }
 
@@ -223,7 +227,7 @@ fn has(table: &str, port: u16, transport: Transport) -> bool {
 
 /// Makes a file in memory, without a name.
 fn memory() -> Result<File, BenchError> {
-    memfd_create("said", MemfdFlags::CLOEXEC).map(File::from).map_err(BenchError::os("memfd_create"))
+    memfd_create("output", MemfdFlags::CLOEXEC).map(File::from).map_err(BenchError::os("memfd_create"))
 }
 
 /// Waits for a child to end; returns its exit status and the processor seconds of it and its children.
@@ -239,8 +243,9 @@ fn reap(pid: Pid) -> (ExitStatus, f64) {
             break;
         }
     }
-    let seconds = |time: libc::timeval| time.tv_sec as f64 + 1e-6 * time.tv_usec as f64;
-    (ExitStatus::from_raw(status), seconds(usage.ru_utime) + seconds(usage.ru_stime))
+    let times = [usage.ru_utime, usage.ru_stime];
+    let seconds = times.iter().map(|time| time.tv_sec as f64 + 1e-6 * time.tv_usec as f64).sum();
+    (ExitStatus::from_raw(status), seconds)
 }
 
 #[cfg(test)]
@@ -253,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_heard_out_and_its_end_and_cost_are_known() {
+    fn output_exit_status_and_processor_time_are_known() {
         let ended = shell("echo one; echo two >&2; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3")
             .wait(PROGRAM_TIMEOUT, &Stop::default())
             .unwrap();
@@ -274,9 +279,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_says_so() {
-        let error = Program::start("nobody", &mut Command::new("/nowhere/nobody")).unwrap_err();
-        assert_eq!(error.to_string(), "nobody: No such file or directory (os error 2)");
+    fn a_missing_program_is_an_error() {
+        let error = Program::start("absent", &mut Command::new("/nowhere/absent")).unwrap_err();
+        assert_eq!(error.to_string(), "absent: No such file or directory (os error 2)");
     }
 
     #[test]
@@ -286,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn listening_is_told_from_being_connected() {
+    fn listening_is_distinguished_from_being_connected() {
         let table = "  sl  local_address rem_address   st tx_queue rx_queue\n   \
                      0: 0100007F:1589 00000000:0000 0A 00000000:00000000\n   \
                      1: 0100007F:158A 0100007F:1589 01 00000000:00000000\n";
@@ -297,7 +302,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_table_of_anything_has_no_port_or_has_it(table in ".{0,200}", port: u16) {
+        fn no_table_makes_the_parser_panic(table in ".{0,200}", port: u16) {
             has(&table, port, Transport::Tcp);
         }
     }

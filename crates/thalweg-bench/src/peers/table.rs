@@ -14,18 +14,18 @@ pub(super) struct Peer {
     /// Name, as `--only` takes it.
     pub(super) name: &'static str,
     /// Origin of the program.
-    pub(super) from: From,
+    pub(super) origin: Origin,
     /// Programs with which its commands begin.
     pub(super) programs: &'static [&'static str],
     /// Command that prints its version.
     pub(super) version: &'static str,
     /// Whether it can be made to listen on loopback alone, or does not listen at all.
-    pub(super) stays_at_home: bool,
+    pub(super) loopback_only: bool,
 }
 
 /// Origin of a peer.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum From {
+pub(super) enum Origin {
     /// Debian package.
     Debian(&'static str),
     /// Package of PyPI, put into a virtual environment.
@@ -66,10 +66,17 @@ pub(super) struct Row {
     pub(super) figure: Figure,
     /// Remark on the ratio.
     pub(super) note: &'static str,
-    /// Whether to take only one turn: the program takes long and searches by itself.
+    /// Whether to take only one turn: the program takes long, since it searches for its figure.
     pub(super) once: bool,
     /// Whether each end is one thread and gets a processor of its own, the same for both sides.
     pub(super) bound: bool,
+}
+
+impl Row {
+    /// Returns whether this is the name of the row or of its peer.
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.name == name || self.peer.name == name
+    }
 }
 
 /// End that is started first.
@@ -119,17 +126,21 @@ const LIBFABRIC: Peer = debian("libfabric", "libfabric-bin", &["fi_pingpong", "f
 const FIO: Peer = debian("fio", "fio", &["fio"], "fio --version", true);
 const LIBZMQ: Peer = Peer {
     name: "libzmq",
-    from: From::Source { text: include_str!("../../peers/zmq_push_pull.c"), library: "-lzmq", package: "libzmq3-dev" },
+    origin: Origin::Source {
+        text: include_str!("../../peers/zmq_push_pull.c"),
+        library: "-lzmq",
+        package: "libzmq3-dev",
+    },
     programs: &["zmq_push_pull"],
     version: "zmq_push_pull --version",
-    stays_at_home: true,
+    loopback_only: true,
 };
 const SPEAD2: Peer = Peer {
     name: "spead2",
-    from: From::Pip("spead2"),
+    origin: Origin::Pip("spead2"),
     programs: &["spead2_bench.py"],
     version: "pip show spead2",
-    stays_at_home: false,
+    loopback_only: false,
 };
 
 const fn debian(
@@ -137,9 +148,9 @@ const fn debian(
     package: &'static str,
     programs: &'static [&'static str],
     version: &'static str,
-    stays_at_home: bool,
+    loopback_only: bool,
 ) -> Peer {
-    Peer { name, from: From::Debian(package), programs, version, stays_at_home }
+    Peer { name, origin: Origin::Debian(package), programs, version, loopback_only }
 }
 
 const TCP: Transport = Transport::Tcp;

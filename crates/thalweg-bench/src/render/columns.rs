@@ -66,11 +66,11 @@ pub fn columns(instrument: &str) -> Vec<Column> {
 /// Returns the title of a group of points: link, method, and the settings that have no column of their own.
 pub fn group(instrument: &str, key: &Key) -> String {
     let columns = columns(instrument);
-    let has_column =
-        |name: &str| columns.iter().any(|column| matches!(column.cell, Cell::Setting(own) if own.contains(&name)));
     let mut out = format!("{} {}", key.link, key.method);
-    for (name, value) in key.settings.iter().filter(|(name, _)| !has_column(name)) {
-        out.push_str(&format!(", {} {value}", name.replace('_', " ")));
+    for (name, value) in &key.settings {
+        if !columns.iter().any(|column| matches!(column.cell, Cell::Setting(own) if own.contains(&name.as_str()))) {
+            out.push_str(&format!(", {} {value}", name.replace('_', " ")));
+        }
     }
     out
 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_with_a_column_is_not_said_twice() {
+    fn a_setting_with_a_column_is_not_repeated() {
         let key = Key::new("tcp", "write", 1).with("rate", "1000").with("socket_buffer", "64 KiB");
         assert_eq!(group("under-load", &key), "tcp write, socket buffer 64 KiB");
         assert_eq!(group("latency", &key), "tcp write, rate 1000, socket buffer 64 KiB");

@@ -1,7 +1,7 @@
 //! Report as a self-contained page: no server, no scripts, no fonts.
 
 use super::plot::{PlotError, plots};
-use super::sections::{Together, facts, sections, together};
+use super::sections::{SummaryTable, facts, sections, together};
 use crate::{Host, Report};
 use std::fmt::Write;
 use thalweg_text::NOTHING;
@@ -44,7 +44,7 @@ pub(crate) fn tables(report: &Report) -> String {
         }
         out.push_str(&list("", section.remarks()));
     }
-    if let Some(Together { title, headings, rows }) = together(report) {
+    if let Some(SummaryTable { title, headings, rows }) = together(report) {
         let _ = writeln!(out, "<h2>{title}</h2>");
         out.push_str(&table("figures", &headings, rows));
     }

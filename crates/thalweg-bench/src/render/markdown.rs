@@ -1,6 +1,6 @@
 //! Report in Markdown.
 
-use super::sections::{Together, facts, sections, together};
+use super::sections::{SummaryTable, facts, sections, together};
 use crate::{Host, Report};
 use std::fmt::Write;
 use thalweg_text::NOTHING;
@@ -35,7 +35,7 @@ pub(crate) fn tables(report: &Report) -> String {
         }
         out.push_str(&list(&section.remarks()));
     }
-    if let Some(Together { title, headings, rows }) = together(report) {
+    if let Some(SummaryTable { title, headings, rows }) = together(report) {
         let _ = writeln!(out, "## {title}\n");
         let headings: Vec<String> = headings.into_iter().map(str::to_owned).collect();
         out.push_str(&table(&headings, "--:", rows.into_iter()));
@@ -56,14 +56,17 @@ pub(crate) fn host(heading: &str, host: &Host) -> String {
 
 /// Formats a table and an empty line; `align` is the mark under each heading.
 pub(crate) fn table(headings: &[String], align: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let mut out = line(headings.iter().map(|heading| escaped(heading)).collect());
-    out.push_str(&line(vec![align.to_owned(); headings.len()]));
+    let mut out = table_row(headings.iter().map(|heading| escaped(heading)));
+    out.push_str(&table_row(headings.iter().map(|_| align.to_owned())));
     for row in rows {
-        out.push_str(&line(row.iter().map(|cell| escaped(cell)).collect()));
+        out.push_str(&table_row(row.iter().map(|cell| escaped(cell))));
     }
     out.push('\n');
     out
+}
+
+fn table_row(cells: impl Iterator<Item = String>) -> String {
+    format!("| {} |\n", cells.collect::<Vec<_>>().join(" | "))
 }
 
 /// Formats a list and an empty line; an empty text for no items.

@@ -122,15 +122,13 @@ fn pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Resu
     let text = format!("{}: {name}, {better}", pairing.work);
     area.draw(&Text::new(text, (16, top), style(14, HPos::Left, VPos::Top)))?;
     let most = ours.iter().chain(theirs).fold(f64::MIN_POSITIVE, |most, value| most.max(*value));
-    #[expect(clippy::cast_possible_truncation, reason = "pixels")]
-    let place = |value: f64| BARS.0 + (f64::from(BARS.1 - BARS.0) * value / most) as i32;
     let rows = [("Thalweg", ours_median, ours, COLOURS[0]), (&pairing.peer, theirs_median, theirs, COLOURS[6])];
-    for (row, (who, median, turns, colour)) in (0..).zip(rows) {
+    for (row, (side, median, turns, colour)) in (0..).zip(rows) {
         let y = top + 20 + 20 * row;
-        area.draw(&Text::new(who, (BARS.0 - 8, y + 7), style(14, HPos::Right, VPos::Center)))?;
-        area.draw(&Rectangle::new([(BARS.0, y), (place(*median), y + 14)], colour.filled()))?;
+        area.draw(&Text::new(side, (BARS.0 - 8, y + 7), style(14, HPos::Right, VPos::Center)))?;
         let ends = turns.iter().fold((*median, *median), |(least, most), turn| (least.min(*turn), most.max(*turn)));
-        let (least, greatest) = (place(ends.0), place(ends.1));
+        let [least, middle, greatest] = [ends.0, *median, ends.1].map(|value| bar_end(value, most));
+        area.draw(&Rectangle::new([(BARS.0, y), (middle, y + 14)], colour.filled()))?;
         for path in [
             [(least, y + 7), (greatest, y + 7)],
             [(least, y + 3), (least, y + 11)],
@@ -139,15 +137,24 @@ fn pair(area: &Area<'_>, top: i32, pairing: &Pairing, figure: &Compared) -> Resu
             area.draw(&PathElement::new(path, INK))?;
         }
         let value = format!("{} {unit}", number(*median));
-        area.draw(&Text::new(value, (greatest.max(place(*median)) + 8, y + 7), style(14, HPos::Left, VPos::Center)))?;
+        area.draw(&Text::new(value, (greatest.max(middle) + 8, y + 7), style(14, HPos::Left, VPos::Center)))?;
     }
     Ok(())
+}
+
+/// Returns the horizontal position at which the bar of a value ends, if the bar of `most` is the longest.
+#[expect(clippy::cast_possible_truncation, reason = "pixels")]
+fn bar_end(value: f64, most: f64) -> i32 {
+    BARS.0 + (f64::from(BARS.1 - BARS.0) * value / most) as i32
 }
 
 /// Returns the lines that name date, network and machine.
 fn machine(report: &PeersReport) -> [String; 2] {
     let facts = facts(&report.host);
-    let of = |wanted: &str| facts.iter().find(|(name, _)| *name == wanted).map_or("", |(_, value)| value.as_str());
+    let machine = ["processors", "kernel", "hypervisor"]
+        .into_iter()
+        .filter_map(|wanted| facts.iter().find(|(name, value)| *name == wanted && !value.is_empty()))
+        .map(|(_, value)| value.as_str());
     [
         // The day is precise enough.
         format!(
@@ -155,12 +162,7 @@ fn machine(report: &PeersReport) -> [String; 2] {
             report.began.get(..10).unwrap_or(&report.began),
             report.network
         ),
-        [of("processors"), of("kernel"), of("hypervisor")]
-            .iter()
-            .filter(|it| !it.is_empty())
-            .copied()
-            .collect::<Vec<_>>()
-            .join("; "),
+        machine.collect::<Vec<_>>().join("; "),
     ]
 }
 
@@ -186,8 +188,8 @@ fn headings() -> Vec<String> {
 
 fn rows(report: &PeersReport) -> impl Iterator<Item = Vec<String>> {
     report.pairings.iter().flat_map(|pairing| {
-        let who = [pairing.work.clone(), format!("{} {}", pairing.peer, pairing.version).trim().to_owned()];
-        pairing.figures.iter().map(move |figure| who.iter().cloned().chain(cells(figure)).collect())
+        let first = [pairing.work.clone(), format!("{} {}", pairing.peer, pairing.version).trim().to_owned()];
+        pairing.figures.iter().map(move |figure| first.iter().cloned().chain(cells(figure)).collect())
     })
 }
 

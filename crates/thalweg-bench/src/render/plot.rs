@@ -61,7 +61,6 @@ pub(crate) struct Dot {
 
 /// Returns the pictures of a report, the principal one first.
 pub(crate) fn plots(report: &Report) -> Vec<Plot> {
-    type Get = fn(&Figures) -> Option<f64>;
     const ALL: [(&str, bool, Get); 5] = [
         ("Latency, median (µs)", true, |f| Some(f.latency_us?.p50)),
         ("Latency, 99 of 100 below (µs)", true, |f| Some(f.latency_us?.p99)),
@@ -69,27 +68,33 @@ pub(crate) fn plots(report: &Report) -> Vec<Plot> {
         ("Messages per second", true, |f| f.goodput_bits_per_second.is_none().then_some(f.messages_per_second)?),
         ("CPU of the measuring processes (% of one processor)", false, |f| Some(f.cpu?.process_percent)),
     ];
-    let plot = |(title, log, get): (&str, bool, Get)| {
-        let mut lines: Vec<Line> = Vec::new();
-        for point in report.points.iter().filter(|point| !point.repeats.is_empty()) {
-            let Some(value) = get(&point.figures).filter(|value| value.is_finite() && (!log || *value > 0.0)) else {
-                continue;
-            };
-            let name = plain(&group("", &point.key)).into_owned();
-            let repeats = || point.repeats.iter().filter_map(get).filter(|value| value.is_finite() && *value > 0.0);
-            let spread = (repeats().fold(value, f64::min), repeats().fold(value, f64::max));
-            // Loss matters to the figures of what arrived.
-            let loss = point.figures.loss.filter(|_| !title.starts_with("CPU"));
-            let lost = loss.map_or(0.0, |loss| loss.percent());
-            let at = Dot { size: point.key.size, value, spread, lost };
-            match lines.iter_mut().find(|line| line.name == name) {
-                Some(line) => line.points.push(at),
-                None => lines.push(Line { name, points: vec![at] }),
-            }
+    let all = ALL.into_iter().map(|(title, log, get)| plot(report, title, log, get));
+    all.filter(|plot| !plot.lines.is_empty()).collect()
+}
+
+/// Function that returns a figure, if it was measured.
+type Get = fn(&Figures) -> Option<f64>;
+
+/// Returns the picture of one figure.
+fn plot(report: &Report, title: &str, log: bool, get: Get) -> Plot {
+    let mut lines: Vec<Line> = Vec::new();
+    for point in report.points.iter().filter(|point| !point.repeats.is_empty()) {
+        let Some(value) = get(&point.figures).filter(|value| value.is_finite() && (!log || *value > 0.0)) else {
+            continue;
+        };
+        let name = plain(&group("", &point.key)).into_owned();
+        let repeats = point.repeats.iter().filter_map(get).filter(|value| value.is_finite() && *value > 0.0);
+        let spread = repeats.fold((value, value), |(least, most), value| (least.min(value), most.max(value)));
+        // Loss matters to the figures of what arrived.
+        let loss = point.figures.loss.filter(|_| !title.starts_with("CPU"));
+        let lost = loss.map_or(0.0, |loss| loss.percent());
+        let dot = Dot { size: point.key.size, value, spread, lost };
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(dot),
+            None => lines.push(Line { name, points: vec![dot] }),
         }
-        Plot { title: title.to_owned(), log, lines }
-    };
-    ALL.into_iter().map(plot).filter(|plot| !plot.lines.is_empty()).collect()
+    }
+    Plot { title: title.to_owned(), log, lines }
 }
 
 const TITLE_HEIGHT: u32 = 40;
@@ -118,21 +123,20 @@ impl Plot {
 
     /// Draws a bar for each line, its name and value above it.
     fn bars(&self, area: &Area<'_>) -> Result<(), Refused> {
-        let values = || self.lines.iter().filter_map(|line| Some((line, line.points.first()?)));
-        let most = values().map(|(_, dot)| dot.spread.1).fold(0.0, f64::max);
+        let most = self.lines.iter().filter_map(|line| Some(line.points.first()?.spread.1)).fold(0.0, f64::max);
         let mut top = i32::try_from(TITLE_HEIGHT).unwrap_or(0) + 4;
-        for (at, (line, dot)) in values().take(1000).enumerate() {
-            let length = |value: f64| {
-                let share = if most > 0.0 { value / most } else { 0.0 };
-                (share * f64::from(PICTURE_WIDTH - 32)).max(1.0) as i32
-            };
+        let first_dots = self.lines.iter().filter_map(|line| Some((line, line.points.first()?)));
+        for (at, (line, dot)) in first_dots.take(1000).enumerate() {
             let label = shortened(&line.name, 80);
             area.draw(&Text::new(label, (16, top), style(16, HPos::Left, VPos::Top)))?;
             let right = (PICTURE_WIDTH - 16) as i32;
-            area.draw(&Text::new(told(dot), (right, top), style(16, HPos::Right, VPos::Top)))?;
-            let bar = [(16, top + 18), (16 + length(dot.value), top + 30)];
+            area.draw(&Text::new(value_label(dot), (right, top), style(16, HPos::Right, VPos::Top)))?;
+            let [least, end, greatest] = [dot.spread.0, dot.value, dot.spread.1].map(|value| {
+                let share = if most > 0.0 { value / most } else { 0.0 };
+                16 + (share * f64::from(PICTURE_WIDTH - 32)).max(1.0) as i32
+            });
+            let bar = [(16, top + 18), (end, top + 30)];
             area.draw(&Rectangle::new(bar, COLOURS[at % COLOURS.len()].filled()))?;
-            let (least, greatest) = (16 + length(dot.spread.0), 16 + length(dot.spread.1));
             if greatest > least + 1 {
                 let ends = [least, greatest].map(|x| [(x, top + 20), (x, top + 28)]);
                 for path in [[(least, top + 24), (greatest, top + 24)], ends[0], ends[1]] {
@@ -147,9 +151,8 @@ impl Plot {
     /// Draws a curve for each line, and its name below the chart.
     fn chart(&self, area: &Area<'_>, sizes: &BTreeSet<u64>) -> Result<(), Refused> {
         let (upper, legend) = area.split_vertically(TITLE_HEIGHT + CHART_HEIGHT);
-        let values =
-            || self.lines.iter().flat_map(|line| &line.points).flat_map(|dot| [dot.spread.0, dot.value, dot.spread.1]);
-        let vertical = Scale::of_values(values(), self.log);
+        let dots = self.lines.iter().flat_map(|line| &line.points);
+        let vertical = Scale::of_values(dots.flat_map(|dot| [dot.spread.0, dot.value, dot.spread.1]), self.log);
         let mut chart = ChartBuilder::on(&upper)
             .margin_top(TITLE_HEIGHT)
             .margin_right(28)
@@ -168,12 +171,11 @@ impl Plot {
         for (at, line) in self.lines.iter().take(1000).enumerate() {
             let mut dots = line.points.clone();
             dots.sort_by_key(|dot| dot.size);
-            let place = |dot: &Dot| (log2(dot.size), vertical.place(dot.value));
             let colour = COLOURS[at % COLOURS.len()];
             let stroke = colour.stroke_width(2);
             // The range between two sizes more than an octave apart was not measured.
             for near in dots.chunk_by(|one, next| log2(next.size) - log2(one.size) <= 1.0 + 1e-9) {
-                let points = near.iter().map(place);
+                let points = near.iter().map(|dot| vertical.position(dot));
                 // When colours repeat, lines are dashed.
                 match at / COLOURS.len() % 2 {
                     0 => chart.draw_series(LineSeries::new(points, stroke)).map(|_| ())?,
@@ -182,15 +184,15 @@ impl Plot {
             }
             chart.draw_series(dots.iter().filter(|dot| dot.spread.1 > dot.spread.0).map(|dot| {
                 let [least, greatest] = [dot.spread.0, dot.spread.1].map(|value| vertical.place(value));
-                let (x, y) = place(dot);
+                let (x, y) = vertical.position(dot);
                 ErrorBar::new_vertical(x, least, y, greatest, colour.filled(), 8)
             }))?;
             let (lossy, whole): (Vec<&Dot>, Vec<&Dot>) = dots.iter().partition(|dot| dot.lost > 0.0);
-            chart.draw_series(whole.into_iter().map(|dot| Circle::new(place(dot), 3, colour.filled())))?;
-            chart.draw_series(lossy.iter().map(|dot| Cross::new(place(dot), 5, stroke)))?;
+            chart.draw_series(whole.into_iter().map(|dot| Circle::new(vertical.position(dot), 3, colour.filled())))?;
+            chart.draw_series(lossy.iter().map(|dot| Cross::new(vertical.position(dot), 5, stroke)))?;
             chart.draw_series(lossy.iter().map(|dot| {
                 let text = format!("{} % lost", number(dot.lost));
-                EmptyElement::at(place(dot)) + Text::new(text, (0, 8), style(13, HPos::Center, VPos::Top))
+                EmptyElement::at(vertical.position(dot)) + Text::new(text, (0, 8), style(13, HPos::Center, VPos::Top))
             }))?;
             let y = i32::try_from(at).unwrap_or(0) * LEGEND_ROW_HEIGHT as i32 + 10;
             legend.draw(&Rectangle::new([(72, y - 2), (100, y + 2)], colour.filled()))?;
@@ -202,7 +204,7 @@ impl Plot {
 }
 
 /// Formats a value beside its bar, and the loss.
-fn told(dot: &Dot) -> String {
+fn value_label(dot: &Dot) -> String {
     match dot.lost {
         lost if lost > 0.0 => format!("{}; {} % lost", number(dot.value), number(lost)),
         _ => number(dot.value),
@@ -286,6 +288,11 @@ impl Scale {
 
     fn place(&self, value: f64) -> f64 {
         if self.log { value.log10() } else { value }
+    }
+
+    /// Returns the coordinates of a point, if this is the vertical axis.
+    fn position(&self, dot: &Dot) -> (f64, f64) {
+        (log2(dot.size), self.place(dot.value))
     }
 }
 

@@ -23,8 +23,10 @@ pub(super) fn sections(report: &Report) -> Vec<Section<'_>> {
         }
     }
     for section in &mut sections {
-        let says = |column: &Column| column.is_key() || section.measured().any(|point| column.cell(point).is_some());
-        section.columns = columns(&report.instrument).into_iter().filter(says).collect();
+        let columns = columns(&report.instrument).into_iter();
+        let shown =
+            columns.filter(|column| column.is_key() || section.measured().any(|point| column.cell(point).is_some()));
+        section.columns = shown.collect();
     }
     sections
 }
@@ -37,13 +39,12 @@ impl<'a> Section<'a> {
 
     /// Returns the remarks on the points: failures, and each note once, with the size if it is of one point only.
     pub(super) fn remarks(&self) -> Vec<String> {
-        let of = |point: &Point, text: &str| format!("{}: {text}", size(point.key.size));
-        let failed = self.points.iter().filter_map(|point| Some(of(point, point.error.as_ref()?)));
+        let failed = self.points.iter().filter_map(|point| Some(with_size(point, point.error.as_ref()?)));
         let mut remarks: Vec<String> = failed.collect();
         for point in &self.points {
             for note in &point.notes {
                 let shared = self.points.iter().filter(|other| other.notes.contains(note)).count() > 1;
-                let remark = if shared || self.points.len() == 1 { note.clone() } else { of(point, note) };
+                let remark = if shared || self.points.len() == 1 { note.clone() } else { with_size(point, note) };
                 if !remarks.contains(&remark) {
                     remarks.push(remark);
                 }
@@ -53,8 +54,12 @@ impl<'a> Section<'a> {
     }
 }
 
+fn with_size(point: &Point, text: &str) -> String {
+    format!("{}: {text}", size(point.key.size))
+}
+
 /// Table over all points of an instrument.
-pub(super) struct Together {
+pub(super) struct SummaryTable {
     pub(super) title: &'static str,
     pub(super) headings: Vec<&'static str>,
     pub(super) rows: Vec<Vec<String>>,
@@ -62,7 +67,7 @@ pub(super) struct Together {
 
 /// Returns the table of `pin`, page lists in percent of pinning, beside the ExpEther paper's, or that of `serve`, each
 /// server beside nginx or fio.
-pub(super) fn together(report: &Report) -> Option<Together> {
+pub(super) fn together(report: &Report) -> Option<SummaryTable> {
     let together = match report.instrument.as_str() {
         "pin" => pinned(report),
         "serve" => served(report),
@@ -71,36 +76,36 @@ pub(super) fn together(report: &Report) -> Option<Together> {
     Some(together).filter(|together| !together.rows.is_empty())
 }
 
-fn pinned(report: &Report) -> Together {
-    let row = |ratio: &crate::pin::Ratio| {
+fn pinned(report: &Report) -> SummaryTable {
+    let rows = crate::pin::ratios(&report.points).into_iter().map(|ratio| {
         let before = if ratio.touched { "touched" } else { "untouched" };
         vec![
             size(ratio.size),
-            ratio.pages.clone(),
+            ratio.pages,
             before.to_owned(),
             number(ratio.page_list_us),
             number(ratio.mlock_us),
             number(ratio.percent),
             ratio.paper_percent.map_or_else(|| NOTHING.to_owned(), number),
         ]
-    };
-    Together {
+    });
+    SummaryTable {
         title: "Page list beside mlock",
         headings: vec!["size", "pages", "before mlock", "page list µs", "mlock µs", "% of it", "paper %"],
-        rows: crate::pin::ratios(&report.points).iter().map(row).collect(),
+        rows: rows.collect(),
     }
 }
 
-fn served(report: &Report) -> Together {
-    let times = |ratio: Option<f64>| ratio.map_or_else(|| NOTHING.to_owned(), number);
-    let row = |beside: &crate::serve::Beside| {
-        let [goodput, cpu, p99] = [beside.goodput, beside.cpu, beside.p99].map(times);
-        vec![beside.work.clone(), size(beside.size), beside.server.clone(), beside.of.clone(), goodput, cpu, p99]
-    };
-    Together {
-        title: "Beside nginx and fio: so many times theirs, the median over the turns",
+fn served(report: &Report) -> SummaryTable {
+    let rows = crate::serve::beside(&report.points).into_iter().map(|one| {
+        let [goodput, cpu, p99] =
+            [one.goodput, one.cpu, one.p99].map(|ratio: Option<f64>| ratio.map_or_else(|| NOTHING.to_owned(), number));
+        vec![one.work, size(one.size), one.server, one.of, goodput, cpu, p99]
+    });
+    SummaryTable {
+        title: "Beside nginx and fio: multiples of their figures, medians over the turns",
         headings: vec!["", "size", "server", "by that of", "goodput", "CPU s/GB", "p99"],
-        rows: crate::serve::beside(&report.points).iter().map(row).collect(),
+        rows: rows.collect(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Table in a terminal that is filled in as points are done.
 
 use super::columns::{Column, columns, group};
-use super::sections::{Together, together};
+use super::sections::{SummaryTable, together};
 use crate::{Point, Report};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,13 +13,18 @@ pub struct Table {
     instrument: String,
     columns: Vec<Column>,
     group: Option<String>,
-    told: BTreeSet<String>,
+    shown_notes: BTreeSet<String>,
 }
 
 impl Table {
     /// Makes a table for an instrument's points.
     pub fn new(instrument: &str) -> Self {
-        Self { instrument: instrument.to_owned(), columns: columns(instrument), group: None, told: BTreeSet::new() }
+        Self {
+            instrument: instrument.to_owned(),
+            columns: columns(instrument),
+            group: None,
+            shown_notes: BTreeSet::new(),
+        }
     }
 
     /// Formats the whole table of a report, with its warnings.
@@ -49,7 +54,7 @@ impl Table {
             out.push_str(&wrapped(&format!("{:>8}  ", size(point.key.size)), error));
         }
         for note in &point.notes {
-            if self.told.insert(note.clone()) {
+            if self.shown_notes.insert(note.clone()) {
                 out.push_str(&wrapped("          ", note));
             }
         }
@@ -59,7 +64,7 @@ impl Table {
     /// Formats the end of the output: the table over all points, and the warnings.
     pub fn end(report: &Report) -> String {
         let mut out = String::new();
-        if let Some(Together { title, headings, rows }) = together(report) {
+        if let Some(SummaryTable { title, headings, rows }) = together(report) {
             out.push('\n');
             out.push_str(&wrapped("", title));
             out.push_str(&aligned(&headings, rows));
@@ -85,11 +90,12 @@ impl Table {
 
 /// Formats a table with numbers and sizes at the right, words at the left.
 fn aligned(headings: &[&str], rows: Vec<Vec<String>>) -> String {
-    let of_numbers = |at: usize| {
-        rows.iter().all(|row| row[at] == NOTHING || row[at].starts_with(|first: char| first.is_ascii_digit()))
-    };
-    let align = |at| if of_numbers(at) { Align::Right } else { Align::Left };
-    let mut table = thalweg_text::Table::new(headings.iter().enumerate().map(|(at, heading)| (*heading, align(at))));
+    let columns = headings.iter().enumerate().map(|(at, heading)| {
+        let mut cells = rows.iter().map(|row| &row[at]);
+        let numeric = cells.all(|cell| cell == NOTHING || cell.starts_with(|first: char| first.is_ascii_digit()));
+        (*heading, if numeric { Align::Right } else { Align::Left })
+    });
+    let mut table = thalweg_text::Table::new(columns);
     rows.into_iter().for_each(|row| table.row(row));
     table.text(0)
 }

@@ -27,7 +27,7 @@ fn report(instrument: &str, points: Vec<Point>) -> Report {
 }
 
 fn latency(key: Key, p50: f64) -> Point {
-    let figures = |p50: f64| Figures {
+    let figures = [0.99 * p50, p50, 1.02 * p50].map(|p50| Figures {
         latency_us: Some(Latency {
             p50,
             p90: p50 * 1.1,
@@ -40,8 +40,16 @@ fn latency(key: Key, p50: f64) -> Point {
         cpu: Some(Cpu { process_percent: 98.76, system_percent: 101.0, seconds_per_gigabyte: None, ..Cpu::default() }),
         seconds: 1.0,
         ..Figures::default()
-    };
-    Point::new(key, [0.99, 1.0, 1.02].map(|n| figures(p50 * n)).to_vec(), vec![], None)
+    });
+    Point::new(key, figures.to_vec(), vec![], None)
+}
+
+fn tcp(size: u64) -> Key {
+    Key::new("tcp", "write", size)
+}
+
+fn shm(size: u64) -> Key {
+    Key::new("shm", "copy", size).with("wait", "poll")
 }
 
 fn goodput(key: Key, gbps: f64) -> Point {
@@ -63,9 +71,7 @@ fn goodput(key: Key, gbps: f64) -> Point {
 }
 
 fn conversation() -> Report {
-    let tcp = |size| Key::new("tcp", "write", size);
-    let shm = |size| Key::new("shm", "copy", size).with("wait", "poll");
-    let why = "the other end (process 4711): it is gone, and nobody knows why, which takes more than one line to say";
+    let why = "the other end (process 4711): it is gone, and no one knows why, which takes more than one line to say";
     let failed = Point::new(shm(65536), vec![], vec![], Some(why.to_owned()));
     let mut noted = latency(shm(1), 0.2123);
     noted.notes.push("this stands in for that".to_owned());
@@ -73,9 +79,9 @@ fn conversation() -> Report {
 }
 
 fn stream() -> Report {
-    let points = [1500, 65536].into_iter().flat_map(|size| {
-        [goodput(Key::new("tcp", "write", size), 12.3), goodput(Key::new("udp", "write", size), 0.987)]
-    });
+    let points = [1500, 65536]
+        .into_iter()
+        .flat_map(|size| [goodput(tcp(size), 12.3), goodput(Key::new("udp", "write", size), 0.987)]);
     report("bandwidth", points.collect())
 }
 
@@ -90,7 +96,7 @@ fn latencies_in_a_terminal() {
     shm copy, wait poll
          1 B    0.212    0.234    0.425     1.91     42.5     98.8     101    3.00
               this stands in for that
-      64 KiB  the other end (process 4711): it is gone, and nobody knows why, which
+      64 KiB  the other end (process 4711): it is gone, and no one knows why, which
               takes more than one line to say
 
     warning: the hypervisor took up to 3.0 % of a processor away (steal)
@@ -139,7 +145,7 @@ fn latencies_in_markdown() {
     | --: | --: | --: | --: | --: | --: | --: | --: | --: |
     | 1 B | 0.212 | 0.234 | 0.425 | 1.91 | 42.5 | 98.8 | 101 | 3.00 |
 
-    - 64 KiB: the other end (process 4711): it is gone, and nobody knows why, which takes more than one line to say
+    - 64 KiB: the other end (process 4711): it is gone, and no one knows why, which takes more than one line to say
     - 1 B: this stands in for that
 
     ## Host
@@ -157,7 +163,7 @@ fn latencies_in_markdown() {
 }
 
 #[test]
-fn goodput_in_markdown_leaves_out_what_nobody_measured() {
+fn goodput_in_markdown_leaves_out_absent_figures() {
     let text = markdown(&stream());
     let tcp = text.lines().find(|line| line.starts_with("| size")).unwrap();
     assert!(tcp.contains("Gbit/s") && !tcp.contains("loss") && !tcp.contains("line"), "{tcp}");
@@ -226,17 +232,16 @@ fn names_from_outside_stay_names() {
 #[test]
 fn pictures_are_drawn_of_anything_that_has_a_figure() {
     assert_eq!(svg(&report("latency", vec![])), Err(PlotError::Empty));
-    let key = |size| Key::new("tcp", "write", size);
     for sizes in [vec![0], vec![1], vec![0, 1], vec![1, u64::MAX], vec![1500, 1501], vec![1 << 62, 1 << 63]] {
         for value in [1e-9, 1.0, 1e300, f64::MAX] {
-            let points = sizes.iter().map(|size| latency(key(*size), value)).collect();
+            let points = sizes.iter().map(|size| latency(tcp(*size), value)).collect();
             let drawn = svg(&report("latency", points)).unwrap();
             assert!(drawn.starts_with("<svg") && !drawn.contains("NaN"), "{sizes:?} {value}");
-            let points = sizes.iter().map(|size| goodput(key(*size), value)).collect();
+            let points = sizes.iter().map(|size| goodput(tcp(*size), value)).collect();
             assert!(svg(&report("bandwidth", points)).unwrap().starts_with("<svg"));
         }
     }
-    assert!(svg(&report("latency", vec![latency(key(1), 0.0)])).is_ok(), "nothing to draw on a logarithmic axis");
-    let many = (0..200).map(|n| goodput(key(64).with("n", n), f64::from(n))).collect();
+    assert!(svg(&report("latency", vec![latency(tcp(1), 0.0)])).is_ok(), "nothing to draw on a logarithmic axis");
+    let many = (0..200).map(|n| goodput(tcp(64).with("n", n), f64::from(n))).collect();
     assert!(svg(&report("bandwidth", many)).is_ok());
 }

@@ -66,8 +66,8 @@ pub(super) enum Check {
     Less { a: Quantity, b: Quantity, by: f64 },
     /// `a` is between `from` and `to` times `b`.
     RatioBetween { a: Quantity, b: Quantity, from: f64, to: f64 },
-    /// The time is proportional to the size, from this size up: the time per byte of no two sizes differs by more than
-    /// a factor of `within`.
+    /// The time is proportional to the size, from this size up: the times per byte differ by at most a factor of
+    /// `within`.
     Proportional { of: Selector, from: ByteSize, within: f64 },
     /// `a` is at least `value`, in its unit.
     AtLeast { a: Quantity, value: f64 },
@@ -99,25 +99,25 @@ impl std::fmt::Display for Value {
 
 /// Reason why there is no number.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Lack {
+pub(super) enum NoValue {
     /// The run has no such point.
     NoPoint(String),
     /// The point failed, or lacks this figure.
-    Why(String),
+    Because(String),
 }
 
-impl std::fmt::Display for Lack {
+impl std::fmt::Display for NoValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NoPoint(name) => write!(f, "{name}: this run did not measure it"),
-            Self::Why(why) => f.write_str(why),
+            Self::Because(why) => f.write_str(why),
         }
     }
 }
 
-impl Lack {
+impl NoValue {
     /// Returns the reason in words; `lacks` is why there may be no such point.
-    pub(super) fn told(&self, lacks: Option<&str>) -> String {
+    pub(super) fn text(&self, lacks: Option<&str>) -> String {
         match (self, lacks) {
             (Self::NoPoint(_), Some(lacks)) => lacks.to_owned(),
             _ => self.to_string(),
@@ -129,41 +129,31 @@ impl Check {
     /// Returns whether the finding holds, with the figures that show it, or why that cannot be known; `lacks` is why
     /// there may be no such points.
     pub(super) fn outcome(&self, measured: &[Measured], lacks: Option<&str>) -> Result<(bool, String), String> {
-        self.judged(measured).map_err(|why| why.told(lacks))
+        self.judged(measured).map_err(|why| why.text(lacks))
     }
 
-    fn judged(&self, measured: &[Measured]) -> Result<(bool, String), Lack> {
-        let both = |a: &Quantity, b: &Quantity| {
-            let (a, b) = (a.value(measured)?, b.value(measured)?);
-            match b.value > 0.0 {
-                true => Ok((a.value / b.value, a, b)),
-                false => Err(Lack::Why(format!("{b}: nothing can be divided by it"))),
-            }
-        };
-        let named = |a: Value, b: Value, ratio: f64, asked: String| {
-            format!("{a} is {} times {b}; asked for: {asked}", number(ratio))
-        };
+    fn judged(&self, measured: &[Measured]) -> Result<(bool, String), NoValue> {
         match self {
             Self::Less { a, b, by } => {
-                let (ratio, a, b) = both(a, b)?;
-                Ok((ratio <= *by, named(a, b, ratio, format!("at most {} times", number(*by)))))
+                let (ratio, text) = ratio(a, b, measured)?;
+                Ok((ratio <= *by, format!("{text}; asked for: at most {} times", number(*by))))
             }
             Self::RatioBetween { a, b, from, to } => {
-                let (ratio, a, b) = both(a, b)?;
-                let asked = format!("{} to {} times", number(*from), number(*to));
-                Ok(((*from..=*to).contains(&ratio), named(a, b, ratio, asked)))
+                let (ratio, text) = ratio(a, b, measured)?;
+                let text = format!("{text}; asked for: {} to {} times", number(*from), number(*to));
+                Ok(((*from..=*to).contains(&ratio), text))
             }
             Self::Proportional { of, from, within } => {
                 let series = of.series(measured, from.0)?;
                 let per_byte = series.iter().map(|(size, time)| time / *size as f64);
                 let least = per_byte.clone().fold(f64::INFINITY, f64::min);
                 let most = per_byte.fold(0.0, f64::max);
-                let told: Vec<String> =
+                let times: Vec<String> =
                     series.iter().map(|(bytes, time)| format!("{} µs for {}", number(*time), size(*bytes))).collect();
                 let ratio = most / least;
                 let figures = format!(
                     "{}; the time per byte differs by a factor of {}; asked for: at most {}",
-                    told.join(", "),
+                    times.join(", "),
                     number(ratio),
                     number(*within)
                 );
@@ -177,9 +167,19 @@ impl Check {
                 let a = a.value(measured)?;
                 Ok((a.value <= *value, format!("{a}; asked for: at most {}", number(*value))))
             }
-            Self::Cannot(why) => Err(Lack::Why(why.clone())),
+            Self::Cannot(why) => Err(NoValue::Because(why.clone())),
         }
     }
+}
+
+/// Returns `a` divided by `b`, and a sentence that states it.
+fn ratio(a: &Quantity, b: &Quantity, measured: &[Measured]) -> Result<(f64, String), NoValue> {
+    let (a, b) = (a.value(measured)?, b.value(measured)?);
+    if b.value <= 0.0 {
+        return Err(NoValue::Because(format!("{b}: nothing can be divided by it")));
+    }
+    let ratio = a.value / b.value;
+    Ok((ratio, format!("{a} is {} times {b}", number(ratio))))
 }
 
 impl Quantity {
@@ -195,19 +195,19 @@ impl Quantity {
     }
 
     /// Returns the number, or why there is none.
-    pub(super) fn value(&self, measured: &[Measured]) -> Result<Value, Lack> {
+    pub(super) fn value(&self, measured: &[Measured]) -> Result<Value, NoValue> {
         let (percent, of) = match self {
             Self::Figure(selector) => return selector.value(measured),
             Self::Percent { percent, of } => (percent.value(measured)?, of),
         };
-        let mut why = Lack::Why("there is nothing that it is a part of".to_owned());
+        let mut why = NoValue::Because("the check names no quantity of which it is a part".to_owned());
         for selector in of {
             match selector.value(measured) {
                 Ok(whole) if whole.value > 0.0 => {
                     let value = 100.0 * percent.value / whole.value;
                     return Ok(Value { value, unit: "%", of: format!("{percent} of {whole}") });
                 }
-                Ok(nothing) => why = Lack::Why(format!("{nothing}: nothing can be a part of it")),
+                Ok(nothing) => why = NoValue::Because(format!("{nothing}: nothing can be a part of it")),
                 Err(error) => why = error,
             }
         }
@@ -217,13 +217,12 @@ impl Quantity {
 
 impl Selector {
     fn at(&self, at: &Self) -> Self {
-        let or = |own: &Option<String>, other: &Option<String>| own.clone().or_else(|| other.clone());
         let mut settings = at.settings.clone();
         settings.extend(self.settings.clone());
         Self {
-            measure: or(&self.measure, &at.measure),
-            link: or(&self.link, &at.link),
-            method: or(&self.method, &at.method),
+            measure: self.measure.clone().or_else(|| at.measure.clone()),
+            link: self.link.clone().or_else(|| at.link.clone()),
+            method: self.method.clone().or_else(|| at.method.clone()),
             size: self.size.or(at.size),
             settings,
             figure: self.figure.or(at.figure),
@@ -231,9 +230,8 @@ impl Selector {
     }
 
     fn matches(&self, key: &Key) -> bool {
-        let is = |asked: &Option<String>, has: &str| asked.as_deref().is_none_or(|asked| asked == has);
-        is(&self.link, &key.link)
-            && is(&self.method, &key.method)
+        self.link.as_ref().is_none_or(|link| *link == key.link)
+            && self.method.as_ref().is_none_or(|method| *method == key.method)
             && self.size.is_none_or(|size| size.0 == key.size)
             && self.settings.iter().all(|(name, value)| key.settings.get(name) == Some(value))
     }
@@ -246,41 +244,43 @@ impl Selector {
         parts.join(", ")
     }
 
-    fn measured<'a>(&self, measured: &'a [Measured]) -> Result<&'a Measured, Lack> {
+    fn measured<'a>(&self, measured: &'a [Measured]) -> Result<&'a Measured, NoValue> {
         let id = self.measure.as_deref().unwrap_or_default();
         let one = measured.iter().find(|one| one.id == id);
-        one.ok_or_else(|| Lack::Why(format!("{}: '{id}' was not measured", self.name())))
+        one.ok_or_else(|| NoValue::Because(format!("{}: '{id}' was not measured", self.name())))
     }
 
-    fn value(&self, measured: &[Measured]) -> Result<Value, Lack> {
+    fn value(&self, measured: &[Measured]) -> Result<Value, NoValue> {
         let name = self.name();
         let one = self.measured(measured)?;
-        let report = one
-            .report
-            .as_ref()
-            .ok_or_else(|| Lack::Why(format!("{name}: {}", one.error.as_deref().unwrap_or("nothing was measured"))))?;
+        let report = one.report.as_ref().ok_or_else(|| {
+            NoValue::Because(format!("{name}: {}", one.error.as_deref().unwrap_or("nothing was measured")))
+        })?;
         if self.figure == Some(Figure::LineRate) {
             let rate = report.host.interface.as_ref().and_then(|interface| interface.bits_per_second);
-            let rate = rate.ok_or_else(|| Lack::Why("the interface has no line rate".to_owned()))?;
+            let rate = rate.ok_or_else(|| NoValue::Because("the interface has no line rate".to_owned()))?;
             return Ok(Value { value: rate / 8e6, unit: "MB/s", of: "line rate".to_owned() });
         }
         let point = report.points.iter().find(|point| self.matches(&point.key));
-        let point = point.ok_or_else(|| Lack::NoPoint(name.clone()))?;
+        let point = point.ok_or_else(|| NoValue::NoPoint(name.clone()))?;
         if point.repeats.is_empty() {
             let why = point.error.as_deref().unwrap_or("nothing was measured");
-            return Err(Lack::Why(format!("{name}: {why}")));
+            return Err(NoValue::Because(format!("{name}: {why}")));
         }
         let figure = self.figure.unwrap_or(Figure::MedianLatency);
-        let (value, unit) = figure.of(point).ok_or_else(|| Lack::Why(format!("{name}: this was not measured")))?;
+        let (value, unit) =
+            figure.of(point).ok_or_else(|| NoValue::Because(format!("{name}: this was not measured")))?;
         Ok(Value { value, unit, of: name })
     }
 
     /// Returns the times by size, from a size up.
-    fn series(&self, measured: &[Measured], from: u64) -> Result<Vec<(u64, f64)>, Lack> {
+    fn series(&self, measured: &[Measured], from: u64) -> Result<Vec<(u64, f64)>, NoValue> {
         let one = self.measured(measured)?;
         let figure = self.figure.unwrap_or(Figure::MedianLatency);
-        let points = || one.report.iter().flat_map(|report| &report.points).filter(|point| self.matches(&point.key));
-        let series: Vec<(u64, f64)> = points()
+        let points = one.report.iter().flat_map(|report| &report.points);
+        let points: Vec<&Point> = points.filter(|point| self.matches(&point.key)).collect();
+        let series: Vec<(u64, f64)> = points
+            .iter()
             .filter(|point| point.key.size >= from.max(1) && !point.repeats.is_empty())
             .filter_map(|point| Some((point.key.size, figure.of(point)?.0)))
             .filter(|(_, time)| *time > 0.0)
@@ -288,9 +288,9 @@ impl Selector {
         if series.len() > 1 {
             return Ok(series);
         }
-        let error = one.error.as_ref().or_else(|| points().find_map(|point| point.error.as_ref()));
+        let error = one.error.as_ref().or_else(|| points.iter().find_map(|point| point.error.as_ref()));
         let why = error.map_or("fewer than two sizes were measured", |error| error);
-        Err(Lack::Why(format!("{}: {why}", self.name())))
+        Err(NoValue::Because(format!("{}: {why}", self.name())))
     }
 }
 
@@ -408,13 +408,13 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn findings_are_judged_by_figures_and_say_which() {
+    fn findings_are_judged_by_the_figures_that_they_name() {
         let page_list = |size| format!("{{ measure = 'pin', method = 'page list', size = '{size}' }}");
-        let (verdict, said) =
+        let (verdict, text) =
             outcome(&format!("{{ less = {{ a = {}, b = {}, by = 0.5 }} }}", page_list("1KiB"), page_list("4KiB")));
         assert_eq!(verdict, Verdict::Holds);
         assert_eq!(
-            said,
+            text,
             "1.00 µs (page list, 1 KiB) is 0.227 times 4.40 µs (page list, 4 KiB); asked for: at most 0.500 times"
         );
         let between = format!(
@@ -437,12 +437,12 @@ pub(super) mod tests {
             "{{ percent = {}, of = [{{ measure = 'pin', figure = 'line-rate' }}, {mean}] }}",
             page_list("1KiB")
         );
-        let (verdict, said) = outcome(&format!("{{ at-least = {{ a = {percent}, value = 80 }} }}"));
-        assert_eq!((verdict, &said[..6]), (Verdict::Holds, "80.0 %"));
+        let (verdict, text) = outcome(&format!("{{ at-least = {{ a = {percent}, value = 80 }} }}"));
+        assert_eq!((verdict, &text[..6]), (Verdict::Holds, "80.0 %"));
     }
 
     #[test]
-    fn what_was_not_measured_cannot_be_judged_and_the_reason_is_told() {
+    fn missing_figures_cannot_be_judged_and_the_reason_is_shown() {
         let at_least = |of: &str| outcome(&format!("{{ at-least = {{ a = {of}, value = 1 }} }}"));
         for (of, why) in [
             ("{ measure = 'pin', method = 'mlock' }", "mlock: it may not"),

@@ -121,40 +121,10 @@ impl Experiment {
 
     /// Returns the result of what was measured, in the order of [`Experiment::measures`].
     pub fn reproduction(&self, quick: bool, measured: Vec<Measured>) -> Reproduction {
-        let table = |spec: &TableSpec| {
-            let mut remarks: Vec<String> = spec.note.iter().cloned().collect();
-            let mut here = Vec::new();
-            for row in &spec.here {
-                let mut cells = Vec::new();
-                for column in &spec.columns {
-                    match column.show.at(&row.at).value(&measured) {
-                        Ok(value) => cells.push(value.number()),
-                        Err(why) => {
-                            cells.push(NOTHING.to_owned());
-                            let why = why.told(row.lacks.as_deref());
-                            if !remarks.contains(&why) {
-                                remarks.push(why);
-                            }
-                        }
-                    }
-                }
-                here.push(Row { name: row.name.clone(), cells });
-            }
-            Table {
-                title: spec.title.clone(),
-                headings: [&spec.rows]
-                    .into_iter()
-                    .chain(spec.columns.iter().map(|one| &one.heading))
-                    .cloned()
-                    .collect(),
-                paper: spec.paper.iter().map(|row| Row { name: row.name.clone(), cells: row.cells.clone() }).collect(),
-                here,
-                remarks,
-            }
-        };
-        let finding = |spec: &FindingSpec| {
-            Finding::new(&spec.paper, &spec.here, spec.check.outcome(&measured, spec.lacks.as_deref()))
-        };
+        let findings = self
+            .findings
+            .iter()
+            .map(|spec| Finding::new(&spec.paper, &spec.here, spec.check.outcome(&measured, spec.lacks.as_deref())));
         Reproduction {
             format: FORMAT.to_owned(),
             name: self.name.clone(),
@@ -163,9 +133,41 @@ impl Experiment {
             method: self.method.clone(),
             here: self.here.clone(),
             quick,
-            tables: self.tables.iter().map(table).collect(),
-            findings: self.findings.iter().map(finding).collect(),
+            tables: self.tables.iter().map(|spec| spec.table(&measured)).collect(),
+            findings: findings.collect(),
             measured,
+        }
+    }
+}
+
+impl TableSpec {
+    /// Returns the table with the rows that were measured here.
+    fn table(&self, measured: &[Measured]) -> Table {
+        let mut remarks: Vec<String> = self.note.iter().cloned().collect();
+        let mut here = Vec::new();
+        for row in &self.here {
+            let mut cells = Vec::new();
+            for column in &self.columns {
+                match column.show.at(&row.at).value(measured) {
+                    Ok(value) => cells.push(value.number()),
+                    Err(why) => {
+                        cells.push(NOTHING.to_owned());
+                        let why = why.text(row.lacks.as_deref());
+                        if !remarks.contains(&why) {
+                            remarks.push(why);
+                        }
+                    }
+                }
+            }
+            here.push(Row { name: row.name.clone(), cells });
+        }
+        let headings = [&self.rows].into_iter().chain(self.columns.iter().map(|column| &column.heading));
+        Table {
+            title: self.title.clone(),
+            headings: headings.cloned().collect(),
+            paper: self.paper.iter().map(|row| Row { name: row.name.clone(), cells: row.cells.clone() }).collect(),
+            here,
+            remarks,
         }
     }
 }
@@ -238,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_experiment_can_be_run_and_says_what_it_shows() {
+    fn every_experiment_is_valid_and_complete() {
         for experiment in Experiment::all() {
             for measure in &experiment.measures {
                 for quick in [false, true] {

@@ -32,9 +32,9 @@ impl Reproduction {
         if self.quick {
             let _ = writeln!(out, "{QUICK}\n");
         }
-        let paragraph = |heading: &str, text: &str| format!("## {heading}\n\n{}\n\n", markdown::escaped(text.trim()));
-        out.push_str(&paragraph("How the paper measured", &self.method));
-        out.push_str(&paragraph("How it is measured here", &self.here));
+        for (heading, text) in [("How the paper measured", &self.method), ("How it is measured here", &self.here)] {
+            let _ = writeln!(out, "## {heading}\n\n{}\n", markdown::escaped(text.trim()));
+        }
         out.push_str("## Findings\n\n");
         let (headings, findings) = paper::findings_table(&self.findings);
         out.push_str(&markdown::table(&headings.map(str::to_owned), "---", findings));
@@ -70,8 +70,7 @@ impl Reproduction {
     pub fn pictures(&self) -> Result<Vec<(String, String)>, PlotError> {
         let reports = self.measured.iter().filter_map(|one| Some((&one.id, one.report.as_ref()?)));
         let all = reports.flat_map(|(id, report)| {
-            let name = move |at| picture_name(id, at);
-            plots(report).into_iter().enumerate().map(move |(at, plot)| Ok((name(at), plot.svg()?)))
+            plots(report).into_iter().enumerate().map(move |(at, plot)| Ok((picture_name(id, at), plot.svg()?)))
         });
         all.collect()
     }
@@ -111,40 +110,44 @@ fn picture_name(id: &str, at: usize) -> String {
     format!("{id}-{}.svg", at + 1)
 }
 
+/// Width of a cell that is not a name, in characters.
+const CELL_WIDTH: usize = 13;
+
 /// Formats a table with names at the left, wrapped if they are long, and cells at the right.
 fn text(table: &Table) -> String {
-    const CELL_WIDTH: usize = 13;
     let cells = table.headings.len().saturating_sub(1);
-    let room = TEXT_COLUMNS.saturating_sub(2 + cells * (CELL_WIDTH + 2)).max(16);
-    let line = |name: &str, cells: &[String]| {
-        let mut names = broken(name, room).into_iter();
-        let mut cells: Vec<_> = cells.iter().map(|cell| broken(cell, CELL_WIDTH).into_iter()).collect();
-        let mut out = String::new();
-        loop {
-            let name = names.next();
-            let row: Vec<_> = cells.iter_mut().map(Iterator::next).collect();
-            if name.is_none() && row.iter().all(Option::is_none) {
-                return out;
-            }
-            let mut text = format!("  {:<room$}", name.unwrap_or_default());
-            for cell in row {
-                let _ = write!(text, "  {:>CELL_WIDTH$}", cell.unwrap_or_default());
-            }
-            out.push_str(text.trim_end());
-            out.push('\n');
-        }
-    };
+    let name_width = TEXT_COLUMNS.saturating_sub(2 + cells * (CELL_WIDTH + 2)).max(16);
     let mut out = wrapped("", &table.title);
     let (first, rest) = table.headings.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-    out.push_str(&line(first, rest));
+    out.push_str(&text_row(first, rest, name_width));
     for (side, rows) in [("the paper", &table.paper), ("here", &table.here)] {
         let _ = writeln!(out, "{side}");
-        rows.iter().for_each(|row| out.push_str(&line(&row.name, &row.cells)));
+        rows.iter().for_each(|row| out.push_str(&text_row(&row.name, &row.cells, name_width)));
     }
     for remark in &table.remarks {
         out.push_str(&wrapped("  * ", remark));
     }
     out
+}
+
+/// Formats a row of a table, in as many lines as its longest cell needs.
+fn text_row(name: &str, cells: &[String], name_width: usize) -> String {
+    let mut names = broken(name, name_width).into_iter();
+    let mut cells: Vec<_> = cells.iter().map(|cell| broken(cell, CELL_WIDTH).into_iter()).collect();
+    let mut out = String::new();
+    loop {
+        let name = names.next();
+        let row: Vec<_> = cells.iter_mut().map(Iterator::next).collect();
+        if name.is_none() && row.iter().all(Option::is_none) {
+            return out;
+        }
+        let mut line = format!("  {:<name_width$}", name.unwrap_or_default());
+        for cell in row {
+            let _ = write!(line, "  {:>CELL_WIDTH$}", cell.unwrap_or_default());
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
 }
 
 #[cfg(test)]
@@ -153,7 +156,7 @@ mod tests {
 
     /// Made-up experiment.
     const EXPERIMENT: &str = r#"
-        title = "A paper that nobody wrote, with a title that takes more than the eighty columns of a terminal"
+        title = "A paper that no one wrote, with a title that takes more than the eighty columns of a terminal"
         source = "N. Obody: <Nothing>"
         method = "None."
         here = "None."
@@ -166,7 +169,7 @@ mod tests {
         paper = [{ name = "1 KiB", cells = ["2.00"] }]
         here = [
             { name = "1 KiB", at = { size = "1KiB" } },
-            { name = "1 GiB", at = { size = "1GiB" }, lacks = "nobody has so much" },
+            { name = "1 GiB", at = { size = "1GiB" }, lacks = "no one has as much" },
         ]
 
         [[finding]]
@@ -176,10 +179,10 @@ mod tests {
     "#;
 
     #[test]
-    fn the_paper_and_this_machine_stand_side_by_side() {
+    fn figures_of_the_paper_and_of_this_machine_are_shown_together() {
         let reproduction = Experiment::parse("made-up", EXPERIMENT).reproduction(true, measured());
         insta::assert_snapshot!(reproduction.text(), @"
-        A paper that nobody wrote, with a title that takes more than the eighty columns
+        A paper that no one wrote, with a title that takes more than the eighty columns
         of a terminal
         N. Obody: <Nothing>
         A first look (--quick): points are shorter, and some measurements leave sizes
@@ -193,7 +196,7 @@ mod tests {
         here
           1 KiB                                                                     1.00
           1 GiB                                                                        -
-          * nobody has so much
+          * no one has as much
 
         Findings
           - It takes a while.

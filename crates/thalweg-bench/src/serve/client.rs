@@ -37,7 +37,7 @@ pub(super) struct Connection {
 
 /// Progress of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Coming {
+enum Progress {
     /// Complete response.
     Whole,
     /// Incomplete response, with no more data available now.
@@ -75,9 +75,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives the next part of a response, as much as one system call returns. `wanted` is the expected status and,
+    /// Receives the next part of a response, as much as one system call returns. `expected` is the expected status and,
     /// if there is content, its range in the pattern.
-    fn take(&mut self, wanted: &Wanted) -> Result<Coming, BenchError> {
+    fn take(&mut self, expected: &Expected) -> Result<Progress, BenchError> {
         let server = self.server;
         let (room, flags) = match self.left {
             None => (MAX_RESPONSE_HEAD_BYTES, RecvFlags::empty()),
@@ -86,65 +86,70 @@ impl Connection {
         let got = match recv(&self.socket, &mut self.room[..room], flags) {
             Ok((_, 0)) => return Err(failed(server, io::ErrorKind::UnexpectedEof.into())),
             Ok((_, got)) => got,
-            Err(Errno::INTR) => return Ok(Coming::Later),
+            Err(Errno::INTR) => return Ok(Progress::Later),
             Err(error) => return Err(failed(server, error.into())),
         };
         let Some(left) = self.left else {
             self.head.extend_from_slice(&self.room[..got.min(MAX_RESPONSE_HEAD_BYTES)]);
-            return self.look_at_head(wanted);
+            return self.look_at_head(expected);
         };
         let left = left.saturating_sub(got as u64);
         self.left = (left > 0).then_some(left);
-        Ok(if left > 0 { Coming::Later } else { Coming::Whole })
+        Ok(if left > 0 { Progress::Later } else { Progress::Whole })
     }
 
-    fn look_at_head(&mut self, wanted: &Wanted) -> Result<Coming, BenchError> {
-        let wrong = |why: String| BenchError::Peer { peer: self.server.to_string(), why };
+    fn look_at_head(&mut self, expected: &Expected) -> Result<Progress, BenchError> {
         let mut fields = [httparse::EMPTY_HEADER; 32];
         let mut reply = httparse::Response::new(&mut fields);
-        let length = match reply.parse(&self.head).map_err(|error| wrong(format!("this is not HTTP: {error}")))? {
+        let parsed = reply.parse(&self.head);
+        let length = match parsed.map_err(|error| self.error(format!("this is not HTTP: {error}")))? {
             httparse::Status::Complete(length) => length,
             httparse::Status::Partial if self.head.len() >= MAX_RESPONSE_HEAD_BYTES => {
-                return Err(wrong("its head has no end".to_owned()));
+                return Err(self.error("its head has no end".to_owned()));
             }
-            httparse::Status::Partial => return Ok(Coming::Later),
+            httparse::Status::Partial => return Ok(Progress::Later),
         };
         let status = reply.code.unwrap_or_default();
-        if status != wanted.status {
-            return Err(wrong(format!("it answered {status} instead of {}", wanted.status)));
+        if status != expected.status {
+            return Err(self.error(format!("it answered {status} instead of {}", expected.status)));
         }
         let named = reply.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
         let content = named.and_then(|field| std::str::from_utf8(field.value).ok()?.trim().parse::<u64>().ok());
         let content = content.unwrap_or(0);
         let here = &self.head[length..];
-        if let Some(range) = &wanted.content {
+        if let Some(range) = &expected.content {
             if content != range.end - range.start {
-                return Err(wrong(format!("it sends {content} bytes, not {}", range.end - range.start)));
+                return Err(self.error(format!("it sends {content} bytes, not {}", range.end - range.start)));
             }
-            let looked = &here[..here.len().min(LOOKED_AT)];
-            let mut should = [0; LOOKED_AT];
+            let checked = &here[..here.len().min(CHECKED_BYTES)];
+            let mut should = [0; CHECKED_BYTES];
             pattern(&mut should, range.start);
-            if let Some(at) = looked.iter().zip(&should).position(|(is, should)| is != should) {
+            if let Some(at) = checked.iter().zip(&should).position(|(is, should)| is != should) {
                 return Err(BenchError::Corrupt { message: range.start, at });
             }
         }
         let Some(left) = content.checked_sub(here.len() as u64) else {
-            return Err(wrong("it sends more than it says".to_owned()));
+            return Err(self.error("it sends more than it says".to_owned()));
         };
         self.head.clear();
         self.left = (left > 0).then_some(left);
-        Ok(if left > 0 { Coming::Later } else { Coming::Whole })
+        Ok(if left > 0 { Progress::Later } else { Progress::Whole })
     }
 
-    /// Fetches a file of `bytes` bytes. `seen` is called about every [`PROGRESS_INTERVAL_BYTES`] bytes.
-    pub(super) fn fetch(&mut self, bytes: u64, stop: &Stop, mut seen: impl FnMut()) -> Result<(), BenchError> {
+    /// Makes the error for a response that violates the protocol, or is not the expected one.
+    fn error(&self, why: String) -> BenchError {
+        BenchError::Peer { peer: self.server.to_string(), why }
+    }
+
+    /// Fetches a file of `bytes` bytes. `on_progress` is called about every [`PROGRESS_INTERVAL_BYTES`] bytes.
+    pub(super) fn fetch(&mut self, bytes: u64, stop: &Stop, mut on_progress: impl FnMut()) -> Result<(), BenchError> {
         self.ask(None)?;
-        let wanted = Wanted { status: 200, content: Some(0..bytes) };
-        let mut glance = u64::MAX;
-        while self.take(&wanted)? == Coming::Later {
-            if let Some(left) = self.left.filter(|left| left / PROGRESS_INTERVAL_BYTES < glance) {
-                glance = left / PROGRESS_INTERVAL_BYTES;
-                seen();
+        let expected = Expected { status: 200, content: Some(0..bytes) };
+        let mut last_interval = u64::MAX;
+        while self.take(&expected)? == Progress::Later {
+            if let Some(left) = self.left.filter(|left| left / PROGRESS_INTERVAL_BYTES < last_interval) {
+                last_interval = left / PROGRESS_INTERVAL_BYTES;
+                on_progress();
                 if stop.pressed() {
                     return Err(BenchError::Stopped);
                 }
@@ -165,46 +170,46 @@ impl Connection {
                 Err(error) => return Err(failed(self.server, error.into())),
             }
         }
-        let wanted = Wanted { status: 201, content: None };
-        while self.take(&wanted)? == Coming::Later {}
+        let expected = Expected { status: 201, content: None };
+        while self.take(&expected)? == Progress::Later {}
         Ok(())
     }
 }
 
 /// Expected response.
 #[derive(Debug)]
-struct Wanted {
+struct Expected {
     status: u16,
     content: Option<Range<u64>>,
 }
 
-/// Connections that each request a range, and the next one when it has arrived.
+/// Connections that each request a range, and the next range when that has arrived.
 #[derive(Debug)]
-pub(super) struct Crowd {
+pub(super) struct RangeClients {
     poll: std::os::fd::OwnedFd,
     clients: Vec<Client>,
     bytes: u64,
     size: u64,
-    asked: u64,
+    requested: u64,
 }
 
 #[derive(Debug)]
 struct Client {
     connection: Connection,
-    wanted: Wanted,
+    expected: Expected,
     since: u64,
 }
 
 /// Ranges received, and the time it took.
 #[derive(Debug)]
-pub(super) struct Came {
+pub(super) struct RangeResults {
     pub(super) ranges: u64,
     /// Times from the request to the last byte, in nanoseconds.
     pub(super) times: Histogram<u64>,
     pub(super) nanos: u64,
 }
 
-impl Crowd {
+impl RangeClients {
     /// Connects `clients` clients to a server of a file of `bytes` bytes, each with a first request for a range of
     /// `size`.
     pub(super) fn gather(
@@ -215,35 +220,35 @@ impl Crowd {
         clock: &Clock,
     ) -> Result<Self, BenchError> {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(BenchError::os("making an epoll"))?;
-        let mut crowd = Self { poll, clients: Vec::new(), bytes, size, asked: 0 };
+        let mut all = Self { poll, clients: Vec::new(), bytes, size, requested: 0 };
         for number in 0..clients {
             let mut connection = Connection::open(server)?;
             connection.socket.set_nonblocking(true).map_err(|error| failed(server, error))?;
             let data = epoll::EventData::new_u64(number.into());
-            epoll::add(&crowd.poll, connection.socket.as_fd(), data, epoll::EventFlags::IN)
+            epoll::add(&all.poll, connection.socket.as_fd(), data, epoll::EventFlags::IN)
                 .map_err(BenchError::os("adding to an epoll"))?;
-            let wanted = crowd.next();
-            connection.ask(wanted.content.as_ref())?;
-            crowd.clients.push(Client { connection, wanted, since: clock.raw() });
+            let expected = all.next();
+            connection.ask(expected.content.as_ref())?;
+            all.clients.push(Client { connection, expected, since: clock.raw() });
         }
-        Ok(crowd)
+        Ok(all)
     }
 
     /// Returns a range somewhere in the file, at no boundary.
-    fn next(&mut self) -> Wanted {
-        self.asked += 1;
-        let start = mix(self.asked) % (self.bytes - self.size + 1);
-        Wanted { status: 206, content: Some(start..start + self.size) }
+    fn next(&mut self) -> Expected {
+        self.requested += 1;
+        let start = mix(self.requested) % (self.bytes - self.size + 1);
+        Expected { status: 206, content: Some(start..start + self.size) }
     }
 
     /// Runs for at least `time`. Ranges requested before count if they arrive now.
-    pub(super) fn run(&mut self, time: Duration, clock: &Clock, stop: &Stop) -> Result<Came, BenchError> {
+    pub(super) fn run(&mut self, time: Duration, clock: &Clock, stop: &Stop) -> Result<RangeResults, BenchError> {
         let until = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let mut came = Came { ranges: 0, times: Latency::histogram(), nanos: 0 };
+        let mut results = RangeResults { ranges: 0, times: Latency::histogram(), nanos: 0 };
         let mut events = Vec::with_capacity(MAX_EPOLL_EVENTS);
         let timeout = Timespec { tv_sec: STALL_TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
         let begun = clock.raw();
-        while came.nanos < until {
+        while results.nanos < until {
             if stop.pressed() {
                 return Err(BenchError::Stopped);
             }
@@ -259,26 +264,26 @@ impl Crowd {
             for event in &events {
                 let number = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
                 let client = &mut self.clients[number];
-                if client.connection.take(&client.wanted)? == Coming::Later {
+                if client.connection.take(&client.expected)? == Progress::Later {
                     continue;
                 }
                 let now = clock.raw();
-                came.ranges += 1;
-                came.times.saturating_record(clock.nanos(client.since, now));
-                let wanted = self.next();
+                results.ranges += 1;
+                results.times.saturating_record(clock.nanos(client.since, now));
+                let expected = self.next();
                 let client = &mut self.clients[number];
-                client.connection.ask(wanted.content.as_ref())?;
-                (client.wanted, client.since) = (wanted, now);
+                client.connection.ask(expected.content.as_ref())?;
+                (client.expected, client.since) = (expected, now);
             }
-            came.nanos = clock.nanos(begun, clock.raw());
+            results.nanos = clock.nanos(begun, clock.raw());
         }
-        Ok(came)
+        Ok(results)
     }
 }
 
 /// Name of the file that is fetched.
 pub(super) const DATA: &str = "data";
-/// Number of bytes between two calls of `seen` in [`Connection::fetch`].
+/// Number of bytes between two calls of `on_progress` in [`Connection::fetch`].
 const PROGRESS_INTERVAL_BYTES: u64 = 32 << 20;
 /// Longest time without data: a shared disk is slow at times.
 const STALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -287,7 +292,7 @@ const MAX_RECEIVE_BYTES: usize = 1 << 20;
 /// Longest head, with the data that may come with it, in bytes.
 const MAX_RESPONSE_HEAD_BYTES: usize = 4096;
 /// Number of bytes of a response that are compared with the expected ones.
-const LOOKED_AT: usize = 256;
+const CHECKED_BYTES: usize = 256;
 /// Number of events that one call of epoll returns at most.
 const MAX_EPOLL_EVENTS: usize = 64;
 

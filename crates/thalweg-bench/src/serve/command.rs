@@ -16,15 +16,15 @@ use thalweg_transfer::{Inward, Outward};
 
 /// Program that does the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
+pub(super) enum Contender {
     Nginx {
         sendfile: bool,
     },
     /// `thalweg serve` that sends by this method, whether the page cache has the file or not.
-    Sends(Outward),
+    ServeBy(Outward),
     /// `thalweg serve` that receives uploads by this method.
-    Takes(Inward),
-    /// `thalweg serve`, and `thalweg mount` as its client: read as a file.
+    ReceiveBy(Inward),
+    /// `thalweg serve`, and `thalweg mount` as its client: the file is read where it is mounted.
     Mounted {
         random: bool,
     },
@@ -32,13 +32,13 @@ pub(super) enum Who {
     Fio,
 }
 
-impl Who {
+impl Contender {
     pub(super) fn name(self) -> String {
         match self {
             Self::Nginx { sendfile: true } => "nginx".to_owned(),
             Self::Nginx { sendfile: false } => "nginx sendfile off".to_owned(),
-            Self::Sends(way) => way.name().to_owned(),
-            Self::Takes(way) => way.name().to_owned(),
+            Self::ServeBy(method) => method.name().to_owned(),
+            Self::ReceiveBy(method) => method.name().to_owned(),
             Self::Mounted { random: false } => "mounted, in order".to_owned(),
             Self::Mounted { random: true } => "mounted, random".to_owned(),
             Self::Fio => "fio direct".to_owned(),
@@ -53,23 +53,25 @@ pub(super) struct Server(Program);
 impl Server {
     /// Starts a server, on the processors and in the network of this thread, and waits until it listens.
     pub(super) fn start(
-        who: Who,
+        contender: Contender,
         thalweg: &Path,
         directory: &Path,
         address: SocketAddr,
         stop: &Stop,
     ) -> Result<Self, BenchError> {
-        let (name, mut command) = match who {
-            Who::Nginx { sendfile } => ("nginx", nginx(sendfile, directory, address)?),
-            Who::Sends(way) => ("thalweg serve", serve(thalweg, directory, address, &["--path", way.name()])),
-            Who::Takes(way) => {
-                let how = ["--path", Outward::Sendfile.name(), "--inward", way.name(), "--write"];
+        let (name, mut command) = match contender {
+            Contender::Nginx { sendfile } => ("nginx", nginx(sendfile, directory, address)?),
+            Contender::ServeBy(method) => {
+                ("thalweg serve", serve(thalweg, directory, address, &["--path", method.name()]))
+            }
+            Contender::ReceiveBy(method) => {
+                let how = ["--path", Outward::Sendfile.name(), "--inward", method.name(), "--write"];
                 ("thalweg serve", serve(thalweg, directory, address, &how))
             }
-            Who::Mounted { .. } => {
+            Contender::Mounted { .. } => {
                 ("thalweg serve", serve(thalweg, directory, address, &["--path", Outward::Ahead.name()]))
             }
-            Who::Fio => return Err(BenchError::Usage("fio serves nothing".to_owned())),
+            Contender::Fio => return Err(BenchError::Usage("fio is no server".to_owned())),
         };
         let mut program = Program::start(name, &mut command)?;
         program.listening(address.port(), Transport::Tcp, stop)?;
@@ -99,16 +101,15 @@ impl Mount {
         let mut command = Command::new(thalweg);
         command.arg("mount").arg(format!("http://{server}/")).arg(at);
         let mut program = Program::start("thalweg mount", &mut command)?;
-        let device = |path: &Path| rustix::fs::stat(path).map(|stat| stat.st_dev);
-        let before = device(at);
-        program.until(|| device(at) != before, "mount", stop)?;
+        let before = rustix::fs::stat(at).map(|stat| stat.st_dev);
+        program.until(|| rustix::fs::stat(at).map(|stat| stat.st_dev) != before, "mount", stop)?;
         Ok(Self(program))
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Asked to end, not killed: a killed one would leave a mount behind without a process that serves it.
+        // Ended by a request, not killed: a killed program would leave a mount behind without a process that serves it.
         let _ = self.0.end();
     }
 }
@@ -152,7 +153,9 @@ fn serve(thalweg: &Path, directory: &Path, address: SocketAddr, how: &[&str]) ->
 fn nginx(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Command, BenchError> {
     let text = directory.to_string_lossy();
     if text.contains(['"', '\\', '$', '\n']) {
-        return Err(BenchError::Usage(format!("--path {text}: nginx cannot be told of a directory of this name")));
+        return Err(BenchError::Usage(format!(
+            "--path {text}: nginx's configuration cannot name a directory with such characters"
+        )));
     }
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let sendfile = if sendfile { "on" } else { "off" };
@@ -166,7 +169,7 @@ fn nginx(sendfile: bool, directory: &Path, address: SocketAddr) -> Result<Comman
          server {{ listen {address}; root \"{text}\"; }} }}\n"
     );
     let path = directory.join(".nginx.conf");
-    fs::write(&path, config).map_err(|error| BenchError::File { path: path.clone(), error })?;
+    fs::write(&path, config).map_err(BenchError::file(&path))?;
     let mut command = Command::new(found("nginx", &["/usr/sbin/nginx", "/usr/local/sbin/nginx"], "nginx-light")?);
     command.arg("-c").arg(path).args(["-e", "stderr", "-p"]).arg(directory);
     Ok(command)
@@ -219,8 +222,8 @@ fn cpu_of(process: Pid) -> io::Result<Duration> {
     if unsafe { libc::clock_gettime(clock, &raw mut time) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    let part = |number: i64| u64::try_from(number).unwrap_or(0);
-    Ok(Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec)))
+    let [seconds, nanos] = [time.tv_sec, time.tv_nsec].map(|number| u64::try_from(number).unwrap_or(0));
+    Ok(Duration::from_secs(seconds) + Duration::from_nanos(nanos))
 }
 
 /// Longest time that one pass over a file may take: shared disks are slow at times.
@@ -240,9 +243,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_installed_is_named_with_its_package() {
-        let error = found("no such program", &[], "nobody-light").unwrap_err().to_string();
-        assert_eq!(error, "no such program cannot be had here: it is not installed; apt-get install nobody-light");
+    fn a_missing_program_is_named_with_its_package() {
+        let error = found("no such program", &[], "absent-light").unwrap_err().to_string();
+        assert_eq!(error, "no such program cannot be had here: it is not installed; apt-get install absent-light");
     }
 
     #[test]

@@ -26,13 +26,13 @@ use crate::drive::{Instrument, Stop};
 use crate::file::target::{Target, mount};
 use crate::memory::must_fit;
 use crate::net::bind;
-use crate::options::On;
-use crate::options::{Cpus, Timing};
+use crate::options::{Cpus, NetworkPath, Timing};
 use crate::peers::processors;
+use crate::plan::InstrumentOptions;
 use crate::point::{Figures, Key, Latency, Point, median};
 use crate::{BenchError, Clock, Sizes, Usage};
-use client::{Connection, Crowd, DATA};
-use command::{Mount, Server, Who, fio, read};
+use client::{Connection, DATA, RangeClients};
+use command::{Contender, Mount, Server, fio, read};
 use network::{End, Network};
 use std::fs::File;
 use std::net::SocketAddr;
@@ -47,12 +47,12 @@ use thalweg_transfer::{Inward, Outward, cached_bytes};
 pub struct Options {
     #[command(flatten)]
     pub(crate) timing: Timing,
-    /// What is done
+    /// Kinds of work to measure
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Work::Cached, Work::Ranges, Work::Uncached, Work::Upload])]
     work: Vec<Work>,
-    /// What lies between client and server
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [On::Loopback])]
-    on: Vec<On>,
+    /// Network between client and server
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [NetworkPath::Loopback])]
+    on: Vec<NetworkPath>,
     /// Directory on the disk, for temporary files
     #[arg(long, value_name = "DIR", default_value = ".")]
     path: PathBuf,
@@ -65,7 +65,7 @@ pub struct Options {
     /// Bytes in a block that is read through a mount
     #[arg(long, value_name = "SIZES", default_value = "64KiB,4MiB")]
     blocks: Sizes,
-    /// Connections that ask for ranges
+    /// Connections that request ranges
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=4000))]
     clients: u32,
     /// TCP congestion control of the client that sends files, or 'system' for the system's default. Servers send with
@@ -84,11 +84,11 @@ pub struct Options {
 enum Work {
     /// A file that is in the page cache
     Cached,
-    /// Ranges of it, asked for by many
+    /// Ranges of it, requested by many clients
     Ranges,
     /// A file that is on the disk
     Uncached,
-    /// A file that comes in
+    /// A file that is uploaded
     Upload,
     /// A file on the disk, read through `thalweg mount`
     Mounted,
@@ -106,27 +106,27 @@ impl Work {
     }
 
     /// Returns the programs that do this work, in the order of their turns.
-    fn whos(self) -> Vec<Who> {
-        let nginx = Who::Nginx { sendfile: true };
+    fn contenders(self) -> Vec<Contender> {
+        let nginx = Contender::Nginx { sendfile: true };
         match self {
             Self::Cached => {
-                let ways = Outward::ALL.into_iter().filter(|way| !way.is_uncached()).map(Who::Sends);
-                [nginx, Who::Nginx { sendfile: false }].into_iter().chain(ways).collect()
+                let ways = Outward::ALL.into_iter().filter(|way| !way.is_uncached()).map(Contender::ServeBy);
+                [nginx, Contender::Nginx { sendfile: false }].into_iter().chain(ways).collect()
             }
-            Self::Ranges => vec![nginx, Who::Sends(Outward::Sendfile), Who::Sends(Outward::Splice)],
-            Self::Uncached => [Who::Fio, nginx].into_iter().chain(Outward::ALL.map(Who::Sends)).collect(),
-            Self::Upload => [Who::Fio].into_iter().chain(Inward::ALL.map(Who::Takes)).collect(),
-            Self::Mounted => [false, true].map(|random| Who::Mounted { random }).into(),
+            Self::Ranges => vec![nginx, Contender::ServeBy(Outward::Sendfile), Contender::ServeBy(Outward::Splice)],
+            Self::Uncached => [Contender::Fio, nginx].into_iter().chain(Outward::ALL.map(Contender::ServeBy)).collect(),
+            Self::Upload => [Contender::Fio].into_iter().chain(Inward::ALL.map(Contender::ReceiveBy)).collect(),
+            Self::Mounted => [false, true].map(|random| Contender::Mounted { random }).into(),
         }
     }
 
     /// Returns the references for the others: the usual server and, if the disk takes part, the speed of the disk and
     /// the cost of the plainest method.
-    fn yardsticks(self) -> Vec<Who> {
+    fn yardsticks(self) -> Vec<Contender> {
         match self {
-            Self::Cached | Self::Ranges => vec![Who::Nginx { sendfile: true }],
-            Self::Uncached => vec![Who::Fio, Who::Sends(Outward::Read)],
-            Self::Upload => vec![Who::Fio, Who::Takes(Inward::Recv)],
+            Self::Cached | Self::Ranges => vec![Contender::Nginx { sendfile: true }],
+            Self::Uncached => vec![Contender::Fio, Contender::ServeBy(Outward::Read)],
+            Self::Upload => vec![Contender::Fio, Contender::ReceiveBy(Inward::Recv)],
             Self::Mounted => vec![],
         }
     }
@@ -137,31 +137,36 @@ impl Work {
 /// A point, as identified by its key.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    on: On,
+    on: NetworkPath,
     work: Work,
-    who: Who,
+    contender: Contender,
     size: u64,
 }
 
-impl Options {
-    pub(crate) fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
+impl InstrumentOptions for Options {
+    fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    fn instrument(&self) -> Result<Box<dyn Instrument>, BenchError> {
         let bytes = self.file_size.0;
         if bytes == 0 {
             return Err(BenchError::Usage("--file-size: a file has at least 1 byte".to_owned()));
         }
-        if let Some(range) = self.sizes().find(|range| !(1..=bytes).contains(range)) {
+        if let Some(range) =
+            self.work.iter().flat_map(|work| self.sizes(*work)).find(|size| !(1..=bytes).contains(*size))
+        {
             return Err(BenchError::Usage(format!(
                 "a file of {} has no piece of {}; ask for a larger --file-size or smaller pieces (--ranges, --blocks)",
                 self.file_size,
-                ByteSize(range)
+                ByteSize(*range)
             )));
         }
         let program = match &self.program {
             Some(program) => program.clone(),
             None => crate::readout_program().map_err(BenchError::os("finding the program thalweg"))?,
         };
-        let path =
-            std::path::absolute(&self.path).map_err(|error| BenchError::File { path: self.path.clone(), error })?;
+        let path = std::path::absolute(&self.path).map_err(BenchError::file(&self.path))?;
         if !path.is_dir() {
             return Err(BenchError::Usage(format!("--path {}: no such directory", self.path.display())));
         }
@@ -184,28 +189,24 @@ impl Options {
             disk,
         }))
     }
+}
 
-    /// Returns the sizes of all the work requested.
-    fn sizes(&self) -> impl Iterator<Item = u64> {
-        let of = |work: &Work| match work {
-            Work::Ranges => self.ranges.0.clone(),
-            Work::Mounted => self.blocks.0.clone(),
-            _ => vec![self.file_size.0],
-        };
-        self.work.iter().flat_map(of)
+impl Options {
+    /// Returns the sizes of a kind of work.
+    fn sizes(&self, work: Work) -> &[u64] {
+        match work {
+            Work::Ranges => &self.ranges.0,
+            Work::Mounted => &self.blocks.0,
+            _ => std::slice::from_ref(&self.file_size.0),
+        }
     }
 
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &on in &self.on {
             for &work in &self.work {
-                let sizes = match work {
-                    Work::Ranges => &self.ranges.0[..],
-                    Work::Mounted => &self.blocks.0[..],
-                    _ => &[self.file_size.0],
-                };
-                for &size in sizes {
-                    cases.extend(work.whos().into_iter().map(|who| Case { on, work, who, size }));
+                for &size in self.sizes(work) {
+                    cases.extend(work.contenders().into_iter().map(|contender| Case { on, work, contender, size }));
                 }
             }
         }
@@ -213,10 +214,10 @@ impl Options {
     }
 
     fn key(&self, case: &Case) -> Key {
-        let key = Key::new(case.on.name(), case.work.name(), case.size).with("server", case.who.name());
-        match (case.work, case.who) {
+        let key = Key::new(case.on.name(), case.work.name(), case.size).with("server", case.contender.name());
+        match (case.work, case.contender) {
             (Work::Ranges, _) => key.with("clients", self.clients),
-            (Work::Upload, Who::Takes(_)) => key.with("congestion", &self.congestion),
+            (Work::Upload, Contender::ReceiveBy(_)) => key.with("congestion", &self.congestion),
             _ => key,
         }
     }
@@ -319,7 +320,7 @@ struct Done {
 
 impl Turn<'_> {
     fn take(&self, network: &Network) -> Result<Figures, BenchError> {
-        if let Who::Mounted { random } = self.case.who {
+        if let Contender::Mounted { random } = self.case.contender {
             return self.mounted(network, random);
         }
         let done = self.work(network)?;
@@ -343,11 +344,11 @@ impl Turn<'_> {
         // Child processes belong where this thread is.
         bind(self.cpus.serving)?;
         network.enter(End::Server)?;
-        if self.case.who == Who::Fio {
+        if self.case.contender == Contender::Fio {
             return self.fio();
         }
         let address = network.address()?;
-        let server = Server::start(self.case.who, self.program, &self.scratch.0, address, self.stop)?;
+        let server = Server::start(self.case.contender, self.program, &self.scratch.0, address, self.stop)?;
         network.enter(End::Client)?;
         bind(self.cpus.asking)?;
         let mut done = Done::default();
@@ -385,12 +386,12 @@ impl Turn<'_> {
     /// Fetches ranges of the file with many clients.
     fn fetch_ranges(&self, server: &Server, address: SocketAddr, done: &mut Done) -> Result<(), BenchError> {
         let (size, min_time) = (self.case.size, self.timing.min_time);
-        let mut crowd = Crowd::gather(address, self.clients, self.target.size(), size, self.clock)?;
-        crowd.run(self.timing.warmup, self.clock, self.stop)?;
+        let mut clients = RangeClients::gather(address, self.clients, self.target.size(), size, self.clock)?;
+        clients.run(self.timing.warmup, self.clock, self.stop)?;
         self.counted(server, done, |done| {
-            let came = crowd.run(min_time, self.clock, self.stop)?;
-            (done.requests, done.bytes) = (came.ranges, came.ranges * size);
-            done.latency = Some(Latency::of(&came.times, 1.0));
+            let results = clients.run(min_time, self.clock, self.stop)?;
+            (done.requests, done.bytes) = (results.ranges, results.ranges * size);
+            done.latency = Some(Latency::of(&results.times, 1.0));
             Ok(())
         })?;
         Ok(())
@@ -430,14 +431,14 @@ impl Turn<'_> {
                 Ok(())
             })?;
             let path = self.scratch.0.join(&name);
-            let failed = |error| BenchError::File { path: path.clone(), error };
-            let published = File::open(&path).map_err(failed)?;
-            let length = published.metadata().map_err(failed)?.len();
+            let published = File::open(&path).map_err(BenchError::file(&path))?;
+            let length = published.metadata().map_err(BenchError::file(&path))?.len();
             if length != size {
-                return Err(failed(std::io::Error::other(format!("{length} bytes are there, not {size}"))));
+                let error = std::io::Error::other(format!("{length} bytes are there, not {size}"));
+                return Err(BenchError::File { path, error });
             }
             most = most.max(cached(&published));
-            std::fs::remove_file(&path).map_err(failed)?;
+            std::fs::remove_file(&path).map_err(BenchError::file(&path))?;
         }
         done.page_cache = Some(most);
         Ok(())
@@ -464,11 +465,11 @@ impl Turn<'_> {
         bind(self.cpus.serving)?;
         network.enter(End::Server)?;
         let address = network.address()?;
-        let _server = Server::start(self.case.who, self.program, &self.scratch.0, address, self.stop)?;
+        let _server = Server::start(self.case.contender, self.program, &self.scratch.0, address, self.stop)?;
         network.enter(End::Client)?;
         bind(self.cpus.asking)?;
         let at = self.scratch.0.join(".mounted");
-        std::fs::create_dir_all(&at).map_err(|error| BenchError::File { path: at.clone(), error })?;
+        std::fs::create_dir_all(&at).map_err(BenchError::file(&at))?;
         let _mount = Mount::new(self.program, address, &at, self.stop)?;
         self.target.drop_cache()?;
         read(self.program, &at.join(DATA), self.case.size, random, self.timing.min_time, self.stop)
@@ -496,7 +497,7 @@ fn cached(file: &File) -> u64 {
 
 /// Figures of a server divided by those of its reference, the median over the turns.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Beside {
+pub(crate) struct RelativeFigures {
     pub(crate) work: String,
     pub(crate) size: u64,
     pub(crate) server: String,
@@ -507,37 +508,46 @@ pub(crate) struct Beside {
 }
 
 /// Returns all servers that can be compared with a reference.
-pub(crate) fn beside(points: &[Point]) -> Vec<Beside> {
+pub(crate) fn beside(points: &[Point]) -> Vec<RelativeFigures> {
     let mut all = Vec::new();
-    let server = |point: &Point| point.key.settings.get("server").cloned().unwrap_or_default();
     for work in Work::ALL {
-        for of in points.iter().filter(|point| point.key.method == work.name()) {
-            if !work.yardsticks().iter().any(|who| who.name() == server(of)) {
-                continue;
-            }
-            let others = points.iter().filter(|point| {
-                (&point.key.link, &point.key.method, point.key.size) == (&of.key.link, &of.key.method, of.key.size)
-                    && !work.yardsticks().iter().any(|who| who.name() == server(point))
-            });
-            all.extend(others.filter(|point| !point.repeats.is_empty() && !of.repeats.is_empty()).map(|point| {
-                let times = |get: &dyn Fn(&Figures) -> Option<f64>| {
-                    let both = point.repeats.iter().zip(&of.repeats);
-                    let ratios = both.filter_map(|(one, of)| Some(get(one)? / get(of)?));
-                    median(ratios.filter(|ratio| ratio.is_finite()).collect())
-                };
-                Beside {
-                    work: format!("{} {}", point.key.link, point.key.method),
-                    size: point.key.size,
-                    server: server(point),
-                    of: server(of),
-                    goodput: times(&|figures| figures.goodput_bits_per_second),
-                    cpu: times(&|figures| figures.cpu?.seconds_per_gigabyte),
-                    p99: times(&|figures| Some(figures.latency_us?.p99)),
-                }
-            }));
+        let yardsticks: Vec<String> = work.yardsticks().into_iter().map(Contender::name).collect();
+        let measured = points.iter().filter(|point| point.key.method == work.name() && !point.repeats.is_empty());
+        let (references, others): (Vec<&Point>, Vec<&Point>) =
+            measured.partition(|point| yardsticks.contains(&server_name(point)));
+        for reference in references {
+            let comparable = others
+                .iter()
+                .filter(|point| (&point.key.link, point.key.size) == (&reference.key.link, reference.key.size));
+            all.extend(comparable.map(|point| RelativeFigures::new(point, reference)));
         }
     }
     all
+}
+
+impl RelativeFigures {
+    fn new(point: &Point, reference: &Point) -> Self {
+        Self {
+            work: format!("{} {}", point.key.link, point.key.method),
+            size: point.key.size,
+            server: server_name(point),
+            of: server_name(reference),
+            goodput: median_ratio(point, reference, |figures| figures.goodput_bits_per_second),
+            cpu: median_ratio(point, reference, |figures| figures.cpu?.seconds_per_gigabyte),
+            p99: median_ratio(point, reference, |figures| Some(figures.latency_us?.p99)),
+        }
+    }
+}
+
+fn server_name(point: &Point) -> String {
+    point.key.settings.get("server").cloned().unwrap_or_default()
+}
+
+/// Returns the median of the ratios of a figure, repeat by repeat.
+fn median_ratio(point: &Point, reference: &Point, get: fn(&Figures) -> Option<f64>) -> Option<f64> {
+    let both = point.repeats.iter().zip(&reference.repeats);
+    let ratios = both.filter_map(|(one, other)| Some(get(one)? / get(other)?));
+    median(ratios.filter(|ratio| ratio.is_finite()).collect())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Network between client and server: this host's loopback, or a virtual cable with a network of its own at each end.
 
 use crate::BenchError;
-use crate::options::On;
+use crate::options::NetworkPath;
 use crate::peers::loopback::free_ports;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -20,10 +20,12 @@ pub(super) enum End {
 }
 
 impl Network {
-    pub(super) fn new(on: On) -> Result<Self, BenchError> {
+    pub(super) fn new(on: NetworkPath) -> Result<Self, BenchError> {
         match on {
-            On::Loopback => Ok(Self::Loopback),
-            On::Veth => Ok(Self::Veth(thalweg_sys::netns::Network::new(2, 1500).map_err(BenchError::network)?)),
+            NetworkPath::Loopback => Ok(Self::Loopback),
+            NetworkPath::Veth => {
+                Ok(Self::Veth(thalweg_sys::netns::Network::new(2, 1500).map_err(BenchError::network)?))
+            }
         }
     }
 

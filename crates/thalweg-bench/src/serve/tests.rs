@@ -23,7 +23,7 @@ fn thalweg() -> Option<PathBuf> {
 }
 
 #[test]
-fn every_way_has_its_turn_beside_what_it_is_judged_by() {
+fn every_method_takes_turns_with_its_reference() {
     let options = options(
         std::path::Path::new("."),
         "--file-size 64KiB --ranges 4KiB,64KiB --work cached,ranges,uncached,upload --on loopback,veth",
@@ -46,7 +46,7 @@ fn every_way_has_its_turn_beside_what_it_is_judged_by() {
 }
 
 #[test]
-fn pieces_that_a_file_has_not_are_refused() {
+fn pieces_larger_than_the_file_are_refused() {
     let disk = disk();
     for words in ["--file-size 64KiB", "--file-size 0", "--file-size 1MiB --work mounted"] {
         assert!(options(disk.path(), words).instrument().err().unwrap().is_usage(), "{words}");
@@ -55,7 +55,7 @@ fn pieces_that_a_file_has_not_are_refused() {
 }
 
 #[test]
-fn figures_stand_beside_those_of_the_same_turn() {
+fn figures_are_compared_with_those_of_the_same_turn() {
     let figures = |gbps: f64, cost: f64| Figures {
         goodput_bits_per_second: Some(gbps * 1e9),
         cpu: Some(crate::Cpu { seconds_per_gigabyte: Some(cost), ..crate::Cpu::default() }),

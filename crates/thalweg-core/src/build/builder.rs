@@ -12,7 +12,7 @@ pub use trigger::Triggered;
 
 use crate::build::config::{BuilderConfig, Check, Hold};
 use crate::build::credit::Credit;
-use crate::build::events::{Answer, OpenEvents, Why};
+use crate::build::events::{Answer, OpenEvents, Reason};
 use crate::build::source::{self, Due, KnownMissing, NO_EVENT, Piece, Presence, Source, Ticket};
 use crate::build::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
@@ -104,9 +104,9 @@ impl Builder {
         }
         // Twice the slots: as many again may be under way that the source has dropped, or believes released. No source
         // has a million slots; a larger number must not make this builder keep as many offers.
-        entry.most = 2 * u64::from(slots.min(MOST_SLOTS)) + 2;
-        entry.told = entry.released();
-        let released = entry.told;
+        entry.most = 2 * u64::from(slots.min(MAX_SLOTS)) + 2;
+        let released = entry.released();
+        entry.last_release = released;
         self.renew(source);
         released
     }
@@ -176,14 +176,14 @@ impl Builder {
         }
         if offer.ticket < entry.released() {
             // Its release was lost with a connection, or on a lossy link: repeat it.
-            entry.told = u64::MAX;
+            entry.last_release = u64::MAX;
             return Ok(false);
         }
         if offer.ticket < entry.next {
             return self.offered_again(source, offer);
         }
-        if let Some(Accounts { tickets: books, .. }) = entry.accounts {
-            return Err(Violation::FinalCounters { counted: books, offered: offer.ticket.saturating_add(1) });
+        if let Some(Accounts { tickets: counted, .. }) = entry.accounts {
+            return Err(Violation::FinalCounters { counted, offered: offer.ticket.saturating_add(1) });
         }
         if offer.ticket > entry.next {
             return Err(Violation::Gap { ticket: offer.ticket, next: entry.next });
@@ -214,7 +214,7 @@ impl Builder {
     }
 
     fn take_offer(&mut self, source: usize, offer: Announcement) -> Result<(), Violation> {
-        let (first, behind) = self.events_of(&offer)?;
+        let (first, end) = self.events_of(&offer)?;
         let Self { events, sources, .. } = self;
         let entry = &mut sources[source];
         // A fragment longer than one slot comes in several offers of the same event.
@@ -235,14 +235,14 @@ impl Builder {
             entry.continues(first);
         }
         let mentioned = first.max(entry.offered_until);
-        entry.offered += behind - mentioned;
-        entry.ledger.beyond_end += behind - mentioned.max(stop).min(behind);
-        entry.offered_until = behind;
+        entry.offered += end - mentioned;
+        entry.ledger.beyond_end += end - mentioned.max(stop).min(end);
+        entry.offered_until = end;
         entry.spoke = self.clock.active();
         entry.next += 1;
         entry.pass();
         #[expect(clippy::cast_possible_truncation, reason = "no more than were offered")]
-        let count = (behind.min(stop) - first.min(stop)) as u32;
+        let count = (end.min(stop) - first.min(stop)) as u32;
         let ticket = Ticket { offer, first, count, asked: 0, undecided: 0, arrived: false };
         if offer.disposition.is_dropped() {
             Self::dropped(events, entry, &ticket, source);
@@ -265,8 +265,8 @@ impl Builder {
             return Err(Violation::Size { count, bytes, most });
         }
         // The event after the last one must have a number too, and that number is not `NO_EVENT`.
-        let behind = stride.checked_mul(u64::from(count)).and_then(|span| span.checked_add(event));
-        if behind.is_none_or(|behind| behind == NO_EVENT) {
+        let end = stride.checked_mul(u64::from(count)).and_then(|span| span.checked_add(event));
+        if end.is_none_or(|end| end == NO_EVENT) {
             return Err(Violation::Range { first: event, count });
         }
         let first = event / stride;
@@ -304,12 +304,12 @@ impl Builder {
     }
 
     fn dropped(events: &mut OpenEvents, entry: &mut Source, ticket: &Ticket, source: usize) {
-        let how = match ticket.offer.disposition {
+        let cause = match ticket.offer.disposition {
             Disposition::DroppedNewest => KnownMissing::DroppedNewest,
             Disposition::LostInDevice => KnownMissing::LostInDevice,
             _ => KnownMissing::DroppedOldest,
         };
-        entry.mark_missing(events, ticket.events(), how, source);
+        entry.mark_missing(events, ticket.events(), cause, source);
     }
 
     fn advance(&mut self, now: Duration) {
@@ -338,7 +338,7 @@ impl Builder {
             let mut wanted = false;
             for index in ticket.events() {
                 if entry.is_decided(index) {
-                    events.missing(index, source, Why::Dropped(Status::DROPPED));
+                    events.missing(index, source, Reason::Dropped(Status::DROPPED));
                 }
                 let pending = events.is_pending(index, source);
                 ticket.undecided += u32::from(pending);
@@ -449,7 +449,7 @@ impl Builder {
 
         let mut index = ticket.first;
         let mut event = ticket.offer.first;
-        let mut offence = None;
+        let mut violation = None;
         for item in Records::new(bytes).take(ticket.count as usize) {
             let Ok((at, header, payload)) = item else { break };
             let good = header.run == run
@@ -463,14 +463,14 @@ impl Builder {
             if !good {
                 entry.damaged(events, index, source);
             } else if header.status.intersects(Status::SET_BY_BUILDERS) {
-                offence = Some(Violation::Status { event: event.0, status: header.status.bits() });
+                violation = Some(Violation::Status { event: event.0, status: header.status.bits() });
                 break;
             } else {
                 match enter(events, entry, source, index, &header) {
                     Entered::New => record(at, &header),
                     Entered::Counted => {}
                     Entered::Twice => {
-                        offence = Some(Violation::Twice(event.0));
+                        violation = Some(Violation::Twice(event.0));
                         break;
                     }
                 }
@@ -478,7 +478,7 @@ impl Builder {
             index += 1;
             event.0 += u64::from(builders);
         }
-        if let Some(violation) = offence {
+        if let Some(violation) = violation {
             self.keep_rest(source, ticket, index);
             return Err(violation);
         }
@@ -525,11 +525,11 @@ impl Builder {
     }
 
     /// Takes a source's counters of what it has not taken from its device so far.
-    pub fn not_taken(&mut self, source: usize, what: NotTaken) {
+    pub fn not_taken(&mut self, source: usize, counts: NotTaken) {
         let ledger = &mut self.sources[source].ledger;
-        ledger.not_taken = ledger.not_taken.max(what.fragments);
-        ledger.dead_time_ms = ledger.dead_time_ms.max(what.dead_nanos / 1_000_000);
-        ledger.of_no_event = ledger.of_no_event.max(what.of_no_event);
+        ledger.not_taken = ledger.not_taken.max(counts.fragments);
+        ledger.dead_time_ms = ledger.dead_time_ms.max(counts.dead_nanos / 1_000_000);
+        ledger.of_no_event = ledger.of_no_event.max(counts.of_no_event);
     }
 
     /// Returns whether a source has sent its final counters.
@@ -548,35 +548,39 @@ impl Builder {
     /// given up. Returns the sources given up by this call.
     pub fn time(&mut self, now: Duration) -> Vec<usize> {
         self.advance(now);
-        let (active, deadline) = (self.clock.active(), self.config.deadline);
-        let is_over = |since: Duration| since.saturating_add(deadline) <= active;
-        let given_up: Vec<usize> =
-            (0..self.sources.len()).filter(|source| self.due[*source].given_up.is_some_and(is_over)).collect();
+        let given_up: Vec<usize> = (0..self.sources.len())
+            .filter(|source| self.due[*source].given_up.is_some_and(|since| self.is_overdue(since)))
+            .collect();
         for source in &given_up {
             self.give_up(*source, now);
         }
-        if self.ahead.is_some_and(is_over) && self.events.is_empty() {
+        if self.ahead.is_some_and(|since| self.is_overdue(since)) && self.events.is_empty() {
             self.ahead = None;
             let next = self.first_mention().unwrap_or(0);
             self.events.skip_to(next.max(self.events.base()));
         }
-        self.expire(is_over);
+        self.expire();
         self.admit_all_offers();
         given_up
     }
 
+    /// Returns whether a deadline has passed since this time.
+    fn is_overdue(&self, since: Duration) -> bool {
+        since.saturating_add(self.config.deadline) <= self.clock.active()
+    }
+
     /// Ends the wait of events for sources that have not mentioned them in time.
-    fn expire(&mut self, is_over: impl Fn(Duration) -> bool) {
+    fn expire(&mut self) {
         let before = self.expired;
         let mut index = self.expired.max(self.events.base());
-        while self.events.opened(index).is_some_and(&is_over) {
+        while self.events.opened(index).is_some_and(|opened| self.is_overdue(opened)) {
             let mut waits = false;
             for (source, entry) in self.sources.iter().enumerate() {
                 if index < entry.offered_until {
                     continue;
                 }
-                if is_over(entry.spoke) {
-                    self.events.missing(index, source, Why::Silent(Status::TIMED_OUT));
+                if self.is_overdue(entry.spoke) {
+                    self.events.missing(index, source, Reason::Silent(Status::TIMED_OUT));
                 } else {
                     waits |= self.events.waits_for(index, source);
                 }
@@ -677,9 +681,9 @@ impl Builder {
     /// offers are still to be fetched, and no more than a quarter of its slots would wait.
     pub fn may_release_later(&self, source: usize) -> bool {
         let entry = &self.sources[source];
-        let waiting = || entry.released().checked_sub(entry.told);
         let slots = entry.most / 2 - 1;
-        !entry.ready.is_empty() && waiting().is_some_and(|waiting| 4 * waiting <= slots)
+        !entry.ready.is_empty()
+            && entry.released().checked_sub(entry.last_release).is_some_and(|waiting| 4 * waiting <= slots)
     }
 
     /// Returns whether every source has ended or was given up, and every event is closed and was taken.
@@ -745,9 +749,9 @@ impl Builder {
 
     /// Returns the sources' processor time in nanoseconds and bytes copied, as reported in their final counters.
     pub fn source_costs(&self) -> (u64, u64) {
-        let books = self.sources.iter().filter_map(|entry| entry.accounts);
-        books.fold((0, 0), |(cpu, copied), books| {
-            (cpu.saturating_add(books.cpu_nanos), copied.saturating_add(books.copied_bytes))
+        let accounts = self.sources.iter().filter_map(|entry| entry.accounts);
+        accounts.fold((0, 0), |(cpu, copied), accounts| {
+            (cpu.saturating_add(accounts.cpu_nanos), copied.saturating_add(accounts.copied_bytes))
         })
     }
 
@@ -755,20 +759,20 @@ impl Builder {
     /// source, the number of fragments of closed events that could not be written to disk.
     pub fn ledger(&self, recorded: bool, unwritten: &[u64], unknown_sources: u64) -> Ledger {
         let sources = self.sources.iter().enumerate().map(|(index, entry)| {
-            let mut books = entry.ledger.clone();
+            let mut ledger = entry.ledger.clone();
             let kept = entry.built - entry.unbuilt;
             // Fragments that were built and no longer count, because the run ended before them, may be among the
             // unwritten.
             let unwritten = unwritten.get(index).copied().unwrap_or(0).min(kept);
-            books.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
-            books.skipped = self.events.skipped(index);
+            ledger.accepted = entry.accounts.map_or(entry.offered, |accounts| accounts.accepted);
+            ledger.skipped = self.events.skipped(index);
             if recorded {
-                books.recorded = kept - unwritten;
-                books.lost = books.lost.saturating_add(unwritten);
+                ledger.recorded = kept - unwritten;
+                ledger.lost = ledger.lost.saturating_add(unwritten);
             } else {
-                books.discarded = kept;
+                ledger.discarded = kept;
             }
-            books
+            ledger
         });
         Ledger { unaccounted: 0, sources: sources.collect(), unknown_sources }.balanced()
     }
@@ -859,4 +863,4 @@ fn share_index(event: EventId, config: &BuilderConfig) -> u64 {
 }
 
 /// Upper limit of the number of slots of a source: more than any source has.
-const MOST_SLOTS: u32 = 1 << 20;
+const MAX_SLOTS: u32 = 1 << 20;

@@ -27,12 +27,12 @@ const PACING_HEADROOM: f64 = 0.05;
 const PIECES_IN_BUFFER: f64 = 3.0;
 /// Number of pieces if there are other builders. A source may be busy with their requests: with more pieces the window
 /// is spread over more sources, some of which are not busy.
-const PIECES_OF_MANY: f64 = 18.0;
+const PIECES_WITH_OTHERS: f64 = 18.0;
 /// Part of the buffer that is filled if there are other builders. Requested data wait in the queues of sources' links
 /// as well, and TCP takes for lost what waits too long, and probes.
-const SHARE_OF_MANY: f64 = 0.4;
+const BUFFER_SHARE_WITH_OTHERS: f64 = 0.4;
 /// Start of the ramp if there are other builders, as a fraction of its start with one builder.
-const START_OF_MANY: f64 = 1.0 / 8.0;
+const RAMP_START_WITH_OTHERS: f64 = 1.0 / 8.0;
 /// Limits of the length of a piece: `LONGEST_PIECE` in bytes, `SHORTEST_PIECE` in segments. Shorter ones cost more
 /// messages than they are worth; longer ones let one source fill the port.
 pub(crate) const LONGEST_PIECE: u64 = 64 << 10;
@@ -48,7 +48,7 @@ const LOSSY_ROUND_TRIPS: u32 = 64;
 const SHORTEST_ROUND: Duration = Duration::from_micros(200);
 /// If a slot does not fit into what links hold, it is requested in pieces of at least that number of bytes divided by
 /// this.
-const LEAST_OF_HELD: u64 = 8;
+const MIN_PIECE_DIVISOR: u64 = 8;
 /// Alignment of pieces, in bytes: whole cache lines.
 const PIECE_ALIGNMENT_BYTES: u64 = RECORD_ALIGN as u64;
 
@@ -96,7 +96,7 @@ struct Flow {
     received: u64,
     whole: u64,
     /// Fetches that have not arrived.
-    fetches: VecDeque<Asked>,
+    fetches: VecDeque<Request>,
     /// True if nothing was under way when the first of these was requested: its data then give the round trip.
     alone: bool,
     /// Capacity of the source; `None` if it keeps up.
@@ -121,7 +121,7 @@ struct Slow {
 
 /// A fetch, for flow control.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct Request {
     /// End of the fetch, counted in all bytes ever requested from the source.
     to: u64,
     at: Duration,
@@ -144,7 +144,8 @@ struct Port {
     /// Window at the beginning, in bytes, which grows by what arrives: TCP's own windows have to grow with it. Data
     /// that they cannot take yet would wait in the sources, and come in bursts as soon as they can.
     ramp: f64,
-    heard: Duration,
+    /// Time at which bytes last arrived.
+    last_arrival: Duration,
     /// Bytes that may be requested now without exceeding the port's rate, and the time for which that was computed.
     tokens: f64,
     at: Duration,
@@ -248,10 +249,10 @@ impl Credit {
     }
 
     /// Returns whether so much of the window is left that a source may have more than its share. With other builders,
-    /// false on the ramp: the first source to connect would be asked for all of it, by all of them.
+    /// false on the ramp: all of it would be requested from the first source to connect, by all of them.
     pub(crate) fn has_spare(&self) -> bool {
-        let has = |port: &Port| port.alone || !port.on_the_ramp() && 2 * self.outstanding <= port.window();
-        self.mode.port().is_none_or(has)
+        let port = self.mode.port();
+        port.is_none_or(|port| port.alone || !port.on_the_ramp() && 2 * self.outstanding <= port.window())
     }
 
     /// Returns whether any source does not keep up.
@@ -285,7 +286,7 @@ impl Credit {
         }
         let left = self.held.saturating_sub(self.outstanding) / PIECE_ALIGNMENT_BYTES * PIECE_ALIGNMENT_BYTES;
         // Smaller pieces would be many. One is always allowed.
-        if left < bytes.min(self.held / LEAST_OF_HELD) && self.outstanding > 0 {
+        if left < bytes.min(self.held / MIN_PIECE_DIVISOR) && self.outstanding > 0 {
             return 0;
         }
         self.room_of_mode(source, bytes, now).min(left.max(PIECE_ALIGNMENT_BYTES))
@@ -299,17 +300,18 @@ impl Credit {
                 if fits { bytes } else { 0 }
             }
             Mode::Port(port) => {
-                if self.outstanding == 0 && now > port.heard.saturating_add(IDLE_RESTART_TIME) {
+                if self.outstanding == 0 && now > port.last_arrival.saturating_add(IDLE_RESTART_TIME) {
                     port.ramp = port.start();
                 }
                 let piece = slow.map_or_else(|| port.piece(), |slow| slow.piece);
                 // A remainder that is not worth a piece of its own is requested with the last piece.
                 let piece = if bytes <= piece + piece / 2 { bytes } else { piece };
-                let (window, outstanding) = (port.window(), self.outstanding);
-                let full = |behind: u64| outstanding > behind && outstanding - behind + piece > window;
-                if full(0) && full(Flow::behind_gaps(&self.flows, port, now)) {
-                    port.full = true;
-                    return 0;
+                if port.is_exceeded_by(self.outstanding, piece) {
+                    let behind_gaps = Flow::behind_gaps(&self.flows, port, now);
+                    if port.is_exceeded_by(self.outstanding.saturating_sub(behind_gaps), piece) {
+                        port.full = true;
+                        return 0;
+                    }
                 }
                 if port.may_ask(now) { piece } else { 0 }
             }
@@ -332,7 +334,7 @@ impl Credit {
         flow.asked += bytes;
         flow.sent = flow.sent.saturating_add(bytes);
         self.outstanding += bytes;
-        flow.fetches.push_back(Asked { to: flow.asked, at: now, outstanding: flow.outstanding() });
+        flow.fetches.push_back(Request { to: flow.asked, at: now, outstanding: flow.outstanding() });
         if let Some(port) = self.mode.port_mut() {
             port.tokens -= bytes as f64;
         }
@@ -417,15 +419,15 @@ impl Credit {
     pub(crate) fn losses(&mut self, source: usize, sent: u64, lost: u64) {
         let flow = &mut self.flows[source];
         let under_way = flow.outstanding();
-        let may = std::mem::replace(&mut flow.sent, under_way);
-        let (sent, lost) = (sent.min(may.saturating_mul(2)), lost.min(may));
+        let limit = std::mem::replace(&mut flow.sent, under_way);
+        let (sent, lost) = (sent.min(limit.saturating_mul(2)), lost.min(limit));
         match &mut self.mode {
             Mode::Constant(_) => {}
             Mode::Port(port) => {
                 port.round.sent = port.round.sent.saturating_add(sent);
                 port.round.lost = port.round.lost.saturating_add(lost);
                 if lost > 0 {
-                    port.lost = Some(port.heard);
+                    port.lost = Some(port.last_arrival);
                 }
             }
             Mode::Search(search) => search.lost(lost),
@@ -472,7 +474,7 @@ impl Flow {
     /// slow, and more credit with it is credit that others lack (SIRD, NSDI 2025, calls this the sender's congestion).
     /// It matters only while the window is full. With other builders, a fetch that took long may have waited for its
     /// turn among theirs: it then proves nothing, and turns alone keep credit from gathering at one source.
-    fn adapt(&mut self, source: usize, port: &mut Port, fetch: Asked, now: Duration) {
+    fn adapt(&mut self, source: usize, port: &mut Port, fetch: Request, now: Duration) {
         let took = now.saturating_sub(fetch.at);
         // Repairing a loss takes one or two more round trips, and delays the data after it.
         let repair = if port.is_lossy() { 2 * port.round_trip() } else { Duration::ZERO };
@@ -503,7 +505,7 @@ impl Slow {
 
     /// Returns the limits after a fetch that came in time. If more could have been requested, the source is not slow
     /// (`None`); otherwise a slightly higher limit shows whether it can do more.
-    fn kept_up(self, fetch: Asked, port: &Port) -> Option<Self> {
+    fn kept_up(self, fetch: Request, port: &Port) -> Option<Self> {
         let most = self.most + self.most / 8 + port.segment();
         (fetch.outstanding + self.piece > self.most && most < port.window()).then_some(Self { most, ..self })
     }
@@ -518,7 +520,7 @@ impl Port {
             taken: 0.0,
             lost: None,
             ramp: 0.0,
-            heard: Duration::ZERO,
+            last_arrival: Duration::ZERO,
             tokens: 0.0,
             at: Duration::ZERO,
             round: Round::default(),
@@ -535,7 +537,7 @@ impl Port {
     /// Returns the start of the ramp: the bytes that the buffer takes at once. With other builders, a part of that: all
     /// begin at the same time, and not all sources are connected yet.
     fn start(&self) -> f64 {
-        let part = if self.alone { 1.0 } else { START_OF_MANY };
+        let part = if self.alone { 1.0 } else { RAMP_START_WITH_OTHERS };
         (part * Path::BUFFER_SHARE * self.path.buffer as f64).max(10.0 * self.segment() as f64)
     }
 
@@ -546,7 +548,7 @@ impl Port {
     /// Counts bytes that have arrived.
     fn came(&mut self, bytes: u64, now: Duration) {
         self.ramp = (self.ramp + bytes as f64).min(self.widest().max(self.start()));
-        self.heard = now;
+        self.last_arrival = now;
         self.round.received += bytes;
     }
 
@@ -571,7 +573,7 @@ impl Port {
 
     /// Returns whether losses were reported lately.
     fn is_lossy(&self) -> bool {
-        self.lost.is_some_and(|at| self.heard <= at.saturating_add(LOSSY_ROUND_TRIPS * self.round_trip()))
+        self.lost.is_some_and(|at| self.last_arrival <= at.saturating_add(LOSSY_ROUND_TRIPS * self.round_trip()))
     }
 
     fn time_of(&self, bytes: f64) -> Duration {
@@ -581,7 +583,8 @@ impl Port {
     /// Returns W while nothing is lost, in bytes.
     fn widest(&self) -> f64 {
         let widest = Path { round_trip: self.round_trip(), ..self.path }.widest() as f64;
-        let less = if self.alone { 0.0 } else { (Path::BUFFER_SHARE - SHARE_OF_MANY) * self.path.buffer as f64 };
+        let less =
+            if self.alone { 0.0 } else { (Path::BUFFER_SHARE - BUFFER_SHARE_WITH_OTHERS) * self.path.buffer as f64 };
         (widest - less).max(2.0 * self.piece() as f64)
     }
 
@@ -596,11 +599,16 @@ impl Port {
         window
     }
 
+    /// Returns whether a piece does not fit into the window. With nothing outstanding, one always does.
+    fn is_exceeded_by(&self, outstanding: u64, piece: u64) -> bool {
+        outstanding > 0 && outstanding + piece > self.window()
+    }
+
     fn piece(&self) -> u64 {
         let (shortest, longest) = (SHORTEST_PIECE * self.segment(), LONGEST_PIECE.max(SHORTEST_PIECE * self.segment()));
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a buffer")]
         let piece = (Path::BUFFER_SHARE * self.path.buffer as f64
-            / if self.alone { PIECES_IN_BUFFER } else { PIECES_OF_MANY }) as u64;
+            / if self.alone { PIECES_IN_BUFFER } else { PIECES_WITH_OTHERS }) as u64;
         let piece = piece.clamp(shortest, longest);
         // Whole segments, including the message before the data.
         (piece - piece % self.segment()).saturating_sub(MESSAGE_LEN as u64).max(shortest)

@@ -42,7 +42,7 @@ pub(crate) enum Answer {
 
 /// Reason why a fragment will not come. If all sources were silent about an event or dropped it, nothing is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Why {
+pub(crate) enum Reason {
     /// The source went on to later events without mentioning this one.
     Skipped,
     /// The source has not mentioned the event, and will not.
@@ -53,7 +53,7 @@ pub(crate) enum Why {
     Spoilt(Status),
 }
 
-impl Why {
+impl Reason {
     fn status(self) -> Status {
         match self {
             Self::Skipped => Status::empty(),
@@ -114,7 +114,7 @@ struct Event {
     /// True if a fragment of it was delivered, even one that cannot be used.
     delivered: bool,
     verdict: Verdict,
-    missing: Vec<(usize, Why)>,
+    missing: Vec<(usize, Reason)>,
 }
 
 impl Event {
@@ -225,13 +225,14 @@ impl OpenEvents {
             if event.is_over() || event.verdict == Verdict::Rejected {
                 continue;
             }
-            let present = |source: &usize| bits[self.words + source / 64] & 1u64 << (source % 64) != 0;
-            (0..self.sources).filter(present).for_each(&mut vanishes);
+            let present =
+                (0..self.sources).filter(|source| bits[self.words + source / 64] & 1u64 << (source % 64) != 0);
+            present.for_each(&mut vanishes);
         }
         self.decidable.retain(|index| *index < stop);
     }
 
-    /// Returns whether so many closed events wait to be taken that no more are opened.
+    /// Returns whether no more events are opened because too many closed ones wait to be taken.
     pub(crate) fn is_backed_up(&self) -> bool {
         self.closed.len() >= self.most as usize
     }
@@ -360,14 +361,14 @@ impl OpenEvents {
     }
 
     /// Notes that the fragment of `source` will not come, if the event is open and has no answer from this source.
-    pub(crate) fn missing(&mut self, index: u64, source: usize, why: Why) {
+    pub(crate) fn missing(&mut self, index: u64, source: usize, reason: Reason) {
         if !self.waits_for(index, source) {
             return;
         }
         let Some(at) = self.slot(index) else { return };
         let event = &mut self.events[at];
-        event.missing.push((source, why));
-        event.delivered |= matches!(why, Why::Spoilt(_));
+        event.missing.push((source, reason));
+        event.delivered |= matches!(reason, Reason::Spoilt(_));
         self.settle(at, source);
     }
 
@@ -416,7 +417,7 @@ impl OpenEvents {
     }
 
     /// Queues a closed event, to be taken by the caller.
-    fn hand_over(&mut self, index: u64, mut missing: Vec<(usize, Why)>) {
+    fn hand_over(&mut self, index: u64, mut missing: Vec<(usize, Reason)>) {
         self.closed_until = self.closed_until.max(index + 1);
         self.built += 1;
         self.incomplete += u64::from(!missing.is_empty());
@@ -430,11 +431,11 @@ impl OpenEvents {
             return;
         }
         missing.sort_unstable_by_key(|(source, _)| *source);
-        for (source, _) in missing.iter().filter(|(_, why)| *why == Why::Skipped) {
+        for (source, _) in missing.iter().filter(|(_, reason)| *reason == Reason::Skipped) {
             self.skipped[*source] += 1;
         }
         let missing = missing.into_iter();
-        let missing = missing.map(|(source, why)| Missing { source, status: why.status() | Status::MISSING });
+        let missing = missing.map(|(source, reason)| Missing { source, status: reason.status() | Status::MISSING });
         self.closed.push_back((index, 1, missing.collect()));
     }
 

@@ -154,11 +154,11 @@ impl Ledger {
     pub fn reasons(&self, at_once: bool) -> Vec<String> {
         let mut reasons = Vec::new();
         for entry in &self.sources {
-            let who = format!("source {} ({})", entry.source, entry.name);
+            let source = format!("source {} ({})", entry.source, entry.name);
             if !entry.final_counters && !at_once {
-                reasons.push(format!("{who} sent no final counters: it died, hung or was cut off"));
+                reasons.push(format!("{source} sent no final counters: it died, hung or was cut off"));
             }
-            for (count, what) in [
+            for (count, condition) in [
                 (entry.lost, "lost"),
                 (entry.damaged, "damaged in the device"),
                 (entry.uncertain, "that may belong to other events"),
@@ -170,14 +170,15 @@ impl Ledger {
             ] {
                 if count > 0 {
                     let fragments = if count == 1 { "fragment" } else { "fragments" };
-                    reasons.push(format!("{who}: {count} {fragments} {what}"));
+                    reasons.push(format!("{source}: {count} {fragments} {condition}"));
                 }
             }
             if entry.of_no_event > 0 {
-                reasons.push(format!("{who}: {} frames, or packets of frames, belong to no event", entry.of_no_event));
+                reasons
+                    .push(format!("{source}: {} frames, or packets of frames, belong to no event", entry.of_no_event));
             }
             if entry.unaccounted != 0 {
-                reasons.push(format!("{who}: {} fragments UNACCOUNTED for", entry.unaccounted));
+                reasons.push(format!("{source}: {} fragments UNACCOUNTED for", entry.unaccounted));
             }
         }
         reasons
@@ -213,9 +214,11 @@ mod tests {
             ..LedgerEntry::default()
         };
         let ledger = Ledger { sources: vec![entry], ..Ledger::default() }.balanced();
-        let who = "source 1.0 (camera)";
-        let reasons =
-            [format!("{who}: 3 fragments damaged in the device"), format!("{who}: 1 fragment damaged on the way")];
+        let source = "source 1.0 (camera)";
+        let reasons = [
+            format!("{source}: 3 fragments damaged in the device"),
+            format!("{source}: 1 fragment damaged on the way"),
+        ];
         assert_eq!(ledger.reasons(false), reasons);
     }
 }

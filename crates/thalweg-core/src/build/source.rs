@@ -1,7 +1,7 @@
 //! State of one source at the builder: its tickets, the fragments that will not come, its ledger entry.
 
 use crate::build::LedgerEntry;
-use crate::build::events::{Answer, OpenEvents, Why};
+use crate::build::events::{Answer, OpenEvents, Reason};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
@@ -60,11 +60,11 @@ pub(crate) enum KnownMissing {
 }
 
 impl KnownMissing {
-    fn why(self) -> Why {
+    fn reason(self) -> Reason {
         match self {
-            Self::DroppedNewest | Self::DroppedOldest => Why::Dropped(Status::DROPPED),
-            Self::LostInDevice => Why::Dropped(Status::LOST_IN_DEVICE),
-            Self::Lost => Why::Spoilt(Status::empty()),
+            Self::DroppedNewest | Self::DroppedOldest => Reason::Dropped(Status::DROPPED),
+            Self::LostInDevice => Reason::Dropped(Status::LOST_IN_DEVICE),
+            Self::Lost => Reason::Spoilt(Status::empty()),
         }
     }
 }
@@ -74,7 +74,7 @@ impl KnownMissing {
 struct Gap {
     events: Range<u64>,
     count: u64,
-    how: KnownMissing,
+    cause: KnownMissing,
 }
 
 /// A fragment that is spread over several tickets.
@@ -124,7 +124,7 @@ pub(crate) struct Source {
     /// Maximum number of open offers.
     pub(crate) most: u64,
     /// Ticket number below which all tickets were returned by `release` already.
-    pub(crate) told: u64,
+    pub(crate) last_release: u64,
     /// Index after the last event mentioned by an offer in order.
     pub(crate) offered_until: u64,
     /// Event index below which the source has only what it offered with tickets below the second number; those offers
@@ -175,14 +175,14 @@ pub(crate) struct Due {
 }
 
 /// Limit of the gaps between the arrived pieces of a fragment; a fragment with more is taken as damaged.
-const MOST_GAPS: usize = 1024;
+const MAX_GAPS: usize = 1024;
 
 /// An index that no event has.
 pub(crate) const NO_EVENT: u64 = u64::MAX;
 
 impl Source {
     /// Limit of the ranges of drops that are kept apart. Beyond it, gaps between ranges count as parts of them.
-    const MOST_KNOWN_MISSING: usize = 1024;
+    const MAX_KNOWN_MISSING: usize = 1024;
 
     pub(crate) fn new(id: String, name: String, first: u64) -> Self {
         Self {
@@ -194,7 +194,7 @@ impl Source {
             begun: None,
             next: 0,
             most: u64::MAX,
-            told: 0,
+            last_release: 0,
             offered_until: first,
             passed: (first, 0),
             admitted: first,
@@ -231,9 +231,7 @@ impl Source {
             let oldest = oldest.unwrap_or(NO_EVENT).min(self.offered_until.saturating_sub(1));
             self.rejected = self.rejected.split_off(&oldest);
         }
-        let news = self.told != released;
-        self.told = released;
-        news.then_some(released)
+        (std::mem::replace(&mut self.last_release, released) != released).then_some(released)
     }
 
     /// Returns the ticket to be fetched from next: the one that was requested in part, or else the oldest that may be
@@ -320,7 +318,7 @@ impl Source {
             return None;
         }
         let lost =
-            self.known_missing.iter().find(|gap| gap.how == KnownMissing::Lost && gap.events.end > self.admitted);
+            self.known_missing.iter().find(|gap| gap.cause == KnownMissing::Lost && gap.events.end > self.admitted);
         lost.map(|gap| gap.events.start.max(self.admitted)..gap.events.end)
     }
 
@@ -334,12 +332,12 @@ impl Source {
                 while self.known_missing.get(at).is_some_and(|gap| gap.events.end <= index) {
                     at += 1;
                 }
-                let why = match self.known_missing.get(at).filter(|gap| gap.events.start <= index) {
-                    Some(gap) => gap.how.why(),
-                    None if index < self.offered_until => Why::Skipped,
-                    None => Why::Silent(Status::empty()),
+                let reason = match self.known_missing.get(at).filter(|gap| gap.events.start <= index) {
+                    Some(gap) => gap.cause.reason(),
+                    None if index < self.offered_until => Reason::Skipped,
+                    None => Reason::Silent(Status::empty()),
                 };
-                events.missing(index, source, why);
+                events.missing(index, source, reason);
             }
         }
         let settled = self.admitted.min(events.closed_until());
@@ -354,26 +352,26 @@ impl Source {
         &mut self,
         events: &mut OpenEvents,
         range: Range<u64>,
-        how: KnownMissing,
+        cause: KnownMissing,
         source: usize,
     ) {
         if range.is_empty() {
             return;
         }
         let count = self.decide(range.clone());
-        let bucket = self.bucket(how);
+        let bucket = self.bucket(cause);
         *bucket = bucket.saturating_add(count);
         for index in range.start.max(events.base())..range.end.min(self.admitted).min(events.end()) {
-            events.missing(index, source, how.why());
+            events.missing(index, source, cause.reason());
         }
-        if how == KnownMissing::Lost {
+        if cause == KnownMissing::Lost {
             self.lost_until = self.lost_until.max(range.end.min(events.stop()));
         }
-        self.note(Gap { events: range, count, how });
+        self.note(Gap { events: range, count, cause });
     }
 
-    fn bucket(&mut self, how: KnownMissing) -> &mut u64 {
-        match how {
+    fn bucket(&mut self, cause: KnownMissing) -> &mut u64 {
+        match cause {
             KnownMissing::DroppedNewest => &mut self.ledger.dropped_newest,
             KnownMissing::DroppedOldest => &mut self.ledger.dropped_oldest,
             KnownMissing::LostInDevice => &mut self.ledger.lost_in_device,
@@ -383,12 +381,12 @@ impl Source {
 
     /// Stores a range of fragments that will not come.
     fn note(&mut self, gap: Gap) {
-        let full = self.known_missing.len() >= Self::MOST_KNOWN_MISSING;
+        let full = self.known_missing.len() >= Self::MAX_KNOWN_MISSING;
         let at = self.known_missing.partition_point(|other| other.events.start < gap.events.start);
         if let Some(before) = at.checked_sub(1).and_then(|before| self.known_missing.get_mut(before)) {
-            let is_next = before.events.end >= gap.events.start && before.how == gap.how;
+            let is_next = before.events.end >= gap.events.start && before.cause == gap.cause;
             // If there are very many drops, those that follow each other are merged.
-            if is_next || full && before.how != KnownMissing::Lost && gap.how != KnownMissing::Lost {
+            if is_next || full && before.cause != KnownMissing::Lost && gap.cause != KnownMissing::Lost {
                 before.events.end = before.events.end.max(gap.events.end);
                 before.count = before.count.saturating_add(gap.count);
                 return;
@@ -436,7 +434,7 @@ impl Source {
             let count = gap.count.min(gap.events.end - gap.events.start.max(stop));
             gap.events.end = stop.max(gap.events.start);
             gap.count -= count;
-            let bucket = self.bucket(gap.how);
+            let bucket = self.bucket(gap.cause);
             *bucket = bucket.saturating_sub(count);
             self.ledger.beyond_end = self.ledger.beyond_end.saturating_add(count);
         }
@@ -488,7 +486,7 @@ impl Source {
             return Piece::Contradicts;
         }
         let range = u64::from(header.offset)..u64::from(header.offset) + u64::from(header.piece_length);
-        if pieces.arrived.ranges().len() >= MOST_GAPS {
+        if pieces.arrived.ranges().len() >= MAX_GAPS {
             return Piece::Contradicts;
         }
         if range.is_empty() || pieces.arrived.overlaps(&range) {
@@ -521,7 +519,7 @@ impl Source {
                     false => (&mut self.ledger.corrupt, Status::CORRUPT),
                 };
                 *bucket += 1;
-                events.missing(index, source, Why::Spoilt(status));
+                events.missing(index, source, Reason::Spoilt(status));
             }
             if !more_may_come {
                 self.pieces.remove(&index);
@@ -545,10 +543,10 @@ impl Source {
     fn is_on_the_way(&self, index: u64) -> bool {
         let queues = [&self.parked, &self.undecided, &self.ready, &self.taken];
         queues.into_iter().any(|queue| {
-            let behind = queue.partition_point(|ticket| ticket.first <= index);
-            let named = queue.range(..behind).rev().take_while(|ticket| ticket.first == index || ticket.end() > index);
-            let mut named = named.filter(|ticket| ticket.events().contains(&index));
-            named.any(|ticket| !ticket.arrived)
+            let end = queue.partition_point(|ticket| ticket.first <= index);
+            let covering = queue.range(..end).rev().take_while(|ticket| ticket.first == index || ticket.end() > index);
+            let mut covering = covering.filter(|ticket| ticket.events().contains(&index));
+            covering.any(|ticket| !ticket.arrived)
         })
     }
 
@@ -578,7 +576,7 @@ impl Source {
         let count = self.decide(index..index + 1);
         if events.answer(index, source) == Answer::Rejected {
             self.ledger.rejected += count;
-            events.missing(index, source, Why::Spoilt(Status::empty()));
+            events.missing(index, source, Reason::Spoilt(Status::empty()));
         } else {
             self.ledger.late += count;
         }
@@ -625,7 +623,7 @@ impl Source {
             return;
         }
         self.ledger.corrupt += self.decide(index..index + 1);
-        events.missing(index, source, Why::Spoilt(Status::CORRUPT));
+        events.missing(index, source, Reason::Spoilt(Status::CORRUPT));
     }
 
     /// Returns the open ticket with this number.
@@ -675,7 +673,7 @@ mod tests {
         for first in 1001..5000 {
             source.mark_missing(&mut events, 10 * first..10 * first + 9, KnownMissing::DroppedOldest, 0);
         }
-        assert_eq!(source.known_missing.len(), Source::MOST_KNOWN_MISSING);
+        assert_eq!(source.known_missing.len(), Source::MAX_KNOWN_MISSING);
         assert_eq!(source.known_missing.back().map(|gap| gap.events.end), Some(49_999));
         assert_eq!(source.first_mention(), None, "no event is opened for what was dropped");
         // A run that ends among ranges that are kept apart counts them exactly.

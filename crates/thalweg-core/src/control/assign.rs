@@ -5,7 +5,7 @@
 //! room, nothing is assigned, and the sources wait, which is back-pressure.
 //!
 //! Builders' reports are relayed by the sources. A report is believed if more than half of the responding sources have
-//! received it from the builder; so one source that lies changes nothing. A builder's report of itself is limited by
+//! received it from the builder; so a single false report has no effect. A builder's report of itself is limited by
 //! the capacity of the sources' slots: however much room it claims, it keeps no more than its share of them.
 
 use crate::control::time::Pace;
@@ -21,7 +21,7 @@ const QUIET_TIMEOUT: Duration = HEARTBEAT_INTERVAL.saturating_mul(2);
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum number of ranges that are kept for a source that was disconnected. One that reconnects and lacks older ones
 /// cannot go on.
-const MOST_RANGES: usize = 1 << 16;
+const MAX_RANGES: usize = 1 << 16;
 /// Number of ranges that the share of a builder is handed out in, so that it has the next one before it is done with
 /// the last.
 const PARTS_PER_SHARE: u64 = 4;
@@ -92,9 +92,9 @@ pub struct Assigner {
     turn: usize,
     left_out: Vec<LeftOut>,
     /// Time at which all builders were last checked.
-    looked: Duration,
+    last_check: Duration,
     /// True if the state of a source has changed since then.
-    news: bool,
+    has_changed: bool,
     /// Builders whose reports are to be evaluated again.
     due: Vec<usize>,
     /// True if a source is past all that is assigned.
@@ -111,12 +111,12 @@ pub struct Assigner {
 #[derive(Debug, Clone, Default)]
 struct Builder {
     /// Believed report of the builder; `None` before most sources have received one.
-    said: Option<Room>,
+    report: Option<Room>,
     /// Events assigned to it and not closed.
     open: VecDeque<Assign>,
     /// Number of events that were ever assigned to it.
     assigned: u64,
-    left: bool,
+    is_left_out: bool,
     /// True if it was silent for a while: it gets nothing until it reports again.
     quiet: bool,
     /// Votes of the responding sources on its believed report: its `closed_below`, `room` and `closed`.
@@ -182,27 +182,27 @@ struct Source {
     slots: u64,
     records: u64,
     /// Time at which its last message was received.
-    spoke: Option<Duration>,
+    last_message: Option<Duration>,
     /// True if its reports are counted in the votes on the builders.
     has_vote: bool,
     /// Relayed reports of each builder.
-    heard: Vec<Word>,
+    reports: Vec<Report>,
     /// First event that it has not accepted.
     next: u64,
     /// End of the assignments that it was sent over this connection, and number of left-out builders that it was sent.
-    told: Option<u64>,
-    told_left: usize,
+    sent_until: Option<u64>,
+    sent_left_out: usize,
 }
 
 /// A builder's report, as relayed by a source.
 #[derive(Debug, Clone, Copy, Default)]
-struct Word {
+struct Report {
     room: Option<Room>,
     at: Duration,
     contact: Contact,
 }
 
-impl Word {
+impl Report {
     /// Returns the report's `closed_below`, `room` and `closed`.
     fn numbers(&self) -> [Option<u64>; 3] {
         [self.room.map(|room| room.closed_below.0), self.room.map(|room| room.room), self.room.map(|room| room.closed)]
@@ -219,12 +219,12 @@ impl Assigner {
             live: true,
             slots: 1,
             records: 1,
-            spoke: None,
+            last_message: None,
             has_vote: false,
-            heard: vec![Word::default(); builders.len()],
+            reports: vec![Report::default(); builders.len()],
             next: first.0,
-            told: None,
-            told_left: 0,
+            sent_until: None,
+            sent_left_out: 0,
         };
         Self {
             silence: silence.max(QUIET_TIMEOUT),
@@ -236,8 +236,8 @@ impl Assigner {
             end: end.map_or(u64::MAX, |end| end.0),
             turn: 0,
             left_out: Vec::new(),
-            looked: Duration::ZERO,
-            news: true,
+            last_check: Duration::ZERO,
+            has_changed: true,
             due: Vec::new(),
             is_passed: false,
             voters: Vec::new(),
@@ -255,46 +255,46 @@ impl Assigner {
         source.present = true;
         source.live = true;
         (source.slots, source.records) = (slots.max(1).into(), records.max(1).into());
-        (source.told, source.told_left) = (knows_none.then_some(until), 0);
-        source.spoke = None;
-        self.news = true;
+        (source.sent_until, source.sent_left_out) = (knows_none.then_some(until), 0);
+        source.last_message = None;
+        self.has_changed = true;
     }
 
     /// Notes that the connection of a source is down.
     pub fn left(&mut self, source: usize) {
         self.sources[source].present = false;
-        self.news = true;
+        self.has_changed = true;
     }
 
     /// Notes that a source accepts nothing more: it has ended, or was given up.
     pub fn ended(&mut self, source: usize) {
         self.sources[source].live = false;
-        self.news = true;
+        self.has_changed = true;
     }
 
     /// Takes a builder's report that a source relays, and the source's own position.
     ///
     /// # Errors
     /// The builder does not exist.
-    pub fn heard(&mut self, index: usize, heard: &Heard) -> Result<(), NoSuchBuilder> {
+    pub fn heard(&mut self, index: usize, relayed: &Heard) -> Result<(), NoSuchBuilder> {
         let builders = self.builders.len();
-        let Heard { room, contact, next, assigned } = *heard;
+        let Heard { room, contact, next, assigned } = *relayed;
         let (now, until) = (self.pace.elapsed(), self.until);
         let source = &mut self.sources[index];
         let builder = usize::try_from(room.builder).unwrap_or(usize::MAX);
-        let Some(word) = source.heard.get_mut(builder) else {
+        let Some(report) = source.reports.get_mut(builder) else {
             return Err(NoSuchBuilder { builder: room.builder, builders });
         };
-        source.spoke = Some(now);
+        source.last_message = Some(now);
         source.next = source.next.max(next.0);
-        source.told.get_or_insert(assigned.0.min(until));
-        word.contact = contact;
+        source.sent_until.get_or_insert(assigned.0.min(until));
+        report.contact = contact;
         // A report of closed events that were never assigned is ignored.
-        let before = word.numbers();
+        let before = report.numbers();
         if contact != Contact::Away && room.closed_below.0 <= until {
-            (word.room, word.at) = (Some(room), now);
+            (report.room, report.at) = (Some(room), now);
         }
-        let numbers = word.numbers();
+        let numbers = report.numbers();
         self.is_passed |= next.0 > until;
         if !source.has_vote {
             self.give_vote(index);
@@ -314,9 +314,9 @@ impl Assigner {
     fn give_vote(&mut self, source: usize) {
         self.sources[source].has_vote = true;
         self.voters.push(source);
-        for (builder, word) in self.sources[source].heard.iter().enumerate() {
+        for (builder, report) in self.sources[source].reports.iter().enumerate() {
             let beliefs = &mut self.builders[builder].beliefs;
-            beliefs.iter_mut().zip(word.numbers()).for_each(|(belief, number)| belief.add(number));
+            beliefs.iter_mut().zip(report.numbers()).for_each(|(belief, number)| belief.add(number));
             if beliefs.iter().any(|belief| belief.is_due(self.voters.len())) {
                 self.due.push(builder);
             }
@@ -326,7 +326,7 @@ impl Assigner {
     /// Ends the run before this event.
     pub fn end_at(&mut self, end: EventId) {
         self.end = self.end.min(end.0);
-        self.news = true;
+        self.has_changed = true;
     }
 
     /// Returns the first event that is not assigned.
@@ -348,8 +348,8 @@ impl Assigner {
     /// respond.
     pub fn is_done(&self, source: usize) -> bool {
         let source = &self.sources[source];
-        let mut others = source.heard.iter().zip(&self.builders).skip(1);
-        !self.answers(source) || others.all(|(word, builder)| word.contact == Contact::Done || builder.left)
+        let mut others = source.reports.iter().zip(&self.builders).skip(1);
+        !self.answers(source) || others.all(|(report, builder)| report.contact == Contact::Done || builder.is_left_out)
     }
 
     /// Advances the time, and assigns all events that can be assigned. A builder is evaluated when the reports of most
@@ -357,8 +357,8 @@ impl Assigner {
     /// source.
     pub fn time(&mut self, now: Duration) {
         self.pace.step(now);
-        if std::mem::take(&mut self.news) || self.pace.elapsed() - self.looked >= SILENCE_CHECK_INTERVAL {
-            self.looked = self.pace.elapsed();
+        if std::mem::take(&mut self.has_changed) || self.pace.elapsed() - self.last_check >= SILENCE_CHECK_INTERVAL {
+            self.last_check = self.pace.elapsed();
             self.look_at_all();
         } else if self.due.is_empty() && !self.is_passed {
             return;
@@ -395,28 +395,28 @@ impl Assigner {
     /// Returns the next message on the assignment to a source; `None` if it is up to date, or disconnected.
     pub fn next_share(&mut self, source: usize) -> Option<Share> {
         let source = &mut self.sources[source];
-        let told = source.told.filter(|_| source.present)?;
-        if let Some(left) = self.left_out.get(source.told_left) {
-            source.told_left += 1;
-            return Some(Share::LeaveOut(left.builder));
+        let sent_until = source.sent_until.filter(|_| source.present)?;
+        if let Some(left_out) = self.left_out.get(source.sent_left_out) {
+            source.sent_left_out += 1;
+            return Some(Share::LeaveOut(left_out.builder));
         }
-        let at = self.ranges.partition_point(|range| range.end().0 <= told);
+        let at = self.ranges.partition_point(|range| range.end().0 <= sent_until);
         let range = *self.ranges.get(at)?;
-        source.told = Some(range.end().0);
+        source.sent_until = Some(range.end().0);
         Some(Share::Assign(range))
     }
 
-    /// Returns whether a source is connected and was received from not long ago: only such sources have a vote.
+    /// Returns whether a source is connected and sent a message not long ago: only such sources have a vote.
     fn answers(&self, source: &Source) -> bool {
         let now = self.pace.elapsed();
-        source.present && source.spoke.is_some_and(|spoke| now - spoke < QUIET_TIMEOUT)
+        source.present && source.last_message.is_some_and(|last| now - last < QUIET_TIMEOUT)
     }
 
     /// Returns the highest number that more than half of the responding sources report at least of a builder.
-    fn most(&mut self, builder: usize, say: impl Fn(&Word) -> Option<u64>) -> Belief {
+    fn most(&mut self, builder: usize, number: impl Fn(&Report) -> Option<u64>) -> Belief {
         let Self { voters, votes, sources, .. } = self;
         votes.clear();
-        votes.extend(voters.iter().map(|source| say(&sources[*source].heard[builder])));
+        votes.extend(voters.iter().map(|source| number(&sources[*source].reports[builder])));
         #[cfg(test)]
         {
             self.counted += voters.len() as u64;
@@ -426,25 +426,27 @@ impl Assigner {
         } else {
             *votes.select_nth_unstable_by(voters.len() / 2, |one, other| other.cmp(one)).1
         };
-        let count = |is: fn(&Option<u64>, &Option<u64>) -> bool| votes.iter().filter(|vote| is(vote, &value)).count();
-        Belief { value, above: count(Option::gt), below: count(Option::lt) }
+        let above = votes.iter().filter(|vote| **vote > value).count();
+        let below = votes.iter().filter(|vote| **vote < value).count();
+        Belief { value, above, below }
     }
 
-    /// Returns whether `say` holds of a builder for more than half of the responding sources.
-    fn is_agreed(&self, builder: usize, say: impl Fn(&Word) -> bool) -> bool {
-        2 * self.voters.iter().filter(|source| say(&self.sources[**source].heard[builder])).count() > self.voters.len()
+    /// Returns whether `holds` is true of the reports on a builder that more than half of the responding sources relay.
+    fn is_agreed(&self, builder: usize, holds: impl Fn(&Report) -> bool) -> bool {
+        let agreeing = self.voters.iter().filter(|source| holds(&self.sources[**source].reports[builder])).count();
+        2 * agreeing > self.voters.len()
     }
 
     /// Updates the believed report of a builder from the votes.
     fn believe(&mut self, builder: usize) {
-        let beliefs = std::array::from_fn(|number| self.most(builder, |word| word.numbers()[number]));
+        let beliefs = std::array::from_fn(|number| self.most(builder, |report| report.numbers()[number]));
         let entry = &mut self.builders[builder];
         entry.beliefs = beliefs;
         let [Some(closed_below), Some(room), Some(closed)] = beliefs.map(|belief: Belief| belief.value) else { return };
-        if !entry.left {
+        if !entry.is_left_out {
             entry.close(closed_below);
             let builder = u32::try_from(builder).unwrap_or(u32::MAX);
-            entry.said = Some(Room { builder, closed_below: EventId(closed_below), room, closed });
+            entry.report = Some(Room { builder, closed_below: EventId(closed_below), room, closed });
         }
     }
 
@@ -452,14 +454,14 @@ impl Assigner {
     fn look_at(&mut self, builder: usize) {
         // The builder that assigns is present; one that never reported has not begun, and the sources wait for it.
         let entry = &self.builders[builder];
-        if builder == 0 || entry.left || entry.said.is_none() {
+        if builder == 0 || entry.is_left_out || entry.report.is_none() {
             return;
         }
-        let done = self.is_agreed(builder, |word| word.contact == Contact::Done);
+        let done = self.is_agreed(builder, |report| report.contact == Contact::Done);
         let Some(quiet) = self.quiet(builder).filter(|_| !done) else { return };
         self.builders[builder].quiet = quiet >= QUIET_TIMEOUT;
         if quiet >= self.silence
-            || quiet >= QUIET_TIMEOUT && self.is_agreed(builder, |word| word.contact == Contact::Away)
+            || quiet >= QUIET_TIMEOUT && self.is_agreed(builder, |report| report.contact == Contact::Away)
         {
             self.leave_out(builder);
         }
@@ -467,19 +469,20 @@ impl Assigner {
 
     /// Returns for how long most sources have received nothing from a builder; `None` if no source responds.
     fn quiet(&mut self, builder: usize) -> Option<Duration> {
-        let nanos = |at: Duration| u64::try_from(at.as_nanos()).unwrap_or(u64::MAX);
-        let heard = self.most(builder, |word| Some(word.room.map_or(0, |_| nanos(word.at)))).value?;
-        Some(self.pace.elapsed().saturating_sub(Duration::from_nanos(heard)))
+        let last = self.most(builder, |report| {
+            Some(report.room.map_or(0, |_| u64::try_from(report.at.as_nanos()).unwrap_or(u64::MAX)))
+        });
+        Some(self.pace.elapsed().saturating_sub(Duration::from_nanos(last.value?)))
     }
 
     fn leave_out(&mut self, builder: usize) {
         let entry = &mut self.builders[builder];
-        entry.left = true;
+        entry.is_left_out = true;
         self.left_out.push(LeftOut {
             builder: u32::try_from(builder).unwrap_or(u32::MAX),
             at: EventId(self.until),
             open: std::mem::take(&mut entry.open).into(),
-            closed: entry.said.map_or(0, |said| said.closed),
+            closed: entry.report.map_or(0, |report| report.closed),
             assigned: entry.assigned,
         });
     }
@@ -502,7 +505,7 @@ impl Assigner {
         }
     }
 
-    /// Assigns the numbers that all sources have passed already: they jumped over them, or had to drop their fragments
+    /// Assigns the events that all sources have passed already: they skipped them, or had to drop their fragments
     /// for want of a builder. These take no room.
     fn assign_what_nobody_has(&mut self) {
         let live = self.sources.iter().filter(|source| source.live);
@@ -516,8 +519,8 @@ impl Assigner {
     /// sources' slots; `part`: the number of events handed out at a time.
     fn fitting(&self, builder: usize, share: u64, part: u64) -> u64 {
         let entry = &self.builders[builder];
-        let Some(said) = entry.said.filter(|_| !entry.left && !entry.quiet) else { return 0 };
-        let (room, outstanding) = (said.room.min(share), entry.outstanding());
+        let Some(report) = entry.report.filter(|_| !entry.is_left_out && !entry.quiet) else { return 0 };
+        let (room, outstanding) = (report.room.min(share), entry.outstanding());
         let free = room.saturating_sub(outstanding);
         // Not in small ranges, each of which would take a slot for itself.
         if free >= part || outstanding == 0 { free.min(part) } else { 0 }
@@ -528,8 +531,9 @@ impl Assigner {
     /// where that is possible.
     fn parts(&self) -> (u64, u64) {
         let builders = self.builders.len() as u64;
-        let holds = |source: &Source| (source.slots / builders).max(1).saturating_mul(source.records);
-        let share = self.sources.iter().map(holds).min().unwrap_or(1);
+        let capacities =
+            self.sources.iter().map(|source| (source.slots / builders).max(1).saturating_mul(source.records));
+        let share = capacities.min().unwrap_or(1);
         let part = (share / PARTS_PER_SHARE).max(1);
         let records = self.sources.iter().map(|source| source.records).max().unwrap_or(1);
         (share, if part > records { part - part % records } else { part })
@@ -539,7 +543,7 @@ impl Assigner {
         let range = Assign { first: EventId(self.until), count, builder: u32::try_from(builder).unwrap_or(u32::MAX) };
         self.until += count;
         self.builders[builder].assigned = self.builders[builder].assigned.saturating_add(count);
-        if self.ranges.len() >= MOST_RANGES {
+        if self.ranges.len() >= MAX_RANGES {
             self.ranges.pop_front();
         }
         self.ranges.push_back(range);
@@ -616,7 +620,7 @@ mod tests {
                     let beliefs = assigner.builders[builder].beliefs.map(|belief| belief.value);
                     for (number, belief) in beliefs.into_iter().enumerate() {
                         let mut votes: Vec<_> =
-                            voters.iter().map(|source| assigner.sources[*source].heard[builder].numbers()[number]).collect();
+                            voters.iter().map(|source| assigner.sources[*source].reports[builder].numbers()[number]).collect();
                         votes.sort_unstable();
                         votes.reverse();
                         prop_assert_eq!(belief, votes.get(votes.len() / 2).copied().flatten());

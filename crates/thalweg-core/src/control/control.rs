@@ -43,7 +43,7 @@ pub struct RunControl {
     pub(crate) began: Duration,
     pub(crate) cause: Option<Cause>,
     /// True once a stop was requested: a further request ends the run at once.
-    pub(crate) asked_to_stop: bool,
+    pub(crate) stop_requested: bool,
     /// Commands received while the run was being opened.
     pub(crate) when_begun: Vec<Command>,
     pub(crate) orders: VecDeque<Order>,
@@ -63,7 +63,7 @@ pub(crate) enum Phase {
         waited: Duration,
     },
     Paused,
-    /// Stopping: sources are asked for their positions.
+    /// Stopping: the positions of the sources are requested.
     Asking {
         waited: Duration,
     },
@@ -91,7 +91,7 @@ pub(crate) struct Source {
     /// Number of events that it can have accepted and not offered: the capacity of its slots.
     pub(crate) room: u64,
     /// True if another builder has sent it a request to end the run.
-    pub(crate) told_to_end: bool,
+    pub(crate) end_requested: bool,
     /// First event that it has not accepted, as reported when it was paused.
     pub(crate) next: Option<EventId>,
     /// True if it has relayed that the leading builder had paused the run and has resumed it.
@@ -131,7 +131,7 @@ impl RunControl {
             end: config.end,
             began: Duration::ZERO,
             cause: None,
-            asked_to_stop: false,
+            stop_requested: false,
             when_begun: Vec::new(),
             orders: VecDeque::new(),
             config,
@@ -176,13 +176,13 @@ impl RunControl {
 
     /// Returns the sources that the present state waits for.
     pub fn waits_for(&self) -> impl Iterator<Item = usize> + Clone {
-        let waits = |source: &Source| match self.phase {
+        let waited_for = self.sources.iter().enumerate().filter(|(_, source)| match self.phase {
             Phase::Configured { .. } => !source.present,
             Phase::Pausing { .. } | Phase::Asking { .. } => source.present && source.is_live() && source.next.is_none(),
             Phase::Ending { .. } => source.is_live(),
             _ => false,
-        };
-        self.sources.iter().enumerate().filter(move |(_, source)| waits(source)).map(|(index, _)| index)
+        });
+        waited_for.map(|(index, _)| index)
     }
 
     /// Returns whether a source may yet accept events.
@@ -220,12 +220,12 @@ impl RunControl {
                 self.when_begun.push(command);
             }
             (Command::Stop, Phase::Running | Phase::Pausing { .. } | Phase::Paused) => {
-                self.asked_to_stop = true;
+                self.stop_requested = true;
                 self.stop(Cause::Command);
             }
             (Command::Stop, Phase::Asking { .. } | Phase::Ending { .. } | Phase::Closing) => {
                 // A first command while the run is ending for another reason is not a repeated one.
-                match std::mem::replace(&mut self.asked_to_stop, true) {
+                match std::mem::replace(&mut self.stop_requested, true) {
                     true => self.abort(),
                     false => self.stop(Cause::Command),
                 }
@@ -280,7 +280,7 @@ impl RunControl {
     pub fn paused(&mut self, source: usize, next: EventId, asked_by: u32) {
         let source = &mut self.sources[source];
         match self.config.leads && asked_by > 0 {
-            true => source.told_to_end = true,
+            true => source.end_requested = true,
             false => (source.next, source.resumed) = (Some(next), false),
         }
     }
@@ -321,8 +321,8 @@ impl RunControl {
         self.began = self.pace.elapsed();
         self.orders.extend(self.end.map(Order::EndAt));
         for source in 0..self.sources.len() {
-            let told = self.told(source).into_iter().map(|tell| Order::Tell(source, tell));
-            self.orders.extend(told.collect::<Vec<_>>());
+            let messages = self.told(source);
+            self.orders.extend(messages.into_iter().map(|message| Order::Tell(source, message)));
         }
         let kept = std::mem::take(&mut self.when_begun);
         kept.into_iter().filter_map(|command| self.command(command).err()).collect()
@@ -350,7 +350,7 @@ impl RunControl {
             self.sources.iter_mut().for_each(|source| source.next = None);
         }
         self.phase = Phase::Asking { waited: Duration::ZERO };
-        // A builder that does not lead asks all sources: that is how the leading builder is informed.
+        // A builder that does not lead sends the request to all sources: that is how the leading builder is informed.
         let leads = self.config.leads;
         self.tell_live(|source| (!leads || source.next.is_none()).then_some(Tell::Pause));
     }
@@ -430,12 +430,12 @@ impl RunControl {
             self.phase = Phase::Closing;
             if self.config.builders > 1 {
                 // The messages that the sources relay end the run at the other builders too.
-                let tell = if self.config.leads {
+                let message = if self.config.leads {
                     Tell::StopAt { end: self.config.first, end_here: false }
                 } else {
                     Tell::Pause
                 };
-                self.tell_live(|_| tell);
+                self.tell_live(|_| message);
             }
             self.orders.extend([Order::Abandon, Order::Close]);
         }
@@ -481,20 +481,20 @@ impl RunControl {
 
     /// Returns why the leading builder is to end the run now, if it is.
     pub(crate) fn reason_to_end(&self) -> Option<Cause> {
-        let is_over = self.config.duration.is_some_and(|duration| self.lasted() >= duration);
-        let others_end = || self.most(|source| source.told_to_end);
-        match self.config.leads {
-            true if is_over => Some(Cause::Duration),
-            true if others_end() => Some(Cause::OtherBuilder),
-            _ => None,
+        if !self.config.leads {
+            return None;
         }
+        if self.config.duration.is_some_and(|duration| self.lasted() >= duration) {
+            return Some(Cause::Duration);
+        }
+        self.most(|source| source.end_requested).then_some(Cause::OtherBuilder)
     }
 
     /// Sends a message to every source that is connected and may yet accept events.
-    fn tell_live<T: Into<Option<Tell>>>(&mut self, tell: impl Fn(&Source) -> T) {
+    fn tell_live<T: Into<Option<Tell>>>(&mut self, message: impl Fn(&Source) -> T) {
         for (index, source) in self.sources.iter().enumerate().filter(|(_, source)| source.present && source.is_live())
         {
-            self.orders.extend(tell(source).into().map(|tell| Order::Tell(index, tell)));
+            self.orders.extend(message(source).into().map(|message| Order::Tell(index, message)));
         }
     }
 }

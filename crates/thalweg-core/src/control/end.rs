@@ -58,9 +58,9 @@ impl RunControl {
     /// Returns the first event that a source has not accepted, as far as it can be believed.
     fn position(&self, index: usize, facts: &impl Facts) -> EventId {
         let (source, offered) = (&self.sources[index], facts.offered_until(index));
-        let room = || EventId(offered.0.saturating_add(source.room));
-        let most = facts.assigned_until().map_or_else(room, |until| until.max(offered));
-        source.next.filter(|_| !source.ended).map_or(offered, |next| next.clamp(offered, most))
+        let by_room = EventId(offered.0.saturating_add(source.room));
+        let limit = facts.assigned_until().map_or(by_room, |until| until.max(offered));
+        source.next.filter(|_| !source.ended).map_or(offered, |next| next.clamp(offered, limit))
     }
 
     /// Ends the run before this event, or at its earlier end if one is known.
@@ -71,10 +71,11 @@ impl RunControl {
         self.orders.push_back(Order::EndAt(end));
         if self.config.leads {
             // A source that has ended relays the message all the same.
-            let there = |index: &usize| self.sources[*index].present && !self.sources[*index].out;
-            let tell = |index: usize| Order::Tell(index, self.stop_at(index, end));
-            let orders: Vec<Order> = (0..self.sources.len()).filter(there).map(tell).collect();
-            self.orders.extend(orders);
+            for index in 0..self.sources.len() {
+                if self.sources[index].present && !self.sources[index].out {
+                    self.orders.push_back(Order::Tell(index, self.stop_at(index, end)));
+                }
+            }
         }
     }
 
@@ -125,12 +126,13 @@ impl RunControl {
             source.waited += free;
             if source.waited >= self.config.timeout {
                 source.out = true;
-                let what = match source.ended {
+                let failure = match source.ended {
                     true => "did not deliver what it held",
                     false => "did not end and send its final counters",
                 };
-                let why = format!("it {what} within {:?} of the end of the run (run.timeout)", self.config.timeout);
-                self.orders.push_back(Order::Expel(index, why));
+                let reason =
+                    format!("it {failure} within {:?} of the end of the run (run.timeout)", self.config.timeout);
+                self.orders.push_back(Order::Expel(index, reason));
             }
         }
         if let Phase::Ending { last: false, lap } = &mut self.phase {
@@ -161,13 +163,13 @@ impl RunControl {
         let behind: Vec<usize> = (0..self.sources.len())
             .filter(|index| Self::counts(&self.sources[*index]) && facts.offered_until(*index) < end)
             .collect();
-        let is_too_slow = |index: &usize| {
+        self.phase = Phase::Ending { last: false, lap: Duration::ZERO };
+        let mut too_slow = behind.clone();
+        too_slow.retain(|index| {
             let (source, now) = (&self.sources[*index], facts.offered_until(*index).0);
             let (done, left) = (now.saturating_sub(source.lap_began.0) as f64, (end.0 - now) as f64);
             left * lap.as_secs_f64() > done * half.saturating_sub(source.waited).as_secs_f64()
-        };
-        self.phase = Phase::Ending { last: false, lap: Duration::ZERO };
-        let too_slow: Vec<usize> = behind.iter().copied().filter(is_too_slow).collect();
+        });
         if !too_slow.is_empty() {
             let lowest = behind.iter().map(|index| facts.offered_until(*index)).min().unwrap_or(end);
             let end = lowest.max(facts.closed_until());
@@ -189,8 +191,10 @@ impl RunControl {
         let known = self.end.unwrap_or(FOREVER);
         // A source that has ended and whose connection was closed does not get an end that was moved since, nor relay
         // it.
-        let may_tell = |source: &Source| !source.ended || source.end_elsewhere.is_some_and(|end| end < known);
-        let voters = self.sources.iter().filter(|source| !source.out && may_tell(source));
+        let voters = self
+            .sources
+            .iter()
+            .filter(|source| !source.out && (!source.ended || source.end_elsewhere.is_some_and(|end| end < known)));
         let votes: Vec<EventId> = voters.clone().filter_map(|source| source.end_elsewhere).collect();
         let needed = voters.count() / 2 + 1;
         let agreed = votes.iter().copied().find(|end| votes.iter().filter(|vote| *vote == end).count() >= needed);
@@ -206,14 +210,14 @@ impl RunControl {
 
     /// Returns whether most sources relay that the leading builder has begun the run.
     pub(crate) fn is_started_elsewhere(&self) -> bool {
-        let told = self.sources.iter().filter(|source| source.runs_elsewhere).count();
-        !self.config.leads && 2 * told > self.sources.len()
+        let running = self.sources.iter().filter(|source| source.runs_elsewhere).count();
+        !self.config.leads && 2 * running > self.sources.len()
     }
 
-    /// Returns whether `was_told` holds for most sources: another builder has sent them that message.
-    pub(crate) fn most(&self, was_told: impl Fn(&Source) -> bool) -> bool {
+    /// Returns whether `received` holds for most sources: another builder has sent them that message.
+    pub(crate) fn most(&self, received: impl Fn(&Source) -> bool) -> bool {
         let voters = self.sources.iter().filter(|source| source.present && source.is_live());
-        let (told, all) = voters.fold((0, 0), |(told, all), source| (told + usize::from(was_told(source)), all + 1));
-        self.config.builders > 1 && 2 * told > all
+        let (count, all) = voters.fold((0, 0), |(count, all), source| (count + usize::from(received(source)), all + 1));
+        self.config.builders > 1 && 2 * count > all
     }
 }

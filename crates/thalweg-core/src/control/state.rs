@@ -18,7 +18,7 @@ pub enum State {
     Starting,
     /// Events are built.
     Running,
-    /// On the way from running to paused: sources are asked for their positions.
+    /// On the way from running to paused: the positions of the sources are requested.
     Pausing,
     /// Sources accept nothing until the run is resumed.
     Paused,

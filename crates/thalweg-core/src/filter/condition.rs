@@ -48,8 +48,7 @@ impl Condition {
 
     /// Returns the name of a source in a condition: letters, digits and `_`, so `beam-0` becomes `beam_0`.
     pub fn variable(source: &str) -> String {
-        let usual = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '_' };
-        let name: String = source.chars().map(usual).collect();
+        let name = source.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_");
         if name.starts_with(|first: char| first.is_ascii_digit()) { format!("_{name}") } else { name }
     }
 
@@ -93,20 +92,19 @@ impl Condition {
 
     /// Returns the names that follow a variable and a point in the text.
     fn features_of<'a>(&'a self, variable: &'a str) -> impl Iterator<Item = &'a str> {
-        let is_part = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-        let behind = self.text.match_indices(variable).filter_map(move |(at, _)| {
+        self.text.match_indices(variable).filter_map(move |(at, _)| {
             let before = self.text[..at].chars().next_back();
-            let behind = self.text[at + variable.len()..].trim_start().strip_prefix('.')?.trim_start();
-            before.is_none_or(|before| !is_part(before) && before != '.').then_some(behind)
-        });
-        behind.map(move |behind| &behind[..behind.find(|letter| !is_part(letter)).unwrap_or(behind.len())])
+            let after = self.text[at + variable.len()..].trim_start().strip_prefix('.')?.trim_start();
+            let feature = &after[..after.find(|letter| !is_name_part(letter)).unwrap_or(after.len())];
+            before.is_none_or(|before| !is_name_part(before) && before != '.').then_some(feature)
+        })
     }
 
     fn is_true(&self, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> Option<bool> {
         let mut context = Context::default();
         for fragment in fragments {
-            let of = |bound: &&Bound| bound.source == fragment.header.source;
-            let Some(Bound { variable, features, .. }) = self.bound.iter().find(of) else { continue };
+            let bound = self.bound.iter().find(|bound| bound.source == fragment.header.source);
+            let Some(Bound { variable, features, .. }) = bound else { continue };
             if fragment.len() != 8 * features.len() {
                 continue;
             }
@@ -124,6 +122,11 @@ impl Condition {
             _ => None,
         }
     }
+}
+
+/// Returns whether a letter can be a part of a name.
+fn is_name_part(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || letter == '_'
 }
 
 impl fmt::Debug for Condition {

@@ -59,9 +59,9 @@ impl Programs for SystemPrograms {
             return Err(format!("directory {}: there is none", config.directory.display()));
         }
         let Some((program, arguments)) = config.command.split_first() else { return Err("no program is named".into()) };
-        let start = || {
-            // The program's output goes to the node's log: the node's own output is its report.
-            let output = io::stderr().as_fd().try_clone_to_owned()?;
+        // The program's output goes to the node's log: the node's own output is its report.
+        let output = io::stderr().as_fd().try_clone_to_owned();
+        let child = output.and_then(|output| {
             Command::new(program)
                 .args(arguments)
                 .current_dir(&config.directory)
@@ -70,8 +70,8 @@ impl Programs for SystemPrograms {
                 .stdin(Stdio::from(input))
                 .stdout(Stdio::from(output))
                 .spawn()
-        };
-        let child = start().map_err(|error: io::Error| error.to_string())?;
+        });
+        let child = child.map_err(|error| error.to_string())?;
         if let (Some(processors), Some(id)) = (&self.processors, pid(&child)) {
             let _ = rustix::thread::sched_setaffinity(Some(id), processors);
         }

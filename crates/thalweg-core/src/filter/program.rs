@@ -109,9 +109,10 @@ pub struct Program {
     /// Processes that were given up and have not ended yet.
     leaving: Vec<Box<dyn Process>>,
     run: Option<Run>,
-    asked: VecDeque<Asked>,
+    open_questions: VecDeque<OpenQuestion>,
     answers: VecDeque<(EventId, bool)>,
-    heard: Duration,
+    /// Time of the program's last answer, or of the first question after a pause.
+    last_answer: Duration,
     /// Average time of an answer lately.
     pace: Duration,
     undecided: Undecided,
@@ -136,12 +137,12 @@ struct Running {
 }
 
 #[derive(Debug)]
-struct Asked {
+struct OpenQuestion {
     event: EventId,
     /// Place of the event's records: the program may read it until it has answered.
     _place: Span,
-    by: Duration,
-    late: bool,
+    deadline: Duration,
+    is_late: bool,
 }
 
 impl Program {
@@ -159,9 +160,9 @@ impl Program {
             started: now,
             leaving: Vec::new(),
             run: None,
-            asked: VecDeque::new(),
+            open_questions: VecDeque::new(),
             answers: VecDeque::new(),
-            heard: now,
+            last_answer: now,
             pace: Duration::ZERO,
             undecided: Undecided::default(),
         };
@@ -170,11 +171,11 @@ impl Program {
         while !program.is_ready() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(format!("'{}' did not say within {START_TIMEOUT:?} that it is ready", program.name()));
+                return Err(format!("'{}' did not report within {START_TIMEOUT:?} that it is ready", program.name()));
             }
             program.wait(left);
-            if let Err(why) = program.hear(now) {
-                return Err(program.farewell(&why));
+            if let Err(reason) = program.hear(now) {
+                return Err(program.farewell(&reason));
             }
         }
         Ok(program)
@@ -186,14 +187,17 @@ impl Program {
 
     fn spawn(&mut self, now: Duration) -> Result<(), String> {
         self.started = now;
-        let wrong = |error: &dyn std::fmt::Display| format!("'{}': {error}", self.name());
-        let (ours, theirs) = UnixStream::pair().map_err(|error| wrong(&error))?;
-        ours.set_nonblocking(true).map_err(|error| wrong(&error))?;
-        let process = self.programs.start(&self.config, theirs.into()).map_err(|error| wrong(&error))?;
-        epoll::add(&self.epoll, &ours, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
-            .map_err(|error| wrong(&error))?;
-        self.running = Some(Running { process, socket: ours, ready: false, answer: Vec::new() });
+        let running = self.start_process().map_err(|error| format!("'{}': {error}", self.name()))?;
+        self.running = Some(running);
         Ok(())
+    }
+
+    fn start_process(&self) -> Result<Running, Box<dyn std::error::Error>> {
+        let (socket, input) = UnixStream::pair()?;
+        socket.set_nonblocking(true)?;
+        let process = self.programs.start(&self.config, input.into())?;
+        epoll::add(&self.epoll, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+        Ok(Running { process, socket, ready: false, answer: Vec::new() })
     }
 
     fn wait(&self, timeout: Duration) {
@@ -237,8 +241,8 @@ impl Program {
         sent.map(|_| ()).map_err(io::Error::other)
     }
 
-    /// Returns whether [`ask`](Self::ask) can be called: the open questions leave room for one more, or the program
-    /// would not be asked at all.
+    /// Returns whether [`ask`](Self::ask) can be called: the open questions leave room for one more, or the question
+    /// would not be sent at all.
     pub fn has_room(&self) -> bool {
         !self.is_listening() || self.run.as_ref().is_some_and(|run| run.memory.free() > 0)
     }
@@ -246,13 +250,13 @@ impl Program {
     /// Returns whether the program is ready, owes no late answer, and would answer another question in time at its
     /// recent pace.
     fn is_listening(&self) -> bool {
-        let before = u32::try_from(self.asked.len()).unwrap_or(u32::MAX);
+        let before = u32::try_from(self.open_questions.len()).unwrap_or(u32::MAX);
         let in_time = before == 0 || self.pace.saturating_mul(before.saturating_add(1)) <= self.config.deadline;
-        self.is_ready() && in_time && !self.asked.front().is_some_and(|asked| asked.late)
+        self.is_ready() && in_time && !self.open_questions.front().is_some_and(|question| question.is_late)
     }
 
-    /// Asks the program about an event. Its answer [comes](Self::next_answer) later, unless it is not asked: then the
-    /// returned value is the answer.
+    /// Sends the program a question about an event. Its answer [comes](Self::next_answer) later. If the question cannot
+    /// be sent, the returned value is the answer.
     pub fn ask(
         &mut self,
         event: EventId,
@@ -267,15 +271,15 @@ impl Program {
         match self.put(event, fragments) {
             Ok(place) => {
                 // A program that owes no answer cannot be silent.
-                if self.asked.is_empty() {
-                    self.heard = now;
+                if self.open_questions.is_empty() {
+                    self.last_answer = now;
                 }
-                let by = now + self.config.deadline;
-                self.asked.push_back(Asked { event, _place: place, by, late: false });
+                let deadline = now + self.config.deadline;
+                self.open_questions.push_back(OpenQuestion { event, _place: place, deadline, is_late: false });
                 None
             }
             Err(error) => {
-                tracing::warn!(program = self.name(), event = event.0, "it cannot be asked: {error}");
+                tracing::warn!(program = self.name(), event = event.0, "the question cannot be sent: {error}");
                 self.undecided.gone += 1;
                 Some(self.config.otherwise)
             }
@@ -283,14 +287,13 @@ impl Program {
     }
 
     fn put(&mut self, event: EventId, fragments: &mut dyn Iterator<Item = Fragment<'_>>) -> io::Result<Span> {
-        let full = || io::Error::other("there is no room for it");
-        let (Some(run), Some(running)) = (&mut self.run, &mut self.running) else { return Err(full()) };
-        let mut place = run.memory.take(run.bytes).ok_or_else(full)?;
+        let (Some(run), Some(running)) = (&mut self.run, &mut self.running) else { return Err(no_room()) };
+        let mut place = run.memory.take(run.bytes).ok_or_else(no_room)?;
         let mut end = 0;
         for fragment in fragments {
             let begin = end + HEADER_LEN;
             end = begin + fragment.len();
-            let record = place.get_mut(begin - HEADER_LEN..end).ok_or_else(full)?;
+            let record = place.get_mut(begin - HEADER_LEN..end).ok_or_else(no_room)?;
             record[..HEADER_LEN].copy_from_slice(&fragment.header.encode());
             fragment.copy_to(0, &mut record[HEADER_LEN..]);
             end = end.next_multiple_of(RECORD_ALIGN);
@@ -303,16 +306,15 @@ impl Program {
 
     /// Reads the answers of the program, applies deadlines, and starts a program again that has ended.
     pub fn look(&mut self, now: Duration) {
-        if let Err(why) = self.hear(now) {
-            self.lose(&why);
+        if let Err(reason) = self.hear(now) {
+            self.lose(&reason);
         }
-        for at in 0..self.asked.len() {
-            let asked = &mut self.asked[at];
-            if asked.late || asked.by > now {
+        for question in &mut self.open_questions {
+            if question.is_late || question.deadline > now {
                 continue;
             }
-            asked.late = true;
-            self.answers.push_back((asked.event, self.config.otherwise));
+            question.is_late = true;
+            self.answers.push_back((question.event, self.config.otherwise));
             self.undecided.late += 1;
         }
         if self.gives_up().is_some_and(|at| now >= at) {
@@ -333,7 +335,7 @@ impl Program {
         if !running.ready {
             return Some(self.started + START_TIMEOUT);
         }
-        (!self.asked.is_empty()).then_some(self.heard + self.config.deadline + HANG_TIMEOUT)
+        (!self.open_questions.is_empty()).then_some(self.last_answer + self.config.deadline + HANG_TIMEOUT)
     }
 
     /// Reads the program's messages.
@@ -356,20 +358,19 @@ impl Program {
             let count = u32::try_from(answers.len() / ANSWER_BYTES).unwrap_or(1);
             if running.ready && count > 0 {
                 // Answers that came together took this time together.
-                let each = now.saturating_sub(self.heard) / count;
+                let each = now.saturating_sub(self.last_answer) / count;
                 self.pace = if self.pace.is_zero() { each } else { self.pace * 31 / 32 + each / 32 };
             }
             for answer in answers.chunks_exact(ANSWER_BYTES) {
-                self.heard = now;
+                self.last_answer = now;
                 self.take(answer)?;
             }
         }
     }
 
     fn take(&mut self, answer: &[u8]) -> Result<(), String> {
-        let number = |at: usize| answer[at..].first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default();
+        let event = EventId(answer.first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default());
         let verdict = answer[8..].first_chunk().copied().map(u32::from_le_bytes).unwrap_or_default();
-        let event = EventId(number(0));
         let Some(running) = &mut self.running else { return Ok(()) };
         if !running.ready {
             if (event.0, verdict) != (PROTOCOL_VERSION, ANSWER_READY) {
@@ -378,14 +379,14 @@ impl Program {
             running.ready = true;
             return self.introduce().map_err(|error| error.to_string());
         }
-        let Some(at) = self.asked.iter().position(|asked| asked.event == event) else {
-            return Err(format!("it answers for event {}, of which it was not asked", event.0));
+        let Some(at) = self.open_questions.iter().position(|question| question.event == event) else {
+            return Err(format!("it answers for event {}, about which it has no question", event.0));
         };
         if verdict > VERDICT_UNSURE {
             return Err(format!("its answer is {verdict}, which is neither 0, 1 nor 2"));
         }
-        let late = self.asked.remove(at).is_some_and(|asked| asked.late);
-        if !late {
+        let is_late = self.open_questions.remove(at).is_some_and(|question| question.is_late);
+        if !is_late {
             self.undecided.unsure += u64::from(verdict == VERDICT_UNSURE);
             let accept = if verdict == VERDICT_UNSURE { self.config.otherwise } else { verdict == VERDICT_YES };
             self.answers.push_back((event, accept));
@@ -394,40 +395,42 @@ impl Program {
     }
 
     /// Gives the program up, and answers its open questions in its place.
-    fn lose(&mut self, why: &str) {
+    fn lose(&mut self, reason: &str) {
         // The program may have closed its end, and take a moment more to exit.
         let status = self.running.as_mut().and_then(|running| running.process.status().ok().flatten());
         let status = status.map_or_else(String::new, |status| format!(" ({status})"));
-        tracing::warn!("'{}': {why}{status}; it is started again", self.name());
+        tracing::warn!("'{}': {reason}{status}; it is started again", self.name());
         self.undecided.ends += 1;
         if let Some(Running { mut process, .. }) = self.running.take() {
             // The exit is not waited for here.
             process.kill();
             self.leaving.push(process);
         }
-        for asked in self.asked.drain(..).filter(|asked| !asked.late) {
-            self.answers.push_back((asked.event, self.config.otherwise));
+        for question in self.open_questions.drain(..).filter(|question| !question.is_late) {
+            self.answers.push_back((question.event, self.config.otherwise));
             self.undecided.gone += 1;
         }
     }
 
     /// Gives the program time to end by itself, which it does when the socket is closed; then kills it. Returns a
     /// description of its end.
-    fn farewell(&mut self, why: &str) -> String {
+    fn farewell(&mut self, reason: &str) -> String {
         let name = self.name().to_owned();
-        let Some(Running { mut process, socket, .. }) = self.running.take() else { return format!("'{name}': {why}") };
+        let Some(Running { mut process, socket, .. }) = self.running.take() else {
+            return format!("'{name}': {reason}");
+        };
         drop(socket);
         let until = Instant::now() + EXIT_TIMEOUT;
         while Instant::now() < until {
             match process.status() {
-                Ok(Some(status)) => return format!("'{name}': {why} ({status})"),
+                Ok(Some(status)) => return format!("'{name}': {reason} ({status})"),
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
                 Err(_) => break,
             }
         }
         process.kill();
         process.wait();
-        format!("'{name}': {why}")
+        format!("'{name}': {reason}")
     }
 
     /// Returns the next answer: the program's, or one given in its place.
@@ -437,9 +440,9 @@ impl Program {
 
     /// Returns when to call [look](Self::look) even if the program sends nothing; `None` if never.
     pub fn next_look(&self) -> Option<Duration> {
-        let by = self.asked.iter().find(|asked| !asked.late).map(|asked| asked.by);
+        let deadline = self.open_questions.iter().find(|question| !question.is_late).map(|question| question.deadline);
         let start = self.running.is_none().then_some(self.started + MIN_RESTART_INTERVAL);
-        [by, self.gives_up(), start].into_iter().flatten().min()
+        [deadline, self.gives_up(), start].into_iter().flatten().min()
     }
 
     /// Returns the counters of events that the program did not decide on.
@@ -458,6 +461,10 @@ impl Drop for Program {
     fn drop(&mut self) {
         self.farewell("");
     }
+}
+
+fn no_room() -> io::Error {
+    io::Error::other("there is no room for it")
 }
 
 /// Encodes a message of the builder: three numbers.

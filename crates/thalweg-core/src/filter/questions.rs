@@ -57,13 +57,11 @@ impl Questions {
     }
 
     fn new(mut socket: UnixStream) -> io::Result<Option<Self>> {
-        let strange = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
-        let no_builder = |error: io::Error| {
-            strange(&format!(
+        socket.write_all(&answer(PROTOCOL_VERSION, ANSWER_READY)).map_err(|error| {
+            invalid_data(format!(
                 "standard input is no builder's: a topology names this program, and a node starts it ({error})"
             ))
-        };
-        socket.write_all(&answer(PROTOCOL_VERSION, ANSWER_READY)).map_err(no_builder)?;
+        })?;
         let mut text = [0; QUESTION_BYTES];
         let (read, files) = recv_fds(&socket, &mut text, 2).map_err(io::Error::other)?;
         if read == 0 {
@@ -71,7 +69,7 @@ impl Questions {
         }
         socket.read_exact(&mut text[read..])?;
         let Ok([memory, introduction]) = <[OwnedFd; 2]>::try_from(files) else {
-            return Err(strange("the builder sent no memory"));
+            return Err(invalid_data("the builder sent no memory"));
         };
         let memory = Arena::import(memory).map_err(io::Error::other)?;
         let (mut file, mut text) = (File::from(introduction), Vec::new());
@@ -105,13 +103,11 @@ impl Questions {
         self.socket.read_exact(&mut question[read..])?;
         let [event, offset, bytes] =
             [0, 8, 16].map(|at| question[at..].first_chunk().copied().map(u64::from_le_bytes).unwrap_or_default());
-        let strange = |what: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, what.to_string());
-        let outside = || strange(&"a question lies outside the builder's memory");
-        let bytes = usize::try_from(bytes).map_err(|_| outside())?;
-        let view = Seen(self.memory.view(offset, bytes).ok_or_else(outside)?);
+        let view = usize::try_from(bytes).ok().and_then(|bytes| self.memory.view(offset, bytes));
+        let view = QuestionBytes(view.ok_or_else(|| invalid_data("a question lies outside the builder's memory"))?);
         let mut records = Vec::new();
         for record in Records::new(&view) {
-            let (at, _, payload) = record.map_err(|error| strange(&error))?;
+            let (at, _, payload) = record.map_err(|error| invalid_data(error.to_string()))?;
             let mut record = vec![0; payload.end - at];
             view.copy_to(at, &mut record);
             records.push(record);
@@ -133,6 +129,10 @@ impl Questions {
     }
 }
 
+fn invalid_data(problem: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.into())
+}
+
 /// Returns whether the builder has closed its end, with or without answers left unread.
 fn is_over(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
@@ -149,9 +149,9 @@ impl Question {
 }
 
 /// Place of a question in the builder's memory.
-struct Seen(View);
+struct QuestionBytes(View);
 
-impl RecordBytes for Seen {
+impl RecordBytes for QuestionBytes {
     fn bytes(&self) -> usize {
         self.0.len()
     }

@@ -7,8 +7,9 @@ const DIRECTORY: &str = "/sys/devices/system/clocksource/clocksource0";
 const FAST: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "timebase"];
 
 pub(super) fn probe() -> Finding {
-    let file = |name: &str| read::text(format!("{DIRECTORY}/{name}"));
-    judge(file("current_clocksource").as_deref(), file("available_clocksource").as_deref())
+    let current = read::text(format!("{DIRECTORY}/current_clocksource"));
+    let available = read::text(format!("{DIRECTORY}/available_clocksource"));
+    judge(current.as_deref(), available.as_deref())
 }
 
 fn judge(current: Option<&str>, available: Option<&str>) -> Finding {
@@ -20,7 +21,7 @@ fn judge(current: Option<&str>, available: Option<&str>) -> Finding {
     if FAST.contains(&current) {
         return finding;
     }
-    let finding = finding.degraded("each look at the clock takes a microsecond: hot threads look often");
+    let finding = finding.degraded("each reading of the clock takes a microsecond, and hot threads read it often");
     match available.split_whitespace().find(|name| FAST.contains(name)) {
         Some(name) => finding.mended_by(format!("echo {name} > {DIRECTORY}/current_clocksource")),
         None => finding,

@@ -11,7 +11,7 @@ const TOO_FAR: Duration = Duration::from_millis(100);
 
 /// State of the clock, as the program that synchronises it reported to the kernel (adjtimex(2)).
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct ClockState {
     /// True if the clock is synchronised.
     is_synchronised: bool,
     /// Largest possible error against UTC: grows by 500 ppm from one correction to the next.
@@ -21,10 +21,9 @@ struct Kept {
 }
 
 pub(super) fn probe() -> Finding {
-    let comm = |pid: &String| read::text(Path::new("/proc").join(pid).join("comm"));
     let processes = read::names("/proc").into_iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
-    let mut running: Vec<String> =
-        processes.filter_map(|pid| comm(&pid)).filter(|name| DAEMONS.contains(&name.as_str())).collect();
+    let names = processes.filter_map(|pid| read::text(Path::new("/proc").join(pid).join("comm")));
+    let mut running: Vec<String> = names.filter(|name| DAEMONS.contains(&name.as_str())).collect();
     running.sort();
     running.dedup();
     judge(&running, ask())
@@ -32,7 +31,7 @@ pub(super) fn probe() -> Finding {
 
 /// Reads the state of the clock; `None` if the kernel does not report it.
 #[expect(unsafe_code, reason = "no crate wraps adjtimex for reading its errors")]
-fn ask() -> Option<Kept> {
+fn ask() -> Option<ClockState> {
     let mut timex = std::mem::MaybeUninit::<libc::timex>::zeroed();
     // SAFETY: `timex` is valid for writes of its size; all bits zero are a valid value of it, and with no modes nothing
     // is set.
@@ -42,21 +41,22 @@ fn ask() -> Option<Kept> {
     }
     // SAFETY: it consists of integers, for which every bit pattern is valid.
     let timex = unsafe { timex.assume_init() };
-    let micros = |value: libc::c_long| Duration::from_micros(u64::try_from(value).unwrap_or(0));
     let is_synchronised = state != libc::TIME_ERROR && timex.status & libc::STA_UNSYNC == 0;
-    Some(Kept { is_synchronised, most: micros(timex.maxerror), estimate: micros(timex.esterror) })
+    let [most, estimate] =
+        [timex.maxerror, timex.esterror].map(|error| Duration::from_micros(u64::try_from(error).unwrap_or(0)));
+    Some(ClockState { is_synchronised, most, estimate })
 }
 
-fn judge(running: &[String], kept: Option<Kept>) -> Finding {
+fn judge(running: &[String], kept: Option<ClockState>) -> Finding {
     let by = match running {
-        [] => "no program that keeps it right is seen to run (/proc/*/comm)".to_owned(),
+        [] => "no program that synchronises it runs (/proc/*/comm)".to_owned(),
         running => format!("{} runs (/proc/*/comm)", running.join(", ")),
     };
     let (state, is_good) = match kept {
-        Some(Kept { is_synchronised: true, most, estimate }) => {
+        Some(ClockState { is_synchronised: true, most, estimate }) => {
             (format!("within {most:?} of UTC, {estimate:?} by estimate (adjtimex); "), most < TOO_FAR)
         }
-        Some(_) => ("the kernel was not told that its clock is right (adjtimex); ".to_owned(), false),
+        Some(_) => ("the kernel's clock is not marked as synchronised (adjtimex); ".to_owned(), false),
         None => (String::new(), !running.is_empty()),
     };
     let finding = Finding::new("synchronisation", format!("{state}{by}"));
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn the_kernels_word_counts_more_than_a_program_that_runs() {
         let kept = |is_synchronised, most| {
-            Some(Kept { is_synchronised, most: Duration::from_micros(most), estimate: Duration::from_micros(30) })
+            Some(ClockState { is_synchronised, most: Duration::from_micros(most), estimate: Duration::from_micros(30) })
         };
         let chrony = ["chronyd".to_owned()];
         let good = judge(&chrony, kept(true, 1200));

@@ -16,10 +16,10 @@ pub(super) fn probe(needs: &Needs, interface: &Interface) -> Finding {
 fn judge(name: &str, home: Option<(u32, Vec<u32>)>, distances: Option<&str>, bound: &[u32]) -> Finding {
     let title = format!("{name} distance");
     let Some((node, near)) = home else {
-        return Finding::new(title, "the same from all processors, or not said (device/numa_node)");
+        return Finding::new(title, "the same from all processors, or not reported (device/numa_node)");
     };
-    let told = format!("at NUMA node {node}; distances from there: {}", distances.unwrap_or("unknown"));
-    let finding = Finding::new(title, told);
+    let evidence = format!("at NUMA node {node}; distances from there: {}", distances.unwrap_or("unknown"));
+    let finding = Finding::new(title, evidence);
     let far: Vec<_> = bound.iter().filter(|cpu| !near.contains(cpu)).map(u32::to_string).collect();
     match far.is_empty() {
         true => finding,
@@ -37,7 +37,7 @@ mod tests {
     use crate::Level;
 
     #[test]
-    fn a_node_bound_across_the_machine_is_told() {
+    fn a_node_bound_across_the_machine_is_reported() {
         let home = || Some((1, vec![8, 9]));
         assert_eq!(judge("eth0", None, None, &[0]).level, Level::Ok);
         assert_eq!(judge("eth0", home(), Some("21 10"), &[8]).level, Level::Ok);

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 pub(super) fn probe() -> Finding {
     let cpus = read::text("/sys/devices/system/cpu/online").map(|text| read::list(&text)).unwrap_or_default();
-    let path = |cpu: &u32| format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor");
-    judge(&cpus.iter().filter_map(|cpu| read::text(path(cpu))).collect())
+    let paths = cpus.iter().map(|cpu| format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor"));
+    judge(&paths.filter_map(read::text).collect())
 }
 
 fn judge(governors: &BTreeSet<String>) -> Finding {

@@ -15,8 +15,8 @@ fn judge(name: &str, lines: &[(u32, Vec<u32>)], bound: &[u32], online: &[u32]) -
     if lines.is_empty() {
         return Finding::new(title, "unknown: the device lists no message-signalled interrupts");
     }
-    let told: Vec<_> = lines.iter().map(|(number, cpus)| format!("{number} on {}", join(cpus))).collect();
-    let finding = Finding::new(title, format!("{} (/proc/irq/*/effective_affinity_list)", told.join(", ")));
+    let affinities: Vec<_> = lines.iter().map(|(number, cpus)| format!("{number} on {}", join(cpus))).collect();
+    let finding = Finding::new(title, format!("{} (/proc/irq/*/effective_affinity_list)", affinities.join(", ")));
     let Some((number, _)) = lines.iter().find(|(_, cpus)| cpus.iter().any(|cpu| bound.contains(cpu))) else {
         return finding;
     };

@@ -5,14 +5,14 @@ use crate::{Finding, Needs, read};
 pub(super) fn probe(needs: &Needs) -> Finding {
     let usable = std::thread::available_parallelism().ok().map(std::num::NonZero::get);
     let online = read::text("/sys/devices/system/cpu/online");
-    let told = format!(
+    let evidence = format!(
         "{} usable by this process; online: {}",
         read::or_unknown(usable.map(|count| count.to_string())),
         read::or_unknown(online)
     );
     let nodes = needs.nodes.len();
-    let Some(usable) = usable.filter(|_| nodes > 0) else { return Finding::new("processors", told) };
-    let finding = Finding::new("processors", format!("{nodes} nodes, each with one hot thread; {told}"));
+    let Some(usable) = usable.filter(|_| nodes > 0) else { return Finding::new("processors", evidence) };
+    let finding = Finding::new("processors", format!("{nodes} nodes, each with one hot thread; {evidence}"));
     match nodes > usable {
         true => finding.degraded("hot threads take turns: each waits while another runs"),
         false => finding,

@@ -10,15 +10,13 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
     if bound.is_empty() {
         return Finding::new(NAME, "no node is bound to one");
     }
-    let told =
-        |list: &[(u32, &str)]| list.iter().map(|(cpu, name)| format!("{name} to {cpu}")).collect::<Vec<_>>().join(", ");
-    let finding = Finding::new(NAME, told(&bound));
+    let finding = Finding::new(NAME, bindings(&bound));
     let cannot: Vec<_> = bound.iter().filter(|(cpu, _)| !can_be_bound(*cpu)).copied().collect();
     if !cannot.is_empty() {
         let online = read::or_unknown(read::text("/sys/devices/system/cpu/online"));
         return finding.missing(format!(
             "this process may not run there: {}; processors online: {online}; set `cpu` to one of them, or leave it out",
-            told(&cannot)
+            bindings(&cannot)
         ));
     }
     let shared = shared(&bound);
@@ -27,6 +25,10 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
         false => finding
             .degraded(format!("several hot threads take turns on processor {shared}: give each a `cpu` of its own")),
     }
+}
+
+fn bindings(bound: &[(u32, &str)]) -> String {
+    bound.iter().map(|(cpu, name)| format!("{name} to {cpu}")).collect::<Vec<_>>().join(", ")
 }
 
 /// Returns true if this process may run on the processor: `taskset` and cpusets may exclude it.

@@ -8,11 +8,11 @@ pub(super) fn probe(needs: &Needs) -> Finding {
         Some(_) => "on",
         None => "unknown",
     };
-    let siblings = |cpu: &u32| {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
-        Some((*cpu, read::list(&read::text(path)?)))
-    };
-    let bound: Vec<_> = super::bound(needs).iter().filter_map(siblings).collect();
+    let mut bound = Vec::new();
+    for cpu in super::bound(needs) {
+        let siblings = read::text(format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"));
+        bound.extend(siblings.map(|text| (cpu, read::list(&text))));
+    }
     let finding = Finding::new("SMT", format!("{active} (/sys/devices/system/cpu/smt/active)"));
     match couple(&bound) {
         None => finding,

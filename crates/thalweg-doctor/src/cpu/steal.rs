@@ -9,10 +9,10 @@ const OBSERVATION_TIME: Duration = Duration::from_millis(200);
 const MAX_STOLEN_SHARE: f64 = 0.01;
 
 pub(super) fn probe() -> Finding {
-    let look = || read::text("/proc/stat").as_deref().and_then(times);
-    let before = look();
+    let before = read::text("/proc/stat");
     std::thread::sleep(OBSERVATION_TIME);
-    match (before, look()) {
+    let after = read::text("/proc/stat");
+    match (before.as_deref().and_then(times), after.as_deref().and_then(times)) {
         (Some(before), Some(after)) => judge(before, after),
         _ => Finding::new("steal", "unknown: /proc/stat cannot be read"),
     }
@@ -22,10 +22,8 @@ pub(super) fn probe() -> Finding {
 type Times = (u64, u64);
 
 fn judge(before: Times, after: Times) -> Finding {
-    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
-    let share = |(stolen, all): Times| if all == 0 { 0.0 } else { stolen as f64 / all as f64 };
-    let now = share((after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)));
-    let ever = share(after);
+    let now = stolen_share((after.0.saturating_sub(before.0), after.1.saturating_sub(before.1)));
+    let ever = stolen_share(after);
     let evidence = format!("{:.1} % of the last 0.2 s, {:.1} % since boot (/proc/stat)", now * 100.0, ever * 100.0);
     let finding = Finding::new("steal", evidence);
     match now > MAX_STOLEN_SHARE || ever > MAX_STOLEN_SHARE {
@@ -34,6 +32,11 @@ fn judge(before: Times, after: Times) -> Finding {
         ),
         false => finding,
     }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share for people")]
+fn stolen_share((stolen, all): Times) -> f64 {
+    if all == 0 { 0.0 } else { stolen as f64 / all as f64 }
 }
 
 /// Parses the first line of `/proc/stat`: user nice system idle iowait irq softirq steal guest guest_nice

@@ -78,10 +78,10 @@ mod tests {
         let (interrupts, queue) = (None, PathBuf::new());
         let vda = Completions { disk: "vda".into(), interrupts, queue, cpus: vec![1], rq_affinity: None };
         let disk = |rq_affinity| Completions { rq_affinity, ..vda.clone() };
-        let told = disk(Some(1)).judge();
-        assert_eq!(told.level, Level::Ok);
+        let finding = disk(Some(1)).judge();
+        assert_eq!(finding.level, Level::Ok);
         assert_eq!(
-            told.evidence,
+            finding.evidence,
             "vda interrupts processor 1, a read ends near the processor that asked (rq_affinity)"
         );
         let elsewhere = disk(Some(0)).judge();

@@ -20,12 +20,13 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
 /// Judges the free space. `held`: the bytes that the builders hold in memory, if they record.
 fn judge(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
     const NAME: &str = "disk space";
-    let told = format!("{} free at {place} (statvfs)", thalweg_text::volume(free));
-    let Some(held) = held else { return Finding::new(NAME, told) };
+    let evidence = format!("{} free at {place} (statvfs)", thalweg_text::volume(free));
+    let Some(held) = held else { return Finding::new(NAME, evidence) };
     match (data.volume(), data.bytes_per_second) {
         (Some(volume), _) => {
             let how = if data.at_most { "at most " } else { "" };
-            let finding = Finding::new(NAME, format!("the run writes {how}{}; {told}", thalweg_text::volume(volume)));
+            let finding =
+                Finding::new(NAME, format!("the run writes {how}{}; {evidence}", thalweg_text::volume(volume)));
             let lasts = lasts(data.bytes_per_second, free).map(|time| format!(" after {}", seconds(time)));
             let full = format!("the disk is full{}", lasts.unwrap_or_default());
             match volume > free {
@@ -36,15 +37,15 @@ fn judge(data: &Data, held: Option<u64>, free: u64, place: &str) -> Finding {
                 }
             }
         }
-        (None, _) if free < held => Finding::new(NAME, told).missing(format!(
+        (None, _) if free < held => Finding::new(NAME, evidence).missing(format!(
             "the builders alone hold {} in memory, which has no room on this disk: make room, or record somewhere else",
             thalweg_text::volume(held)
         )),
         (None, Some(rate)) => {
             let time = lasts(Some(rate), free).map_or_else(|| "for ever".to_owned(), seconds);
-            Finding::new(NAME, format!("{told}: full after {time} at {}", thalweg_text::rate(rate)))
+            Finding::new(NAME, format!("{evidence}: full after {time} at {}", thalweg_text::rate(rate)))
         }
-        (None, None) => Finding::new(NAME, told),
+        (None, None) => Finding::new(NAME, evidence),
     }
 }
 
@@ -83,7 +84,7 @@ mod tests {
             "the events end it before the time does"
         );
         assert_eq!(level(&data(None, None, Some(2_000_000_000))), Level::Missing);
-        assert_eq!(level(&data(None, Some(1 << 40), None)), Level::Ok, "nobody knows how much that is");
+        assert_eq!(level(&data(None, Some(1 << 40), None)), Level::Ok, "the amount is unknown");
         assert_eq!(
             judge(&data(None, None, None), Some(1 << 25), 1 << 24, "/").level,
             Level::Missing,
@@ -96,13 +97,13 @@ mod tests {
 
     #[test]
     fn it_says_when_the_disk_is_full() {
-        let told = judge(&data(Some(1e9), Some(3600), None), Some(1), 90_000_000_000, "/runs");
+        let evidence = judge(&data(Some(1e9), Some(3600), None), Some(1), 90_000_000_000, "/runs");
         assert_eq!(
-            told.cost.unwrap(),
+            evidence.cost.unwrap(),
             "the disk is full after 90.0 s, and what comes then is lost: make room, or make the run shorter"
         );
-        let told = judge(&data(Some(1e9), None, None), Some(1), 90_000_000_000_000, "/runs");
-        assert!(told.evidence.ends_with("full after 25 h at 1.00 GB/s"), "{}", told.evidence);
+        let evidence = judge(&data(Some(1e9), None, None), Some(1), 90_000_000_000_000, "/runs");
+        assert!(evidence.evidence.ends_with("full after 25 h at 1.00 GB/s"), "{}", evidence.evidence);
     }
 
     #[test]

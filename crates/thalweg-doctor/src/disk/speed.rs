@@ -27,7 +27,7 @@ const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 pub(super) fn probe(needs: &Needs) -> [Finding; 3] {
     let place = place::nearest(&needs.directory);
     let kind = read::or_unknown(place::file_system(&place));
-    let told = format!("tried on a file without a name at {}, on {kind}", place.display());
+    let method = format!("tried on a file without a name at {}, on {kind}", place.display());
     let direct = nameless(&place, OFlags::DIRECT);
     let cached = nameless(&place, OFlags::empty());
     let page = [0u8; 4096];
@@ -46,9 +46,10 @@ pub(super) fn probe(needs: &Needs) -> [Finding; 3] {
             Err(error) => Finding::new("disk speed", format!("not measured: {error}")),
         },
         // NFS, for example, has no files without a name.
-        Err(error) => Finding::new("disk speed", format!("not measured: {error} for a file without a name; {told}")),
+        Err(error) => Finding::new("disk speed", format!("not measured: {error} for a file without a name; {method}")),
     };
-    [writes::direct(direct.as_ref().map(drop).map_err(|error| *error), &told), writes::uncached(uncached, &told), speed]
+    let direct = direct.as_ref().map(drop).map_err(|error| *error);
+    [writes::direct(direct, &method), writes::uncached(uncached, &method), speed]
 }
 
 fn nameless(place: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
@@ -59,7 +60,6 @@ fn nameless(place: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
 type Measured = (u64, f64);
 
 fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
-    let wrong = |error: Errno| error.to_string();
     let mut block = Arena::create_local("doctor", BLOCK_BYTES).map_err(|error| error.to_string())?;
     // Disks may leave out zeros, and repeated data.
     for (word, number) in block.chunks_exact_mut(8).zip(1..) {
@@ -81,26 +81,26 @@ fn measure(file: &OwnedFd, place: &Path) -> Result<Measured, String> {
                 Ok(0) => return Err("the disk takes nothing".into()),
                 Ok(n) => done += n,
                 Err(Errno::INTR) => {}
-                Err(error) => return Err(wrong(error)),
+                Err(error) => return Err(error.to_string()),
             }
         }
         written += BLOCK_BYTES as u64;
     }
-    fdatasync(file).map_err(wrong)?;
+    fdatasync(file).map_err(|error| error.to_string())?;
     Ok((written, begun.elapsed().as_secs_f64()))
 }
 
 fn judge(wanted: Option<f64>, (bytes, seconds): Measured, how: &str) -> Finding {
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let rate = bytes as f64 / seconds.max(1e-9);
-    let told = format!(
+    let evidence = format!(
         "{}, one write of {} at a time, {how}: {} in {seconds:.2} s",
         thalweg_text::rate(rate),
         thalweg_text::size(BLOCK_BYTES as u64),
         thalweg_text::volume(bytes)
     );
-    let Some(wanted) = wanted else { return Finding::new("disk speed", told) };
-    let finding = Finding::new("disk speed", format!("{told}; {} are stated", thalweg_text::rate(wanted)));
+    let Some(wanted) = wanted else { return Finding::new("disk speed", evidence) };
+    let finding = Finding::new("disk speed", format!("{evidence}; {} are stated", thalweg_text::rate(wanted)));
     match wanted / rate {
         share if share > 1.0 => {
             finding.missing("the disk takes less than the sources make: slots fill, and sources wait, or drop")

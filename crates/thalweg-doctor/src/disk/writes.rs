@@ -21,35 +21,35 @@ pub(super) fn probe(needs: &Needs) -> [Finding; 2] {
     let kind = read::or_unknown(place::file_system(&place));
     match some_file(&place, 2) {
         Some(file) => {
-            let told = format!("tried by reading {}, on {kind}", file.display());
-            [direct(opens_directly(&file), &told), uncached(reads_uncached(&file), &told)]
+            let method = format!("tried by reading {}, on {kind}", file.display());
+            [direct(opens_directly(&file), &method), uncached(reads_uncached(&file), &method)]
         }
         None => {
-            let told = format!("no file at {} to try it on; {kind}", place.display());
+            let reason = format!("no file at {} to try it on; {kind}", place.display());
             let known = DIRECT.contains(&kind.as_str());
             let does = if known { "takes them" } else { "may not: --measure-disk tries it" };
             [
-                Finding::new("direct writes", format!("{told} {does}")),
-                Finding::new("uncached writes", format!("unknown: {told}; --measure-disk tries it")),
+                Finding::new("direct writes", format!("{reason} {does}")),
+                Finding::new("uncached writes", format!("unknown: {reason}; --measure-disk tries it")),
             ]
         }
     }
 }
 
 /// Returns the finding for O_DIRECT.
-pub(super) fn direct(result: Result<(), Errno>, told: &str) -> Finding {
+pub(super) fn direct(result: Result<(), Errno>, method: &str) -> Finding {
     match result {
-        Ok(()) => Finding::new("direct writes", format!("O_DIRECT works; {told}")),
-        Err(error) => Finding::new("direct writes", format!("O_DIRECT does not work: {error}; {told}"))
+        Ok(()) => Finding::new("direct writes", format!("O_DIRECT works; {method}")),
+        Err(error) => Finding::new("direct writes", format!("O_DIRECT does not work: {error}; {method}"))
             .degraded("blocks are copied into the page cache, and the kernel writes them when it sees fit"),
     }
 }
 
 /// Returns the finding for RWF_DONTCACHE, which is only a second choice if O_DIRECT is not available.
-pub(super) fn uncached(result: Result<(), Errno>, told: &str) -> Finding {
+pub(super) fn uncached(result: Result<(), Errno>, method: &str) -> Finding {
     match result {
-        Ok(()) => Finding::new("uncached writes", format!("RWF_DONTCACHE works; {told}")),
-        Err(error) => Finding::new("uncached writes", format!("RWF_DONTCACHE does not work: {error}; {told}")),
+        Ok(()) => Finding::new("uncached writes", format!("RWF_DONTCACHE works; {method}")),
+        Err(error) => Finding::new("uncached writes", format!("RWF_DONTCACHE does not work: {error}; {method}")),
     }
 }
 
@@ -78,19 +78,18 @@ fn some_file(directory: &Path, depth: u32) -> Option<PathBuf> {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::metadata(directory).ok()?.dev();
     let entries: Vec<_> = std::fs::read_dir(directory).ok()?.flatten().take(MAX_DIRECTORY_ENTRIES).collect();
-    let readable = |path: &PathBuf| rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok();
-    let kind = |entry: &std::fs::DirEntry, want: fn(&std::fs::FileType) -> bool| {
-        entry.file_type().is_ok_and(|kind| want(&kind)) && entry.metadata().is_ok_and(|data| data.dev() == device)
-    };
-    let file = entries
-        .iter()
-        .filter(|entry| kind(entry, std::fs::FileType::is_file))
-        .map(std::fs::DirEntry::path)
-        .find(readable);
-    file.or_else(|| {
-        let mut below = entries.iter().filter(|entry| depth > 0 && kind(entry, std::fs::FileType::is_dir));
-        below.find_map(|entry| some_file(&entry.path(), depth - 1))
-    })
+    let mut directories = Vec::new();
+    for entry in entries.iter().filter(|entry| entry.metadata().is_ok_and(|data| data.dev() == device)) {
+        let Ok(kind) = entry.file_type() else { continue };
+        let path = entry.path();
+        if kind.is_file() && rustix::fs::access(&path, rustix::fs::Access::READ_OK).is_ok() {
+            return Some(path);
+        }
+        if kind.is_dir() && depth > 0 {
+            directories.push(path);
+        }
+    }
+    directories.iter().find_map(|directory| some_file(directory, depth - 1))
 }
 
 #[cfg(test)]

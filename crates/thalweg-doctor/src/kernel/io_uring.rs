@@ -22,11 +22,11 @@ const RECORDER_OPERATION_COUNT: usize = 4;
 
 pub(super) fn probe(ring: &io::Result<IoUring>) -> Finding {
     let setting = read::text(DISABLED);
-    let told = format!("{DISABLED} is {}", setting.as_deref().unwrap_or("not there"));
+    let reason = format!("{DISABLED} is {}", setting.as_deref().unwrap_or("not there"));
     match ring {
-        Ok(_) => Finding::new("io_uring", format!("a ring can be made; {told}")),
+        Ok(_) => Finding::new("io_uring", format!("a ring can be made; {reason}")),
         Err(error) => {
-            let finding = Finding::new("io_uring", format!("no ring can be made: {error}; {told}"))
+            let finding = Finding::new("io_uring", format!("no ring can be made: {error}; {reason}"))
                 .degraded("blocks are written by threads that wait for the disk, not by the kernel's own queue");
             // Otherwise the reason is a container's seccomp profile, or the kernel's configuration.
             match setting.as_deref() {
@@ -42,7 +42,7 @@ pub(super) fn operations(ring: &io::Result<IoUring>) -> Finding {
     let mut probe = Probe::new();
     let Ok(ring) = ring else { return Finding::new(NAME, "none: there is no ring") };
     if let Err(error) = ring.submitter().register_probe(&mut probe) {
-        return Finding::new(NAME, format!("the ring does not say: {error}"));
+        return Finding::new(NAME, format!("unknown: the ring does not report them: {error}"));
     }
     let (mut there, mut not): (Vec<_>, Vec<_>) = OPERATIONS.iter().partition(|(_, code)| probe.is_supported(*code));
     // These are no operations of their own: multishot receive came together with zero-copy send (Linux 6.0), and
@@ -50,10 +50,10 @@ pub(super) fn operations(ring: &io::Result<IoUring>) -> Finding {
     if probe.is_supported(opcode::SendZc::CODE) { &mut there } else { &mut not }.push(&("multishot recv", 0));
     let registers = ring.submitter().register_buffers_sparse(1).is_ok();
     if registers { &mut there } else { &mut not }.push(&("register_buffers", 0));
-    let names = |list: &[&(&'static str, u8)]| list.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
+    let [there, not] = [there, not].map(|list| list.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", "));
     let evidence = match not.is_empty() {
-        true => format!("{} (IORING_REGISTER_PROBE)", names(&there)),
-        false => format!("{}; not: {} (IORING_REGISTER_PROBE)", names(&there), names(&not)),
+        true => format!("{there} (IORING_REGISTER_PROBE)"),
+        false => format!("{there}; not: {not} (IORING_REGISTER_PROBE)"),
     };
     let finding = Finding::new(NAME, evidence);
     if OPERATIONS[..RECORDER_OPERATION_COUNT].iter().all(|(_, code)| probe.is_supported(*code)) {

@@ -16,12 +16,12 @@ pub(super) fn probe() -> Finding {
 }
 
 fn summary(all: &[(String, String)]) -> String {
-    let of = |prefix: &str| -> Vec<&str> {
-        all.iter().filter(|(_, text)| text.starts_with(prefix)).map(|(name, _)| name.as_str()).collect()
-    };
-    let (mitigated, vulnerable) = (of("Mitigation"), of("Vulnerable"));
-    let list = |names: &[&str]| if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-    format!("mitigated: {}; vulnerable: {}; of {} known", list(&mitigated), list(&vulnerable), all.len())
+    let [mitigated, vulnerable] = ["Mitigation", "Vulnerable"].map(|prefix| {
+        let found = all.iter().filter(|(_, text)| text.starts_with(prefix));
+        let names: Vec<&str> = found.map(|(name, _)| name.as_str()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    });
+    format!("mitigated: {mitigated}; vulnerable: {vulnerable}; of {} known", all.len())
 }
 
 #[cfg(test)]

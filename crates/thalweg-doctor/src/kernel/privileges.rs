@@ -13,12 +13,12 @@ const WANTED: [(CapabilitySet, &str, &str); 4] = [
 
 /// Reports capabilities. Shared memory, TCP and the recorder need none of them.
 pub(super) fn probe() -> Finding {
-    let list = |have: bool| {
-        let some = WANTED.iter().filter(|(set, _, _)| has(*set) == have);
+    let [with, without] = [true, false].map(|is_held| {
+        let some = WANTED.iter().filter(|(set, _, _)| has(*set) == is_held);
         let names: Vec<_> = some.map(|(_, name, what)| format!("{name} ({what})")).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
-    };
-    Finding::new("capabilities", format!("with {}; without {}", list(true), list(false)))
+    });
+    Finding::new("capabilities", format!("with {with}; without {without}"))
 }
 
 /// Reports what restricts system calls.

@@ -12,7 +12,7 @@ pub(super) fn probe() -> Finding {
     let types = read::bytes(BTF, 64 << 20);
     let has = types.as_deref().is_some_and(|types| contains(types, TYPE));
     let may = privileges::has(CapabilitySet::BPF) || privileges::has(CapabilitySet::SYS_ADMIN);
-    let told = match (&types, has) {
+    let support = match (&types, has) {
         (None, _) => format!("{BTF} cannot be read"),
         (Some(_), true) => format!("{BTF} has the type"),
         (Some(_), false) => format!("{BTF} lacks the type"),
@@ -20,7 +20,7 @@ pub(super) fn probe() -> Finding {
     let config = Config::read();
     let loaded = if may { "this process may load them" } else { "this process may not load them (CAP_BPF)" };
     let evidence =
-        format!("{told}; {loaded}; {}, {}", config.says("CONFIG_BPF_JIT"), config.says("CONFIG_DEBUG_INFO_BTF"));
+        format!("{support}; {loaded}; {}, {}", config.says("CONFIG_BPF_JIT"), config.says("CONFIG_DEBUG_INFO_BTF"));
     Finding::new("BPF congestion controls", evidence)
 }
 

@@ -9,10 +9,10 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
 }
 
 fn judge(wanted: u64, limit: Option<u64>) -> Finding {
-    let told = limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+    let limit_text = limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
     let evidence = match wanted {
-        0 => format!("RLIMIT_NOFILE: {told}"),
-        some => format!("RLIMIT_NOFILE: {told}; a node opens up to {some}"),
+        0 => format!("RLIMIT_NOFILE: {limit_text}"),
+        some => format!("RLIMIT_NOFILE: {limit_text}; a node opens up to {some}"),
     };
     let finding = Finding::new("open files", evidence);
     if limit.is_none_or(|limit| wanted <= limit) {

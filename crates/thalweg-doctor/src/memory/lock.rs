@@ -17,10 +17,10 @@ pub(crate) fn probe(needs: &Needs) -> Finding {
 
 /// Judges the limits, in bytes, `None` if unlimited: `limit` holds now, and a process may raise it to `hard` by itself.
 fn judge(wanted: u64, limit: Option<u64>, hard: Option<u64>, exempt: bool) -> Finding {
-    let told = limit.map_or_else(|| "none".to_owned(), thalweg_text::volume);
+    let limit_text = limit.map_or_else(|| "none".to_owned(), thalweg_text::volume);
     let evidence = match exempt {
-        true => format!("no limit for this process (CAP_IPC_LOCK); RLIMIT_MEMLOCK: {told}"),
-        false => format!("RLIMIT_MEMLOCK: {told}; blocks to be registered: {}", thalweg_text::volume(wanted)),
+        true => format!("no limit for this process (CAP_IPC_LOCK); RLIMIT_MEMLOCK: {limit_text}"),
+        false => format!("RLIMIT_MEMLOCK: {limit_text}; blocks to be registered: {}", thalweg_text::volume(wanted)),
     };
     let finding = Finding::new("locked memory", evidence);
     if exempt || limit.is_none_or(|limit| wanted <= limit) {

@@ -38,9 +38,9 @@ fn judge(needs: &Needs, available: Option<u64>, reserved: u64, limit: Option<u64
 
 /// Returns the number of bytes in reserved huge pages of 2 MiB that are unused.
 fn reserved(info: &str) -> u64 {
-    let pages = |key| read::value(info, key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0);
-    let free = pages("HugePages_Free").saturating_sub(pages("HugePages_Rsvd"));
-    free.saturating_mul(read::kibibytes(info, "Hugepagesize").unwrap_or(0))
+    let [free, promised] = ["HugePages_Free", "HugePages_Rsvd"]
+        .map(|key| read::value(info, key).and_then(|value| value.parse::<u64>().ok()).unwrap_or(0));
+    free.saturating_sub(promised).saturating_mul(read::kibibytes(info, "Hugepagesize").unwrap_or(0))
 }
 
 /// Returns the number of bytes that the control group of this process has left, if it has a limit: version 2, then

@@ -11,10 +11,8 @@ use std::path::Path;
 use thalweg_link::Address;
 
 pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
-    let of = |list: fn(&crate::NodeNeeds) -> &Vec<Address>| -> BTreeSet<String> {
-        needs.nodes.iter().flat_map(list).map(ToString::to_string).collect()
-    };
-    let (listen, connect) = (of(|node| &node.listen), of(|node| &node.connect));
+    let listen: BTreeSet<String> = needs.nodes.iter().flat_map(|node| &node.listen).map(Address::to_string).collect();
+    let connect: BTreeSet<String> = needs.nodes.iter().flat_map(|node| &node.connect).map(Address::to_string).collect();
     // An address that is listened on here will be found here.
     let elsewhere = connect.difference(&listen);
     listen.iter().map(|address| listened(address)).chain(elsewhere.map(|address| connected(address))).collect()
@@ -83,7 +81,7 @@ fn none() -> Error {
 
 fn unresolved(title: String, error: &Error) -> Finding {
     Finding::new(title, format!("cannot be resolved: {error}"))
-        .missing("nobody would find the builder: correct the name, or give the address in numbers")
+        .missing("no source would find the builder: correct the name, or give the address in numbers")
 }
 
 /// Binds as a builder does, without listening: no one can connect, and nothing is left.
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_others_are_told_from_our_own() {
+    fn addresses_of_others_are_distinguished_from_our_own() {
         // An address of TEST-NET-1 (RFC 5737), which no machine has.
         let foreign = listened("tcp:192.0.2.1:4000");
         assert_eq!(foreign.level, Level::Missing);
@@ -168,7 +166,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         listener.set_nonblocking(true).unwrap();
         assert_eq!(listened(&text).level, Level::Missing);
-        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "nobody knocked");
+        assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock, "no connection was made");
         assert_eq!(listened("shm:/no/such/directory/x").level, Level::Missing);
         let file = directory.path().join("file");
         std::fs::write(&file, "").unwrap();

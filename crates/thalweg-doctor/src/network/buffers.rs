@@ -11,14 +11,16 @@ const DEFAULT_WINDOW: u64 = 4 << 20;
 const ROUND_TRIP: f64 = 1e-3;
 
 pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Finding {
-    let limits = |path| read::text(path).and_then(|text| triple(&text));
-    let core = |name: &str| read::or_unknown(read::text(format!("/proc/sys/net/core/{name}")));
-    let tcp =
-        |node: &&crate::NodeNeeds| node.listen.iter().chain(&node.connect).any(|address| address.kind().congestion);
-    let window = needs.nodes.iter().filter(tcp).map(|node| node.window).max().unwrap_or(DEFAULT_WINDOW);
+    let [receive, send] = [RECEIVE, SEND].map(|path| read::text(path).and_then(|text| triple(&text)));
+    let [receive_max, send_max] =
+        ["rmem_max", "wmem_max"].map(|name| read::or_unknown(read::text(format!("/proc/sys/net/core/{name}"))));
+    let tcp = needs
+        .nodes
+        .iter()
+        .filter(|node| node.listen.iter().chain(&node.connect).any(|address| address.kind().congestion));
+    let window = tcp.map(|node| node.window).max().unwrap_or(DEFAULT_WINDOW);
     let fastest = interfaces.iter().filter(|one| one.up).filter_map(|one| one.speed).max_by(f64::total_cmp);
-    let other = format!("rmem_max {}, wmem_max {}", core("rmem_max"), core("wmem_max"));
-    judge(limits(RECEIVE), limits(SEND), window, fastest, &other)
+    judge(receive, send, window, fastest, &format!("rmem_max {receive_max}, wmem_max {send_max}"))
 }
 
 /// Without a known `link`, Thalweg leaves the sizes of its sockets to the kernel, which lets them grow to the third
@@ -36,7 +38,7 @@ fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest
     )]
     let product = fastest.map(|speed| (speed / 8.0 * ROUND_TRIP) as u64);
     let in_flight = fastest.zip(product).map_or_else(
-        || "no interface says its speed".to_owned(),
+        || "no interface reports its speed".to_owned(),
         |(speed, product)| format!("{} for 1 ms at {}", thalweg_text::volume(product), link::told(speed)),
     );
     let evidence = format!(
@@ -48,25 +50,23 @@ fn judge(receive: Option<[u64; 3]>, send: Option<[u64; 3]>, window: u64, fastest
     let finding = Finding::new(NAME, evidence);
     // No more than the window is ever on its way, whatever the line could hold.
     let wanted = product.map_or(window, |product| product.min(window));
-    let mend = |name: &str, limits: [u64; 3]| {
-        format!(
-            "sysctl -w net.ipv4.{name}=\"{} {} {}\"",
-            limits[0],
-            limits[1],
-            wanted.checked_next_power_of_two().unwrap_or(wanted)
-        )
-    };
     // Half of it on its way keeps a line busy while the other half is read.
     let enough = wanted / 2;
     match (receive[2] < enough, send[2] < enough) {
         (false, false) => finding,
         (true, _) => finding
             .degraded("a builder takes less than it asked for before the source has to wait")
-            .mended_by(mend("tcp_rmem", receive)),
+            .mended_by(raise("tcp_rmem", receive, wanted)),
         (_, true) => finding
             .degraded("a source keeps less on its way than the builder asked for")
-            .mended_by(mend("tcp_wmem", send)),
+            .mended_by(raise("tcp_wmem", send, wanted)),
     }
+}
+
+/// Returns the command that raises the largest of three limits to `wanted` bytes or more.
+fn raise(name: &str, [least, initial, _]: [u64; 3], wanted: u64) -> String {
+    let most = wanted.checked_next_power_of_two().unwrap_or(wanted);
+    format!("sysctl -w net.ipv4.{name}=\"{least} {initial} {most}\"")
 }
 
 fn triple(text: &str) -> Option<[u64; 3]> {

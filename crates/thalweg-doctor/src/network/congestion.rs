@@ -13,13 +13,13 @@ pub(super) fn probe(needs: &Needs) -> Vec<Finding> {
     let tcp = needs.nodes.iter().filter(|node| node.connect.iter().any(|address| address.kind().congestion));
     let mut named: BTreeSet<&str> = tcp.filter_map(|node| node.congestion.as_deref()).collect();
     named.remove("system");
-    let file = |name: &str| read::or_unknown(read::text(format!("{DIRECTORY}/{name}")));
-    let (available, allowed) = (file("tcp_available_congestion_control"), file("tcp_allowed_congestion_control"));
-    let told =
-        format!("available: {available}; allowed to all: {allowed}; default: {}", file("tcp_congestion_control"));
+    let [available, allowed, system] =
+        ["tcp_available_congestion_control", "tcp_allowed_congestion_control", "tcp_congestion_control"]
+            .map(|name| read::or_unknown(read::text(format!("{DIRECTORY}/{name}"))));
+    let settings = format!("available: {available}; allowed to all: {allowed}; default: {system}");
     let default = (!named.contains(DEFAULT)).then_some((DEFAULT, false));
     let wanted = default.into_iter().chain(named.iter().map(|name| (*name, true)));
-    wanted.map(|(name, required)| judge(name, required, attempt(name), &available, &allowed, &told)).collect()
+    wanted.map(|(name, required)| judge(name, required, attempt(name), &available, &allowed, &settings)).collect()
 }
 
 /// Tries a congestion control on a socket that is never connected.
@@ -33,11 +33,11 @@ fn judge(
     tried: std::io::Result<()>,
     available: &str,
     allowed: &str,
-    told: &str,
+    settings: &str,
 ) -> Finding {
     let title = format!("congestion control {name}");
-    let Err(error) = tried else { return Finding::new(title, format!("can be selected; {told}")) };
-    let finding = Finding::new(title, format!("cannot be selected: {error}; {told}"));
+    let Err(error) = tried else { return Finding::new(title, format!("can be selected; {settings}")) };
+    let finding = Finding::new(title, format!("cannot be selected: {error}; {settings}"));
     let finding = match required {
         true => finding.missing("a source asks for it by name and would end: choose one that is there"),
         false => finding.degraded("links use the system's default instead, which may pace, as bbr does"),

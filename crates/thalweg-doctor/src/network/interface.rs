@@ -25,17 +25,17 @@ impl Interface {
     }
 
     fn read(name: String) -> Option<Self> {
-        let file = |file: &str| read::text(Path::new(DIRECTORY).join(&name).join(file));
+        let [index, flags, state, speed, mtu] = ["ifindex", "flags", "operstate", "speed", "mtu"]
+            .map(|file| read::text(Path::new(DIRECTORY).join(&name).join(file)));
         // Not everything in that directory is an interface (`bonding_masters`).
-        let index = file("ifindex")?.parse().ok()?;
-        let flags = u32::from_str_radix(file("flags")?.trim_start_matches("0x"), 16).unwrap_or(0);
-        let state = file("operstate").unwrap_or_default();
+        let index = index?.parse().ok()?;
+        let flags = u32::from_str_radix(flags?.trim_start_matches("0x"), 16).unwrap_or(0);
         Some(Self {
             index,
             // IFF_UP; whether something is at the other end is in the operational state, which loopback does not know.
-            up: flags & 1 != 0 && state != "down",
-            speed: file("speed").and_then(|text| megabits(&text)),
-            mtu: file("mtu").and_then(|text| text.parse().ok()).unwrap_or(0),
+            up: flags & 1 != 0 && state.as_deref() != Some("down"),
+            speed: speed.and_then(|text| megabits(&text)),
+            mtu: mtu.and_then(|text| text.parse().ok()).unwrap_or(0),
             name,
         })
     }

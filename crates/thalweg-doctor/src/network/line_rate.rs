@@ -23,19 +23,19 @@ pub(super) fn probe(needs: &Needs, interfaces: &[Interface]) -> Vec<Finding> {
             }
         }
     }
-    let each = |interface: &Interface| {
-        let (out, into) = (leaving.get(interface.name.as_str()), coming.get(interface.name.as_str()));
-        let most = out.into_iter().chain(into).copied().max_by(f64::total_cmp)?;
-        Some(judge(&interface.name, interface.speed, most))
-    };
-    interfaces.iter().filter_map(each).collect()
+    let mut findings = Vec::new();
+    for Interface { name, speed, .. } in interfaces {
+        let rates = leaving.get(name.as_str()).into_iter().chain(coming.get(name.as_str()));
+        findings.extend(rates.copied().max_by(f64::total_cmp).map(|most| judge(name, *speed, most)));
+    }
+    findings
 }
 
 fn judge(name: &str, speed: Option<f64>, bytes_per_second: f64) -> Finding {
     let title = format!("{name} rate");
-    let told = format!("{} stated in one direction", thalweg_text::rate(bytes_per_second));
-    let Some(speed) = speed else { return Finding::new(title, format!("{told}; the line's speed is not said")) };
-    let finding = Finding::new(title, format!("{told}; the line carries {}", link::told(speed)));
+    let evidence = format!("{} stated in one direction", thalweg_text::rate(bytes_per_second));
+    let Some(speed) = speed else { return Finding::new(title, format!("{evidence}; the line's speed is unknown")) };
+    let finding = Finding::new(title, format!("{evidence}; the line carries {}", link::told(speed)));
     match bytes_per_second * 8.0 / speed {
         // Ethernet, IP and TCP headers take 2 % to 6 % of a line.
         share if share > 1.0 => finding.missing("the line carries less than the sources make: they wait, or drop"),
@@ -65,9 +65,10 @@ fn route(routes: &str, target: Ipv4Addr) -> Option<&str> {
     let target = u32::from_ne_bytes(target.octets());
     let fits = routes.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let hex = |at: usize| fields.get(at).and_then(|field| u32::from_str_radix(field, 16).ok());
-        let (destination, mask) = (hex(1)?, hex(7)?);
-        (target & mask == destination).then(|| (mask.count_ones(), *fields.first().unwrap_or(&"")))
+        let [name, destination, _, _, _, _, _, mask, ..] = fields[..] else { return None };
+        let destination = u32::from_str_radix(destination, 16).ok()?;
+        let mask = u32::from_str_radix(mask, 16).ok()?;
+        (target & mask == destination).then(|| (mask.count_ones(), name))
     });
     fits.max_by_key(|(length, _)| *length).map(|(_, name)| name)
 }

@@ -9,10 +9,10 @@ const JUMBO_MTU: u64 = 9000;
 
 pub(super) fn probe(interface: &Interface) -> Finding {
     let Interface { name, up, speed, mtu, .. } = interface;
-    let speed_told = speed.map_or_else(|| "speed not said".to_owned(), told);
+    let speed_text = speed.map_or_else(|| "speed unknown".to_owned(), told);
     let state = if *up { "up" } else { "down" };
     let finding =
-        Finding::new(format!("{name} link"), format!("{state}, {speed_told}, MTU {mtu} (/sys/class/net/{name})"));
+        Finding::new(format!("{name} link"), format!("{state}, {speed_text}, MTU {mtu} (/sys/class/net/{name})"));
     match *up && interface.physical() && speed.is_some_and(|speed| speed >= FAST_LINK_BPS) && *mtu < JUMBO_MTU {
         true => finding
             .degraded(

@@ -32,11 +32,7 @@ pub(crate) struct Family {
 impl Family {
     /// Opens a family by its name. The error tells why it is not available.
     pub(crate) fn open(name: &str) -> Result<Self, String> {
-        let wrong = |error: rustix::io::Errno| format!("netlink: {error}");
-        let flags = SocketFlags::CLOEXEC;
-        let socket =
-            socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::GENERIC)).map_err(wrong)?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(1))).map_err(wrong)?;
+        let socket = open_socket().map_err(|error| format!("netlink: {error}"))?;
         let mut family = Self { socket, id: GENL_ID_CTRL, sequence: 0 };
         let wanted = attribute(CTRL_ATTR_FAMILY_NAME, &[name.as_bytes(), &[0]].concat());
         let answer = family.ask(CTRL_CMD_GETFAMILY, &wanted)?;
@@ -57,7 +53,7 @@ impl Family {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        // Without an address a netlink socket talks to the kernel.
+        // Without an address a netlink socket sends to the kernel.
         send(&self.socket, &bytes, SendFlags::empty()).map_err(|error| format!("netlink: {error}"))?;
         let mut answer = vec![0; MAX_ANSWER_BYTES];
         loop {
@@ -69,10 +65,17 @@ impl Family {
                 (header, _) if header.sequence_number != self.sequence => {}
                 (_, NetlinkPayload::InnerMessage(answer)) => return Ok(answer.attributes),
                 (_, NetlinkPayload::Error(error)) => return Err(error.to_io().to_string()),
-                _ => return Err("netlink: an answer that is none".into()),
+                _ => return Err("netlink: an answer of an unexpected type".into()),
             }
         }
     }
+}
+
+fn open_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::GENERIC))?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(Duration::from_secs(1)))?;
+    Ok(socket)
 }
 
 /// Returns the header of ethtool's requests, which names an interface (`ETHTOOL_A_HEADER_DEV_INDEX`).

@@ -37,15 +37,16 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
 /// Judges the offloads. Those of a virtual interface depend on its lower interface, or, as with veth, are a matter of
 /// taste.
 fn judge(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTreeSet<&str>) -> Finding {
-    let has = |names: &[&str]| names.iter().any(|name| active.contains(name));
-    let word = |on: bool| if on { "on" } else { "off" };
-    let mut told: Vec<_> = WANTED.iter().map(|(short, names, _)| format!("{short} {}", word(has(names)))).collect();
-    told.push(format!("lro {}", word(has(&[LRO]))));
-    let finding = Finding::new(format!("{name} offloads"), format!("{} (ethtool over netlink)", told.join(", ")));
-    let off: Vec<_> = WANTED.iter().filter(|(_, names, _)| !has(names)).collect();
+    let lro: (&str, &[&str]) = ("lro", &[LRO]);
+    let shown = WANTED.iter().map(|(short, names, _)| (*short, *names)).chain([lro]);
+    let states: Vec<_> = shown
+        .map(|(short, names)| format!("{short} {}", if contains_any(active, names) { "on" } else { "off" }))
+        .collect();
+    let finding = Finding::new(format!("{name} offloads"), format!("{} (ethtool over netlink)", states.join(", ")));
+    let off: Vec<_> = WANTED.iter().filter(|(_, names, _)| !contains_any(active, names)).collect();
     let Some((_, _, cost)) = off.first().filter(|_| physical) else { return finding };
     let finding = finding.degraded(*cost);
-    let can: Vec<_> = off.iter().filter(|(_, names, _)| names.iter().any(|name| changeable.contains(name))).collect();
+    let can: Vec<_> = off.iter().filter(|(_, names, _)| contains_any(changeable, names)).collect();
     match can.is_empty() {
         true => finding,
         false => {
@@ -53,6 +54,10 @@ fn judge(name: &str, physical: bool, active: &BTreeSet<&str>, changeable: &BTree
             finding.mended_by(format!("ethtool -K {name} {}", switches.join(" ")))
         }
     }
+}
+
+fn contains_any(features: &BTreeSet<&str>, names: &[&str]) -> bool {
+    names.iter().any(|name| features.contains(name))
 }
 
 /// Returns the names in a bitset. It has names because the compact form was not requested

@@ -13,17 +13,17 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
         Ok(family) => family.ask(PAUSE_GET, &ethtool_header(interface.index)),
         Err(error) => Err(error.clone()),
     };
-    let told = match &answer {
+    let evidence = match &answer {
         Ok(answer) => {
-            let word = |kind| match find(answer, kind) {
+            let [rx, tx] = [PAUSE_RX, PAUSE_TX].map(|kind| match find(answer, kind) {
                 Some([0]) => "off",
                 Some([_]) => "on",
                 _ => "unknown",
-            };
-            format!("rx {}, tx {} (ethtool over netlink)", word(PAUSE_RX), word(PAUSE_TX))
+            });
+            format!("rx {rx}, tx {tx} (ethtool over netlink)")
         }
         Err(error) => format!("unknown: {error}"),
     };
     // Neither is wrong: a builder's window keeps ports from overflowing, and a pause delays all traffic through a port.
-    Finding::new(format!("{} pause frames", interface.name), told)
+    Finding::new(format!("{} pause frames", interface.name), evidence)
 }

@@ -3,14 +3,8 @@
 use crate::{Finding, read};
 
 pub(super) fn probe() -> Finding {
-    let file = |name: &str| read::or_unknown(read::text(format!("/proc/sys/net/core/{name}")));
-    Finding::new(
-        "queueing",
-        format!(
-            "default_qdisc {}, busy_poll {} us, busy_read {} us (/proc/sys/net/core)",
-            file("default_qdisc"),
-            file("busy_poll"),
-            file("busy_read")
-        ),
-    )
+    let [qdisc, poll, read] = ["default_qdisc", "busy_poll", "busy_read"]
+        .map(|name| read::or_unknown(read::text(format!("/proc/sys/net/core/{name}"))));
+    let evidence = format!("default_qdisc {qdisc}, busy_poll {poll} us, busy_read {read} us (/proc/sys/net/core)");
+    Finding::new("queueing", evidence)
 }

@@ -2,7 +2,7 @@
 
 use super::Interface;
 use super::netlink::{Family, ethtool_header, find_u32};
-use crate::Finding;
+use crate::{Finding, read};
 
 const RINGS_GET: u8 = 15;
 const RX_MAX: u16 = 2;
@@ -17,8 +17,9 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
     };
     match answer {
         Ok(answer) => {
-            let number = |kind| find_u32(&answer, kind);
-            judge(&interface.name, number(RINGS_RX).zip(number(RX_MAX)), number(RINGS_TX).zip(number(TX_MAX)))
+            let rx = find_u32(&answer, RINGS_RX).zip(find_u32(&answer, RX_MAX));
+            let tx = find_u32(&answer, RINGS_TX).zip(find_u32(&answer, TX_MAX));
+            judge(&interface.name, rx, tx)
         }
         Err(error) => Finding::new(format!("{} rings", interface.name), format!("unknown: {error}")),
     }
@@ -26,15 +27,13 @@ pub(super) fn probe(ethtool: &mut Result<Family, String>, interface: &Interface)
 
 /// Judges the ring sizes. Each pair is the size and the largest possible, in packets.
 fn judge(name: &str, rx: Option<(u32, u32)>, tx: Option<(u32, u32)>) -> Finding {
-    let told = |pair: Option<(u32, u32)>| match pair {
-        Some((now, most)) => format!("{now} of at most {most}"),
-        None => "unknown".to_owned(),
-    };
-    let finding =
-        Finding::new(format!("{name} rings"), format!("rx {}, tx {} (ethtool over netlink)", told(rx), told(tx)));
+    let [rx_text, tx_text] =
+        [rx, tx].map(|pair| read::or_unknown(pair.map(|(now, most)| format!("{now} of at most {most}"))));
+    let evidence = format!("rx {rx_text}, tx {tx_text} (ethtool over netlink)");
+    let finding = Finding::new(format!("{name} rings"), evidence);
     match rx {
         Some((now, most)) if now < most => finding
-            .degraded("packets of a burst are dropped before the processor comes for them, and sent again")
+            .degraded("packets of a burst are dropped before the processor fetches them, and sent again")
             .mended_by(format!("ethtool -G {name} rx {most}")),
         _ => finding,
     }

@@ -15,11 +15,11 @@ const ZERO_COPY: u64 = 8;
 
 /// Checks whether a socket can be made.
 pub(super) fn socket() -> Finding {
-    let told = match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
+    let evidence = match socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Ok(_) => "a socket can be made".to_owned(),
         Err(error) => format!("none can be made: {error} (it takes CAP_NET_RAW and CONFIG_XDP_SOCKETS)"),
     };
-    Finding::new("AF_XDP sockets", told)
+    Finding::new("AF_XDP sockets", evidence)
 }
 
 /// Reports what the driver of an interface supports.
@@ -28,7 +28,7 @@ pub(super) fn driver(netdev: &mut Result<Family, String>, interface: &Interface)
         Ok(family) => family.ask(DEV_GET, &attribute(DEV_IFINDEX, &interface.index.to_ne_bytes())),
         Err(error) => Err(error.clone()),
     };
-    let told = match &answer {
+    let evidence = match &answer {
         Ok(answer) => {
             match find(answer, DEV_XDP_FEATURES).and_then(|value| Some(u64::from_ne_bytes(value.try_into().ok()?))) {
                 Some(features) => format!("{} (netdev over netlink: xdp-features {features:#x})", mode(features)),
@@ -37,7 +37,7 @@ pub(super) fn driver(netdev: &mut Result<Family, String>, interface: &Interface)
         }
         Err(error) => format!("unknown: {error}"),
     };
-    Finding::new(format!("{} AF_XDP", interface.name), told)
+    Finding::new(format!("{} AF_XDP", interface.name), evidence)
 }
 
 fn mode(features: u64) -> &'static str {

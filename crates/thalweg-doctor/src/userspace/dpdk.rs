@@ -69,41 +69,44 @@ pub(super) fn requirements() -> Vec<Finding> {
         read::text("/proc/filesystems").is_some_and(|text| text.lines().any(|line| line.ends_with("hugetlbfs")));
     let pagemap = std::path::Path::new("/proc/self/pagemap").exists();
     let glibc = glibc();
-    let line = |name: &str, met: Option<bool>, told: String| {
-        let verdict = match met {
-            Some(true) => "met",
-            Some(false) => "not met",
-            None => "unknown",
-        };
-        Finding::new(format!("DPDK: {name}"), format!("{verdict}: {told}"))
-    };
     vec![
-        line("supported NIC", Some(interfaces.iter().any(|i| supported(i).is_some())), nics(&interfaces)),
-        line("multi-core CPU", Some(cpus > 1), format!("{cpus} processors online")),
-        line(
+        requirement("supported NIC", Some(interfaces.iter().any(|i| supported(i).is_some())), nics(&interfaces)),
+        requirement("multi-core CPU", Some(cpus > 1), format!("{cpus} processors online")),
+        requirement(
             "CPU with virtualization",
             Some(virtualization(&info).is_some()),
             format!("{} (/proc/cpuinfo flags)", virtualization(&info).unwrap_or("neither vmx nor svm")),
         ),
-        pcie(&interfaces, line),
-        line("kernel >= 2.6.34", Some(kernel_at_least(&release)), format!("Linux {release}")),
-        line(
+        pcie(&interfaces),
+        requirement("kernel >= 2.6.34", Some(kernel_at_least(&release)), format!("Linux {release}")),
+        requirement(
             "CONFIG_HUGETLBFS",
             Some(hugetlbfs),
             format!("hugetlbfs in /proc/filesystems: {}; {}", yes(hugetlbfs), config.says("CONFIG_HUGETLBFS")),
         ),
-        line(
+        requirement(
             "CONFIG_PROC_PAGE_MONITOR",
             Some(pagemap),
             format!("/proc/self/pagemap: {}; {}", yes(pagemap), config.says("CONFIG_PROC_PAGE_MONITOR")),
         ),
-        line(
+        requirement(
             "glibc >= 2.7",
             glibc.map(|version| version >= (2, 7)),
-            glibc
-                .map_or_else(|| "no libc.so.6 is loaded, or it does not say".into(), |(a, b)| format!("glibc {a}.{b}")),
+            glibc.map_or_else(
+                || "no libc.so.6 is loaded, or it has no version".into(),
+                |(a, b)| format!("glibc {a}.{b}"),
+            ),
         ),
     ]
+}
+
+fn requirement(name: &str, is_met: Option<bool>, evidence: String) -> Finding {
+    let verdict = match is_met {
+        Some(true) => "met",
+        Some(false) => "not met",
+        None => "unknown",
+    };
+    Finding::new(format!("DPDK: {name}"), format!("{verdict}: {evidence}"))
 }
 
 fn yes(there: bool) -> &'static str {
@@ -119,8 +122,8 @@ fn supported(interface: &Interface) -> Option<String> {
 }
 
 fn nics(interfaces: &[Interface]) -> String {
-    let told: Vec<_> = interfaces.iter().map(|i| format!("{} ({})", i.name, read::or_unknown(i.driver()))).collect();
-    if told.is_empty() { "no network device here".to_owned() } else { told.join(", ") }
+    let names: Vec<_> = interfaces.iter().map(|i| format!("{} ({})", i.name, read::or_unknown(i.driver()))).collect();
+    if names.is_empty() { "no network device here".to_owned() } else { names.join(", ") }
 }
 
 fn virtualization(info: &str) -> Option<&'static str> {
@@ -129,19 +132,19 @@ fn virtualization(info: &str) -> Option<&'static str> {
 }
 
 /// Checks whether the slot of the fastest device carries its line's speed.
-fn pcie(interfaces: &[Interface], line: impl Fn(&str, Option<bool>, String) -> Finding) -> Finding {
+fn pcie(interfaces: &[Interface]) -> Finding {
     const NAME: &str = "PCIe revision";
-    let told = interfaces.iter().find_map(|interface| {
-        let file = |name: &str| interface.device_file(name).and_then(read::text);
-        let slot = slot(&file("current_link_speed")?, &file("current_link_width")?)?;
-        Some((interface, slot))
+    let known = interfaces.iter().find_map(|interface| {
+        let speed = read::text(interface.device_file("current_link_speed")?)?;
+        let width = read::text(interface.device_file("current_link_width")?)?;
+        Some((interface, slot(&speed, &width)?))
     });
-    match told {
-        None => line(NAME, None, "no network device here says how it is connected (current_link_speed)".into()),
+    match known {
+        None => requirement(NAME, None, "no network device here reports its link (current_link_speed)".into()),
         Some((interface, slot)) => {
             let enough = interface.speed.map(|speed| slot >= speed);
             let speed = interface.speed.map_or("unknown".to_owned(), |speed| format!("{} Gbit/s", speed * 1e-9));
-            line(
+            requirement(
                 NAME,
                 enough,
                 format!("{}: {:.1} Gbit/s in its slot, {speed} on its line", interface.name, slot * 1e-9),

@@ -10,7 +10,7 @@ pub(super) fn probe() -> Finding {
         .collect();
     let driver = read::text("/proc/driver/nvidia/version");
     let cuda = libraries::find("libcuda.so");
-    let told = match (cards.is_empty(), &driver) {
+    let devices = match (cards.is_empty(), &driver) {
         (true, None) => "none here (/sys/class/drm, /proc/driver/nvidia)".to_owned(),
         (_, driver) => {
             let line = driver.as_deref().and_then(|text| text.lines().next()).unwrap_or("no NVIDIA driver");
@@ -18,5 +18,5 @@ pub(super) fn probe() -> Finding {
         }
     };
     let cuda = cuda.map_or_else(|| "no libcuda.so".to_owned(), |path| format!("libcuda at {}", path.display()));
-    Finding::new("GPU", format!("{told}; {cuda}"))
+    Finding::new("GPU", format!("{devices}; {cuda}"))
 }

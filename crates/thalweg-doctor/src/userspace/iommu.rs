@@ -4,9 +4,9 @@ use crate::{Finding, read};
 
 pub(super) fn probe() -> Finding {
     let groups = read::names("/sys/kernel/iommu_groups");
-    let told = match groups.len() {
+    let evidence = match groups.len() {
         0 => "none in use: no groups in /sys/kernel/iommu_groups".to_owned(),
         count => format!("in use: {count} groups (/sys/kernel/iommu_groups)"),
     };
-    Finding::new("IOMMU", told)
+    Finding::new("IOMMU", evidence)
 }

@@ -8,33 +8,28 @@ const DIRECTORY: &str = "/sys/class/infiniband";
 
 pub(super) fn probe() -> Finding {
     let devices = read::names(DIRECTORY);
-    let told = match devices.is_empty() {
-        true => format!("none here ({DIRECTORY})"),
-        false => {
-            let state = |name: &String| {
-                let text = read::text(Path::new(DIRECTORY).join(name).join("ports/1/state"));
-                format!("{name}: {}", read::or_unknown(text))
-            };
-            devices.iter().map(state).collect::<Vec<_>>().join(", ")
-        }
-    };
-    Finding::new("RDMA devices", told)
+    let states: Vec<String> = devices
+        .iter()
+        .map(|name| {
+            let state = read::text(Path::new(DIRECTORY).join(name).join("ports/1/state"));
+            format!("{name}: {}", read::or_unknown(state))
+        })
+        .collect();
+    let evidence = if states.is_empty() { format!("none here ({DIRECTORY})") } else { states.join(", ") };
+    Finding::new("RDMA devices", evidence)
 }
 
 /// Reports software RDMA: `siw` speaks iWARP over TCP, `rdma_rxe` RoCE over UDP.
 pub(super) fn software() -> Finding {
     let modules = read::text(format!("/lib/modules/{}/modules.dep", kernel::release()));
     let config = Config::read();
-    let told = |name: &str, option: &str| {
+    let drivers = [("siw", "CONFIG_RDMA_SIW"), ("rdma_rxe", "CONFIG_RDMA_RXE")].map(|(name, option)| {
         let state = match (Path::new("/sys/module").join(name).exists(), &modules) {
             (true, _) => "loaded",
             (false, Some(text)) if text.contains(&format!("/{name}.ko")) => "can be loaded",
             (false, _) => "not there",
         };
         format!("{name} {state}, {}", config.says(option))
-    };
-    Finding::new(
-        "RDMA in software",
-        format!("{}; {}", told("siw", "CONFIG_RDMA_SIW"), told("rdma_rxe", "CONFIG_RDMA_RXE")),
-    )
+    });
+    Finding::new("RDMA in software", drivers.join("; "))
 }

@@ -46,26 +46,28 @@ struct Numbers {
 impl Numbers {
     /// Returns the pixels of a payload, which is little-endian.
     fn pixels<'a>(&'a mut self, pixel: Element, bytes: &'a [u8]) -> Pixels<'a> {
-        fn read<const N: usize, T>(bytes: &[u8], out: &mut Vec<T>, of: impl Fn([u8; N]) -> T) {
-            out.clear();
-            out.extend(bytes.as_chunks().0.iter().map(|chunk| of(*chunk)));
-        }
         match pixel {
             Element::U16 => {
-                read(bytes, &mut self.u16, u16::from_le_bytes);
+                decode(bytes, &mut self.u16, u16::from_le_bytes);
                 (&self.u16[..]).into()
             }
             Element::F32 => {
-                read(bytes, &mut self.f32, f32::from_le_bytes);
+                decode(bytes, &mut self.f32, f32::from_le_bytes);
                 (&self.f32[..]).into()
             }
             Element::F64 => {
-                read(bytes, &mut self.f64, f64::from_le_bytes);
+                decode(bytes, &mut self.f64, f64::from_le_bytes);
                 (&self.f64[..]).into()
             }
             _ => bytes.into(),
         }
     }
+}
+
+/// Replaces the numbers in `out` by those of `bytes`, each made from `N` bytes.
+fn decode<const N: usize, T>(bytes: &[u8], out: &mut Vec<T>, from_bytes: impl Fn([u8; N]) -> T) {
+    out.clear();
+    out.extend(bytes.as_chunks().0.iter().map(|chunk| from_bytes(*chunk)));
 }
 
 impl Fit {
@@ -75,19 +77,16 @@ impl Fit {
     /// # Errors
     /// Fails if the device does not take images, or they do not contain the region that is to be fitted.
     pub fn new(config: &FitConfig, device: &Description, reorders: u32, copies: Copies) -> Result<Self, DeviceError> {
-        let wrong = |problem: String| DeviceError::Hardware { device: format!("fit of '{}'", config.of), problem };
-        let known = [Element::U8, Element::U16, Element::F32, Element::F64];
-        let is_of = |element: Element| {
-            let made = |meaning| PayloadType::new(meaning, element).name() == device.payload_type;
-            made(Meaning::Image) || made(Meaning::Array)
-        };
-        let pixel = known.into_iter().find(|element| is_of(*element));
+        let pixel = [Element::U8, Element::U16, Element::F32, Element::F64].into_iter().find(|element| {
+            let types = [Meaning::Image, Meaning::Array].map(|meaning| PayloadType::new(meaning, *element));
+            types.iter().any(|payload_type| payload_type.name() == device.payload_type)
+        });
         let (Some([height, width]), Some(pixel)) = (device.shape.as_deref(), pixel) else {
             let shape = device.shape.as_ref().map(|shape| format!(" of shape {shape:?}")).unwrap_or_default();
-            return Err(wrong(format!(
-                "its payloads are {}{shape}: what is fitted are images of u8, u16, f32 or f64",
-                device.payload_type
-            )));
+            let payload_type = &device.payload_type;
+            let problem =
+                format!("its payloads are {payload_type}{shape}: what is fitted are images of u8, u16, f32 or f64");
+            return Err(fit_error(config, problem));
         };
         let (width, height) = (usize::try_from(*width).unwrap_or(0), usize::try_from(*height).unwrap_or(0));
         let row = Row::of(config, Err("damaged"));
@@ -117,16 +116,15 @@ impl Fit {
             failed: 0,
             numbers: Numbers::default(),
         };
-        let nothing = vec![0u8; width * height];
-        fit.image((&nothing[..]).into()).map_err(wrong)?;
+        let black = vec![0u8; width * height];
+        fit.image((&black[..]).into()).map_err(|problem| fit_error(config, problem))?;
         Ok(fit)
     }
 
     fn image<'a>(&self, pixels: Pixels<'a>) -> Result<Image<'a>, String> {
-        let told = |error: thalweg_image::ImageError| error.to_string();
-        let mut image = Image::new(self.width, self.height, pixels).map_err(told)?;
+        let mut image = Image::new(self.width, self.height, pixels).map_err(|error| error.to_string())?;
         if let Some(mm) = self.config.pixel_mm {
-            image = image.calibrated(Calibration { x: mm, y: mm }).map_err(told)?;
+            image = image.calibrated(Calibration { x: mm, y: mm }).map_err(|error| error.to_string())?;
         }
         if let Some([x, y, width, height]) = self.config.region {
             image = image.region(Region { x, y, width, height }).map_err(|error| format!("region: {error}"))?;
@@ -145,6 +143,10 @@ impl Fit {
         self.numbers = numbers;
         row
     }
+}
+
+fn fit_error(config: &FitConfig, problem: String) -> DeviceError {
+    DeviceError::Hardware { device: format!("fit of '{}'", config.of), problem }
 }
 
 impl Acquisition for Fit {

@@ -138,21 +138,16 @@ impl DeviceOptions for FitConfig {
     }
 
     fn check(&self) -> Result<(), DeviceError> {
-        let positive = |number: f64| number.is_finite() && number > 0.0;
-        let must = |holds, option, problem: &str| match holds {
-            true => Ok(()),
-            false => Err(DeviceError::Option { option, problem: problem.to_owned() }),
-        };
-        must(self.pixel_mm.is_none_or(positive), "pixel_mm", "it is the distance of two pixels, above 0")?;
-        must(self.white.is_none_or(positive), "white", "it is the most that a pixel can show, above 0")?;
-        must((1..=1024).contains(&self.waiting), "waiting", "1 to 1024 images can wait")?;
+        require(self.pixel_mm.is_none_or(is_positive), "pixel_mm", "it is the distance of two pixels, above 0")?;
+        require(self.white.is_none_or(is_positive), "white", "it is the most that a pixel can show, above 0")?;
+        require((1..=1024).contains(&self.waiting), "waiting", "1 to 1024 images can wait")?;
         let fringes = self.fit.is_of_fringes();
-        must(!self.turned || self.fit.is_of_fringes_2d(), "turned", "it goes with fringes in two dimensions")?;
-        must(fringes || self.envelope.is_default(), "envelope", "it goes with fringes")?;
-        must(fringes || self.interferometer.is_none(), "interferometer", "it goes with fringes")?;
+        require(!self.turned || self.fit.is_of_fringes_2d(), "turned", "it goes with fringes in two dimensions")?;
+        require(fringes || self.envelope.is_default(), "envelope", "it goes with fringes")?;
+        require(fringes || self.interferometer.is_none(), "interferometer", "it goes with fringes")?;
         let sizes = self.interferometer.map(|i| [i.wavelength, i.separation, i.distance]);
-        must(
-            sizes.is_none_or(|sizes| sizes.into_iter().all(positive)),
+        require(
+            sizes.is_none_or(|sizes| sizes.into_iter().all(is_positive)),
             "interferometer",
             "wavelength, separation and distance are in metres, above 0",
         )
@@ -177,6 +172,18 @@ impl DeviceOptions for FitConfig {
 
     fn features(&self) -> Option<Vec<String>> {
         Some(Row::of(self, Err("damaged")).names)
+    }
+}
+
+fn is_positive(number: f64) -> bool {
+    number.is_finite() && number > 0.0
+}
+
+/// Returns an error of an option unless the condition holds.
+fn require(holds: bool, option: &'static str, problem: &str) -> Result<(), DeviceError> {
+    match holds {
+        true => Ok(()),
+        false => Err(DeviceError::Option { option, problem: problem.to_owned() }),
     }
 }
 

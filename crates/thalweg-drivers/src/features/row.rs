@@ -109,8 +109,8 @@ impl Row {
         let calibrated = config.pixel_mm.is_some();
         let envelope = config.envelope.into();
         let axis = if config.fit == FitKind::FringesX { Axis::X } else { Axis::Y };
-        let line = |image| Profile::along(image, axis).and_then(|line| fit_fringes(&line, envelope));
-        let fit = image.and_then(|image| named(line(image)));
+        let fit =
+            image.and_then(|image| named(Profile::along(image, axis).and_then(|line| fit_fringes(&line, envelope))));
         Self::begun(&fit, |row, fit| {
             row.estimate("background", fit.map(|fit| fit.background));
             row.estimate("amplitude", fit.map(|fit| fit.amplitude));

@@ -4,13 +4,14 @@
 //! the read completes with the transfer. With io_uring the card finds the next transfer waiting, and does not wait for
 //! this process between two transfers.
 //!
-//! Reads that are under way together complete in any order, and only the card can tell them apart: by a counter before
+//! Reads that are under way together complete in any order, and only the card can distinguish them: by a counter before
 //! its data. Without a counter there is one read at a time.
 //!
 //! Slots are not registered with the ring (`IORING_REGISTER_BUFFERS`): these drivers pin pages themselves, by the
 //! address that the reader gives, and are not made for pages that are pinned already.
 
 use crate::local::DmaConfig;
+use crate::local::port::{file_error, invalid_input};
 use crate::local::transfers::Transfers;
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
@@ -24,9 +25,9 @@ use thalweg_sys::uring::{Done, File, Memory, Operation, Ring};
 use thalweg_wire::{Status, TaiNanos};
 
 /// Time between two attempts to find a card that is gone.
-const AGAIN: Duration = Duration::from_millis(200);
-/// Time after which a card that had no data is asked again.
-const PAUSE: Duration = Duration::from_millis(1);
+const REOPEN_INTERVAL: Duration = Duration::from_millis(200);
+/// Time after which a card that had no data is read again.
+const EMPTY_PAUSE: Duration = Duration::from_millis(1);
 /// Longest time of a transfer: a fixed part, and a rate in bytes per second. A longer read waits for the card.
 const TRANSFER: (Duration, f64) = (Duration::from_micros(200), 1e8);
 /// Offset that stands for the file's own position, for cards without addresses (`io_uring_enter(2)`).
@@ -45,7 +46,7 @@ pub struct Card {
     posted: VecDeque<Buffer>,
     started: bool,
     over: bool,
-    /// Time at which to look for a card that is gone, or to ask again a card that had no data.
+    /// Time at which to look for a card that is gone, or to read a card that had no data.
     again: Duration,
     counts: Counts,
 }
@@ -81,12 +82,13 @@ impl Card {
     /// Fails if the file cannot be opened, or an option makes no sense.
     pub fn open(config: &DmaConfig) -> Result<Self, DeviceError> {
         config.layout()?;
-        Self::new(config, opened(config).map_err(|error| told("opening", config, error))?)
+        Self::new(config, opened(config).map_err(|error| file_error("opening", &config.file, error))?)
     }
 
     fn new(config: &DmaConfig, file: OwnedFd) -> Result<Self, DeviceError> {
         let layout = config.layout()?;
-        let ring = Ring::new(config.reads()).map_err(|error| told("making an io_uring for", config, error))?;
+        let ring =
+            Ring::new(config.reads()).map_err(|error| file_error("making an io_uring for", &config.file, error))?;
         let description = Description {
             kind: "dma".into(),
             payload_type: layout.payload_type.name().to_owned(),
@@ -148,7 +150,7 @@ impl Card {
                     if (restarts, self.transfers.restarts()) == (0, 1) {
                         let card = self.config.file.display();
                         tracing::warn!(
-                            "{card}: its counter stood still or began anew: what is lost there is not known"
+                            "{card}: its counter stood still or began anew: the number of lost fragments is unknown"
                         );
                     }
                     self.layout.to_little_endian(payload);
@@ -165,27 +167,27 @@ impl Card {
             // No data came for a while, the driver does not wait, or a signal arrived.
             Err(Errno::INTR | Errno::AGAIN | Errno::TIMEDOUT | Errno::CANCELED) => {
                 self.counts.empty += 1;
-                self.again = now + PAUSE;
+                self.again = now + EMPTY_PAUSE;
             }
             // A file whose reads have never worked is most likely no such card.
-            Err(error) if self.transfers.next() == 0 => return Err(told("reading", &self.config, error.into())),
+            Err(error) if self.transfers.next() == 0 => return Err(file_error("reading", &self.config.file, error)),
             Err(error) => {
                 tracing::warn!("{}: a transfer failed ({error}); the card is opened again", self.config.file.display());
                 self.counts.failed += 1;
                 self.file = None;
-                self.again = now + AGAIN;
+                self.again = now + REOPEN_INTERVAL;
             }
         }
         self.posted.push_front(buffer);
         Ok(None)
     }
 
-    /// Opens the card again, after all reads that it was asked for before have ended.
+    /// Opens the card again, after all reads that were requested from it before have ended.
     fn look_again(&mut self, now: Duration) {
         if !self.transfers.is_idle() || now < self.again {
             return;
         }
-        self.again = now + AGAIN;
+        self.again = now + REOPEN_INTERVAL;
         let Ok(file) = opened(&self.config) else { return };
         tracing::info!("{} is there again", self.config.file.display());
         self.again = now;
@@ -197,16 +199,11 @@ impl Card {
 fn opened(config: &DmaConfig) -> io::Result<OwnedFd> {
     let fd = open(&config.file, OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?;
     if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::CharacterDevice {
-        let why = "it is no character device: `raw` plays a file, and `stream` reads pipes";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        return Err(invalid_input("it is no character device: `raw` plays a file, and `stream` reads pipes"));
     }
     // The file was opened without waiting, but reads are to wait.
     rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
     Ok(fd)
-}
-
-fn told(doing: &'static str, config: &DmaConfig, error: io::Error) -> DeviceError {
-    DeviceError::File { doing, file: config.file.clone(), error }
 }
 
 impl Acquisition for Card {
@@ -388,14 +385,14 @@ mod tests {
     #[test]
     fn a_driver_that_does_not_wait_is_asked_a_thousand_times_a_second() {
         let Some((mut card, here, _pool)) = card(&config(COUNTER)) else { return };
-        let memory = Posted { buffer: card.posted.pop_front().unwrap(), read: card.transfers.begin(PAUSE) };
+        let memory = Posted { buffer: card.posted.pop_front().unwrap(), read: card.transfers.begin(EMPTY_PAUSE) };
         let nothing = Done { memory, result: Err(Errno::AGAIN), copied: false };
-        assert!(card.ended(nothing, PAUSE).unwrap().is_none());
+        assert!(card.ended(nothing, EMPTY_PAUSE).unwrap().is_none());
         assert!(card.counters().contains(&("empty", 1)));
         rustix::io::write(&here, &7_u16.to_be_bytes()).unwrap();
-        assert!(matches!(card.poll(PAUSE).unwrap(), Acquired::NotYet));
-        assert_eq!((card.transfers.is_idle(), card.next_time()), (true, Some(PAUSE * 2)));
-        while let Acquired::NotYet = card.poll(PAUSE * 2).unwrap() {
+        assert!(matches!(card.poll(EMPTY_PAUSE).unwrap(), Acquired::NotYet));
+        assert_eq!((card.transfers.is_idle(), card.next_time()), (true, Some(EMPTY_PAUSE * 2)));
+        while let Acquired::NotYet = card.poll(EMPTY_PAUSE * 2).unwrap() {
             card.ring.wait(None).unwrap();
         }
         assert_eq!(card.counters()[0], ("bytes", 2));

@@ -1,6 +1,6 @@
 //! The kernel's interface to boards that sample (include/uapi/linux/comedi.h), as far as reading by command needs it.
 
-use crate::local::ioctl::{Request, ask, ask_with};
+use crate::local::ioctl::{Request, ask, ask_with, text};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
@@ -17,7 +17,7 @@ const WIDE: u32 = 0x1000_0000;
 const OWN_RANGES: u32 = 0x0040;
 const OWN_MAXIMUM: u32 = 0x0010;
 /// Maximum number of times that a command is adapted to what a board can do: each time another part of it may change.
-const ADAPTED: usize = 6;
+const MAX_ADAPTATIONS: usize = 6;
 
 /// `struct comedi_devinfo`.
 #[repr(C)]
@@ -47,6 +47,12 @@ struct Part {
     settling: u32,
     bits: u32,
     unused: [u32; 8],
+}
+
+impl Part {
+    fn reads(&self) -> bool {
+        self.flags & READS != 0
+    }
 }
 
 /// `struct comedi_rangeinfo`.
@@ -166,13 +172,12 @@ impl Board {
         ask(fd, &mut parts)?;
         let Parts(parts) = parts;
         // The driver's choice, where it has one.
-        let usual =
-            usize::try_from(device.read).ok().filter(|at| parts.get(*at).is_some_and(|it| it.flags & READS != 0));
-        let first = || usual.or_else(|| parts.iter().position(|part| part.flags & READS != 0));
-        let at = part.map_or_else(first, |part| Some(part as usize));
-        let Some(at) = at.filter(|at| parts.get(*at).is_some_and(|part| part.flags & READS != 0)) else {
-            return Ok(None);
+        let preferred = usize::try_from(device.read).ok().filter(|at| parts.get(*at).is_some_and(Part::reads));
+        let at = match part {
+            Some(part) => Some(part as usize),
+            None => preferred.or_else(|| parts.iter().position(Part::reads)),
         };
+        let Some(at) = at.filter(|at| parts.get(*at).is_some_and(Part::reads)) else { return Ok(None) };
         let Part { channels, flags, most_channels, maximum, ranges: kind, .. } = parts[at];
         let mut ranges = vec![Range::default(); kind as usize & 0xffff];
         if flags & OWN_RANGES != 0 || ranges.is_empty() {
@@ -181,8 +186,7 @@ impl Board {
             // The kernel writes as many ranges as the low 16 bits of the kind state, which is the length of `ranges`.
             ask(fd, &mut Ranges { kind, at: ranges.as_mut_ptr() })?;
         }
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned();
-        let units = |range: &Range| [f64::from(range.least) / 1e6, f64::from(range.most) / 1e6];
+        let ranges = ranges.iter().map(|range| [range.least, range.most].map(|micros| f64::from(micros) / 1e6));
         Ok(Some(Self {
             name: text(&device.board),
             driver: text(&device.driver),
@@ -191,7 +195,7 @@ impl Board {
             most_channels,
             wide: flags & WIDE != 0,
             maximum: (flags & OWN_MAXIMUM == 0).then_some(maximum),
-            ranges: ranges.iter().map(units).collect(),
+            ranges: ranges.collect(),
         }))
     }
 
@@ -201,10 +205,10 @@ impl Board {
         let count = u32::try_from(channels.len()).unwrap_or(u32::MAX).max(1);
         let mut command = self
             .command::<false>(channels, Pace { scan_begin: [TIMER | FOLLOW, nanos], convert: [NOW | TIMER, 0], nanos });
-        for _ in 0..ADAPTED {
+        for _ in 0..MAX_ADAPTATIONS {
             // The driver returns the step at which it rejected the command, and puts the values that it prefers there
             // (comedi_cmdtest(3)).
-            let liked = ask(fd, &mut command)? == 0;
+            let accepted = ask(fd, &mut command)? == 0;
             let Command { scan_begin, convert, .. } = &mut command;
             // A timer for the rounds, and all channels at once, if the board can do so.
             prefer(&mut scan_begin[0], TIMER, FOLLOW);
@@ -212,7 +216,7 @@ impl Board {
             let follows = scan_begin[0] == FOLLOW;
             if follows && convert[1] == 0 {
                 *convert = [TIMER, nanos / count];
-            } else if liked {
+            } else if accepted {
                 let nanos = if follows { convert[1].saturating_mul(count) } else { scan_begin[1] };
                 return Ok(Pace { scan_begin: *scan_begin, convert: *convert, nanos });
             }
@@ -230,7 +234,7 @@ impl Board {
         ask(fd, &mut self.command::<true>(channels, pace)).map(|_| ())
     }
 
-    /// Asks for `size` bytes of buffer in the kernel, and returns the bytes that there are.
+    /// Requests `size` bytes of buffer in the kernel, and returns the bytes that there are.
     pub(crate) fn memory(&self, fd: BorrowedFd<'_>, size: u32) -> Result<u32, Errno> {
         // A privileged process may have more than the administrator has set.
         let _ = ask(fd, &mut Memory { part: self.part, most: size, ..Memory::default() });
@@ -261,7 +265,7 @@ impl Board {
     }
 }
 
-/// Reduces `ways` to one of two: the first if the board has it, otherwise the second.
-fn prefer(ways: &mut u32, first: u32, second: u32) {
-    *ways = if *ways & first != 0 { first } else { *ways & second };
+/// Reduces the possible triggers to one of two: the first if the board has it, otherwise the second.
+fn prefer(triggers: &mut u32, first: u32, second: u32) {
+    *triggers = if *triggers & first != 0 { first } else { *triggers & second };
 }

@@ -1,7 +1,7 @@
 //! Search for devices under /dev that this crate takes data from.
 
 use crate::local::comedi;
-use crate::local::ioctl::ask;
+use crate::local::ioctl::{ask, text};
 use crate::local::v4l2::{CAN_CAPTURE, Capability};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs;
@@ -45,11 +45,11 @@ fn names(class: &str) -> Vec<String> {
 /// Returns a video node, if it captures.
 fn video(name: &str) -> Option<Found> {
     let file = Path::new("/dev").join(name);
-    let called = fs::read_to_string(format!("/sys/class/video4linux/{name}/name")).unwrap_or_default();
+    let model = fs::read_to_string(format!("/sys/class/video4linux/{name}/name")).unwrap_or_default();
     let mut found = Found {
         kind: "v4l2",
         file: file.clone(),
-        name: called.trim().into(),
+        name: model.trim().into(),
         driver: driver(&format!("/sys/class/video4linux/{name}/device")),
         problem: None,
     };
@@ -116,8 +116,4 @@ fn serial(name: &str) -> Option<Found> {
 fn driver(device: &str) -> String {
     let link = fs::read_link(format!("{device}/driver")).ok();
     link.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())).unwrap_or_default()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }

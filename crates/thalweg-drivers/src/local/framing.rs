@@ -74,7 +74,7 @@ impl Framer {
                 let end = rest[self.searched..].windows(mark.len()).position(|bytes| bytes == mark);
                 match end.map(|end| end + self.searched) {
                     Some(end) if self.overlong || end > *longest => Found::Skip(end + mark.len()),
-                    Some(end) => Found::Record { front: 0, len: end, behind: mark.len() },
+                    Some(end) => Found::Record { before: 0, len: end, after: mark.len() },
                     None if self.overlong || rest.len() > longest + mark.len() => {
                         self.overlong = true;
                         // The last bytes may be the beginning of the end mark.
@@ -99,54 +99,67 @@ impl Framer {
                 (self.done, self.searched, self.overlong) = (self.done + bytes, 0, false);
                 Next::Skipped(bytes)
             }
-            Found::Record { front, len, behind } => {
-                let begin = self.done + front;
-                (self.done, self.searched) = (begin + len + behind, 0);
+            Found::Record { before, len, after } => {
+                let begin = self.done + before;
+                (self.done, self.searched) = (begin + len + after, 0);
                 Next::Record(&self.bytes[begin..begin + len])
             }
         }
     }
 }
 
+/// Result of looking at the pending bytes.
 enum Found {
-    Record { front: usize, len: usize, behind: usize },
+    /// Number of bytes of the record, and of those before and after that belong to it.
+    Record {
+        before: usize,
+        len: usize,
+        after: usize,
+    },
+    /// Number of bytes that belong to no record.
     Skip(usize),
     More,
 }
 
 /// Looks for a record with a mark before it.
 fn begun(rest: &[u8], mark: &[u8], rule: Rule, quiet: bool) -> Found {
-    let begins = |bytes: &[u8]| bytes.starts_with(mark) || mark.starts_with(bytes);
-    // First place from `from` on at which a record may begin.
-    let skip = |from: usize| match (from..rest.len()).find(|at| begins(&rest[*at..])) {
-        Some(at) => Found::Skip(at),
-        None => Found::Skip(rest.len()),
-    };
     if rest.is_empty() {
         return Found::More;
     }
-    if !begins(rest) {
-        return skip(1);
+    if !may_begin(rest, mark) {
+        return skip_to_mark(rest, mark);
     }
-    let unfinished = || if quiet { skip(1) } else { Found::More };
-    let (front, len) = match rule {
-        Rule::Fixed(len) => (mark.len(), len),
+    let bounds = match rule {
+        Rule::Fixed(len) => Some((mark.len(), len)),
         Rule::Prefixed { prefix, longest } => {
-            let front = mark.len() + usize::from(prefix.bytes);
-            let Some(head) = rest.get(mark.len()..front) else { return unfinished() };
-            match usize::try_from(number(head, prefix.little_endian)) {
-                Ok(len) if len <= longest => (front, len),
-                _ => return skip(1),
+            let before = mark.len() + usize::from(prefix.bytes);
+            let head = rest.get(mark.len()..before);
+            match head.map(|head| usize::try_from(number(head, prefix.little_endian))) {
+                None => None,
+                Some(Ok(len)) if len <= longest => Some((before, len)),
+                Some(_) => return skip_to_mark(rest, mark),
             }
         }
     };
-    match rest.get(front + len..) {
-        None => unfinished(),
-        Some(behind) if behind.starts_with(mark) || quiet && begins(behind) => Found::Record { front, len, behind: 0 },
-        Some(behind) if begins(behind) => Found::More,
+    match bounds.and_then(|(before, len)| Some((before, len, rest.get(before + len..)?))) {
+        None if !quiet => Found::More,
+        Some((before, len, next)) if next.starts_with(mark) || quiet && may_begin(next, mark) => {
+            Found::Record { before, len, after: 0 }
+        }
+        Some((.., next)) if may_begin(next, mark) => Found::More,
         // A part of the record was lost, or this is no beginning.
-        Some(_) => skip(1),
+        _ => skip_to_mark(rest, mark),
     }
+}
+
+/// Returns true if the bytes begin with the mark, or with as much of it as there are bytes.
+fn may_begin(bytes: &[u8], mark: &[u8]) -> bool {
+    bytes.starts_with(mark) || mark.starts_with(bytes)
+}
+
+/// Skips at least one byte, up to the first place at which a record may begin.
+fn skip_to_mark(rest: &[u8], mark: &[u8]) -> Found {
+    Found::Skip((1..rest.len()).find(|at| may_begin(&rest[*at..], mark)).unwrap_or(rest.len()))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use thalweg_device::{Absence, CounterRules, FrameCounter, FrameNumber, Trust};
 /// Age after which an image that was taken is no longer expected to arrive.
 const LATE: Duration = Duration::from_secs(1);
 /// Maximum difference of a correct rate from the observed one, as a fraction.
-const MOST_DRIFT: f64 = 1e-4;
+const MAX_DRIFT: f64 = 1e-4;
 
 /// Numbering of a camera's images.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Images {
     /// Last image before the camera went away, until there is an image again.
     away: Option<Taken>,
     /// True if the camera was away before any image arrived.
-    was_unheard: bool,
+    was_away_before_first: bool,
     /// Time at which the driver last had no image, its buffers then, and the number of images that have come since.
     empty: Duration,
     buffers: usize,
@@ -58,7 +58,7 @@ impl Images {
             begun: None,
             stream: None,
             away: None,
-            was_unheard: false,
+            was_away_before_first: false,
             empty: Duration::ZERO,
             buffers: 0,
             came: 0,
@@ -84,8 +84,8 @@ impl Images {
             self.rate_seen = self.rate_seen.and_then(|seen| Some(seen.max(self.kept_to_rate(first, newest)?)));
             self.away = Some(newest);
         }
-        let is_unheard = self.away.is_none() && self.begun.is_some() && self.buffers > 0;
-        (self.begun, self.was_unheard) = (None, self.was_unheard || is_unheard);
+        let has_none = self.away.is_none() && self.begun.is_some() && self.buffers > 0;
+        (self.begun, self.was_away_before_first) = (None, self.was_away_before_first || has_none);
     }
 
     /// Sets the rate from now on, in images per second.
@@ -122,7 +122,7 @@ impl Images {
         }
         let taken = Taken { number, ..taken };
         self.stream = Some((self.stream.map_or(taken, |(first, _)| first), taken));
-        (self.away, self.was_unheard, self.was_full, self.unfilled) = (None, false, false, 0);
+        (self.away, self.was_away_before_first, self.was_full, self.unfilled) = (None, false, false, 0);
         (self.next, self.came) = (number + 1, self.came + 1);
         (number, self.counter.is_certain(number))
     }
@@ -140,16 +140,17 @@ impl Images {
         };
         // A driver that counts only the images that it hands on skips no number when it has no buffer.
         let was_full = self.was_full || self.came >= self.buffers;
-        let may_lack = || self.rate.is_none_or(|rate| passed(newest, taken).1.as_secs_f64() * rate > 1.75);
-        let lacks = was_full && number == self.next && may_lack();
-        (number, self.unfilled <= number - self.next && !lacks)
+        let may_lack = was_full
+            && number == self.next
+            && self.rate.is_none_or(|rate| passed(newest, taken).1.as_secs_f64() * rate > 1.75);
+        (number, self.unfilled <= number - self.next && !may_lack)
     }
 
     /// Returns the number of the first image since the driver began to capture, and true if it is certain.
     fn begins(&self, count: u64, taken: Taken) -> (u64, bool) {
         let (Some(away), Some(_)) = (self.away, self.rate) else {
             // Images that the driver skips at its beginning are lost, too.
-            let is_certain = self.away.is_none() && !self.was_unheard && self.unfilled <= count;
+            let is_certain = self.away.is_none() && !self.was_away_before_first && self.unfilled <= count;
             return (self.next.saturating_add(count), is_certain);
         };
         let absence = Absence { since: Duration::ZERO, next: away.number + 1 };
@@ -176,7 +177,7 @@ impl Images {
     fn kept_to_rate(&self, first: Taken, newest: Taken) -> Option<u64> {
         let (rate, images) = (self.rate?, newest.number - first.number);
         let (least, most) = passed(first, newest);
-        let slack = 0.25 + images as f64 * MOST_DRIFT;
+        let slack = 0.25 + images as f64 * MAX_DRIFT;
         let may_be = least.as_secs_f64() * rate - slack..=most.as_secs_f64() * rate + slack;
         may_be.contains(&(images as f64)).then_some(images)
     }

@@ -32,6 +32,11 @@ pub(crate) fn ask<R: Request>(fd: BorrowedFd<'_>, request: &mut R) -> Result<u32
     }
 }
 
+/// Returns the text in a field of fixed length, which ends with zero bytes.
+pub(crate) fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(field).trim_end_matches('\0').to_owned()
+}
+
 /// Sends the device a command whose argument is a number and not an address.
 pub(crate) fn ask_with(fd: BorrowedFd<'_>, (letter, number): (u8, u8), value: u32) -> Result<(), Errno> {
     let command = u32::from(letter) << 8 | u32::from(number);

@@ -10,7 +10,7 @@ use thalweg_device::{
 use thalweg_text::ByteSize;
 
 /// Maximum number of samples of a channel in one fragment.
-const MOST_SAMPLES: u32 = 1 << 26;
+const MAX_SAMPLES: u32 = 1 << 26;
 
 /// Records that a program writes into a pipe, or an instrument to a serial port, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,12 +79,10 @@ impl From<Mark> for String {
 impl StreamConfig {
     /// Returns the number of bytes in the longest record, or `None` if the options do not state it.
     pub(crate) fn longest_record(&self) -> Option<u64> {
-        let of_shape = || self.stored?.element.bytes_of(self.shape.as_deref()?);
-        match self.length {
-            _ if self.end.is_some() => self.size.map(|size| size.0),
-            Some(_) => self.size.map(|size| size.0),
-            None => self.record.map(|record| record.0).or_else(of_shape),
+        if self.length.is_some() || self.end.is_some() {
+            return self.size.map(|size| size.0);
         }
+        self.record.map(|record| record.0).or_else(|| self.stored?.element.bytes_of(self.shape.as_deref()?))
     }
 
     /// Checks the options, without opening anything. Returns the layout of the records, or `None` where their length
@@ -93,32 +91,30 @@ impl StreamConfig {
     /// # Errors
     /// Options that do not go together, or that make no record.
     pub(crate) fn layout(&self) -> Result<Option<Layout>, DeviceError> {
-        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.to_owned() });
         if self.baud == Some(0) {
-            return wrong("baud", "0 bits a second would hang the line up");
+            return Err(option_error("baud", "0 bits a second would hang the line up"));
         }
         if self.end.is_some() {
             if self.mark.is_some() || self.length.is_some() || self.record.is_some() || self.stored.is_some() {
-                return wrong("end", "records that end with a mark are bytes: leave out mark, length, record and type");
+                let problem = "records that end with a mark are bytes: leave out mark, length, record and type";
+                return Err(option_error("end", problem));
             }
             return self.check_size("records that end with a mark need to have it: the bytes of the longest");
         }
         let Some(length) = self.length else {
             if self.size.is_some() {
-                return wrong(
-                    "size",
-                    "records without a `length` in front all have the bytes of `record`: leave it out",
-                );
+                let problem = "records without a `length` before them all have the bytes of `record`: leave it out";
+                return Err(option_error("size", problem));
             }
             return Layout::new(self.record, self.stored, self.shape.as_deref()).map(Some);
         };
         if self.record.is_some() || self.stored.is_some() || self.shape.is_some() {
-            return wrong("length", "each record says how long it is: leave out record, type and shape");
+            return Err(option_error("length", "each record states its length: leave out record, type and shape"));
         }
         if !(1..=8).contains(&length.bytes) {
-            return wrong("length", "the number in front of records has 1 to 8 bytes");
+            return Err(option_error("length", "the number before each record has 1 to 8 bytes"));
         }
-        self.check_size("records with their `length` in front need to have it: the bytes of the longest")
+        self.check_size("records with their `length` before them need to have it: the bytes of the longest")
     }
 
     fn check_size(&self, problem: &str) -> Result<Option<Layout>, DeviceError> {
@@ -126,9 +122,13 @@ impl StreamConfig {
         match self.size {
             Some(size) if (1..=MAX_PAYLOAD as u64).contains(&size.0) => Ok(None),
             Some(size) => Err(DeviceError::Setting { option: "size", value: size.0, expected }),
-            None => Err(DeviceError::Option { option: "size", problem: problem.to_owned() }),
+            None => Err(option_error("size", problem)),
         }
     }
+}
+
+fn option_error(option: &'static str, problem: &str) -> DeviceError {
+    DeviceError::Option { option, problem: problem.to_owned() }
 }
 
 /// Format of a number before a record: `{ bytes = 4 }`.
@@ -204,7 +204,7 @@ pub struct DmaConfig {
     /// Place in each fragment of the card's count of fragments.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counter: Option<Counter>,
-    /// Number of reads under way at a time; 4 with a `counter`, which tells them apart, and 1 without.
+    /// Number of reads under way at a time; 4 with a `counter`, which distinguishes them, and 1 without.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads: Option<u32>,
 }
@@ -220,20 +220,20 @@ impl DmaConfig {
     /// # Errors
     /// The option with an impossible value.
     pub(crate) fn layout(&self) -> Result<Layout, DeviceError> {
-        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
         if !(1..=MAX_PAYLOAD as u64).contains(&self.size.0) {
             let expected = "from 1 byte to 1 GiB, the bytes of the longest fragment";
             return Err(DeviceError::Setting { option: "size", value: self.size.0, expected });
         }
         if !(1..=16).contains(&self.reads()) {
-            return wrong("reads", "1 to 16 at a time are possible");
+            return Err(option_error("reads", "1 to 16 at a time are possible"));
         }
         match self.counter {
             None if self.reads() > 1 => {
-                return wrong("reads", "several at a time end in any order: say where the card has its `counter`");
+                let problem = "several at a time end in any order: say where the card has its `counter`";
+                return Err(option_error("reads", problem));
             }
             Some(counter) if !counter.is_within(self.size.0) => {
-                return wrong("counter", "1 to 8 bytes of the fragment are possible");
+                return Err(option_error("counter", "1 to 8 bytes of the fragment are possible"));
             }
             _ => {}
         }
@@ -314,16 +314,15 @@ impl DeviceOptions for ComediConfig {
     }
 
     fn check(&self) -> Result<(), DeviceError> {
-        let wrong = |option, problem: &str| Err(DeviceError::Option { option, problem: problem.into() });
         if self.channels.is_empty() {
-            return wrong("channels", "name at least one");
+            return Err(option_error("channels", "name at least one"));
         }
         // The time from one sample to the next, in nanoseconds, has 32 bits.
         if !(0.3..=1e9).contains(&self.rate.hertz()) {
-            return wrong("rate", "0.3 to 1000000000 samples a second are possible");
+            return Err(option_error("rate", "0.3 to 1000000000 samples a second are possible"));
         }
-        if !(1..=MOST_SAMPLES).contains(&self.samples) {
-            return wrong("samples", "1 to 67108864 are possible");
+        if !(1..=MAX_SAMPLES).contains(&self.samples) {
+            return Err(option_error("samples", "1 to 67108864 are possible"));
         }
         Ok(())
     }

@@ -9,9 +9,10 @@ use rustix::termios::{OptionalActions, QueueSelector, Termios, tcflush, tcgetatt
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use thalweg_device::DeviceError;
 
-/// Number of bytes that a pipe is asked to hold: the most that any user may ask for (pipe(7), `pipe-max-size`).
-const PIPE: usize = 1 << 20;
+/// Capacity that is requested for a pipe, in bytes: the most that any user may request (pipe(7), `pipe-max-size`).
+const PIPE_BYTES: usize = 1 << 20;
 
 /// An open file that is read from its beginning to its end.
 #[derive(Debug)]
@@ -53,15 +54,15 @@ impl Port {
             FileType::Fifo => Kind::Fifo,
             FileType::CharacterDevice if rustix::termios::isatty(&fd) => Kind::Serial,
             FileType::CharacterDevice => Kind::Given,
-            _ => return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no pipe, serial port or file")),
+            _ => return Err(invalid_input("it is no pipe, serial port or file")),
         };
         let mut port = Self { fd, kind, before: None };
         match kind {
             Kind::Serial => port.set_up(baud)?,
             _ if baud.is_some() => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "baud is for serial ports, and this is none"));
+                return Err(invalid_input("baud is for serial ports, and this is none"));
             }
-            Kind::Fifo => drop(fcntl_setpipe_size(&port.fd, PIPE)),
+            Kind::Fifo => drop(fcntl_setpipe_size(&port.fd, PIPE_BYTES)),
             Kind::File | Kind::Given => {}
         }
         Ok(port)
@@ -75,7 +76,7 @@ impl Port {
             FileType::RegularFile => Kind::File,
             _ => Kind::Given,
         };
-        let _ = fcntl_setpipe_size(&fd, PIPE);
+        let _ = fcntl_setpipe_size(&fd, PIPE_BYTES);
         Ok(Self { fd, kind, before: None })
     }
 
@@ -89,12 +90,9 @@ impl Port {
         tcsetattr(&self.fd, OptionalActions::Now, &raw)?;
         self.before = Some(before);
         // The call may succeed although only a part of the settings could be made (tcsetattr(3)).
-        let is = tcgetattr(&self.fd)?;
-        match baud.filter(|baud| *baud != is.output_speed()) {
-            Some(baud) => {
-                let text = format!("the port keeps {} bits per second, and not {baud}", is.output_speed());
-                Err(io::Error::new(io::ErrorKind::InvalidInput, text))
-            }
+        let speed = tcgetattr(&self.fd)?.output_speed();
+        match baud.filter(|baud| *baud != speed) {
+            Some(baud) => Err(invalid_input(format!("the port keeps {speed} bits per second, and not {baud}"))),
             None => Ok(()),
         }
     }
@@ -120,11 +118,11 @@ impl Port {
     /// Reads the bytes that are there, in one call.
     pub(crate) fn read(&mut self, places: &mut [IoSliceMut<'_>]) -> io::Result<Read> {
         // A file that was opened elsewhere may block in a read.
-        let told = match self.kind {
+        let ready = match self.kind {
             Kind::File => PollFlags::IN,
             _ => self.poll()?,
         };
-        if told.is_empty() {
+        if ready.is_empty() {
             return Ok(Read::NotYet);
         }
         match readv(&self.fd, places) {
@@ -139,7 +137,7 @@ impl Port {
             Kind::File | Kind::Given => Read::End,
             Kind::Serial => Read::Gone,
             // Without HUP no program has opened it for writing yet (pipe_poll, fs/pipe.c).
-            Kind::Fifo if told.contains(PollFlags::HUP) => Read::End,
+            Kind::Fifo if ready.contains(PollFlags::HUP) => Read::End,
             Kind::Fifo => Read::NotYet,
         })
     }
@@ -174,7 +172,17 @@ impl AsFd for Port {
     }
 }
 
-/// A descriptor to wait on that stays the same when the file behind it changes.
+/// Returns an error that states why a file, or a setting of it, cannot be used.
+pub(crate) fn invalid_input(problem: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, problem.into())
+}
+
+/// Returns the error of an operation on a device's file that failed.
+pub(crate) fn file_error(doing: &'static str, file: &Path, error: impl Into<io::Error>) -> DeviceError {
+    DeviceError::File { doing, file: file.to_owned(), error: error.into() }
+}
+
+/// A descriptor to wait on that stays the same when another file is waited for.
 #[derive(Debug)]
 pub(crate) struct Watch(OwnedFd);
 
@@ -189,7 +197,7 @@ impl Watch {
     pub(crate) fn add(&self, file: impl AsFd) -> io::Result<()> {
         // A file that always or never has data cannot be waited for (`do_epoll_ctl`).
         epoll::add(&self.0, file, EventData::new_u64(0), EventFlags::IN).map_err(|error| match error {
-            Errno::PERM => io::Error::new(io::ErrorKind::InvalidInput, "it is no pipe, serial port, camera or board"),
+            Errno::PERM => invalid_input("it is no pipe, serial port, camera or board"),
             error => error.into(),
         })
     }

@@ -37,9 +37,8 @@ impl Records {
             Rule::Prefixed { prefix, .. } => {
                 let bytes = usize::from(prefix.bytes);
                 // `head_came` has checked that it is no longer than allowed.
-                let number =
-                    || usize::try_from(number(&self.head[..bytes], prefix.little_endian)).unwrap_or(usize::MAX);
-                (self.head_has == bytes).then(number)
+                let head = self.head.get(..bytes).filter(|_| self.head_has == bytes)?;
+                Some(usize::try_from(number(head, prefix.little_endian)).unwrap_or(usize::MAX))
             }
         }
     }
@@ -68,7 +67,7 @@ impl Records {
     /// Records that `bytes` more bytes of the length have arrived.
     ///
     /// # Errors
-    /// Fails if the record would be longer than allowed; the text says what to do.
+    /// Fails if the record would be longer than allowed; the text states what to do.
     pub(crate) fn head_came(&mut self, bytes: usize) -> Result<(), String> {
         self.head_has += bytes;
         let Rule::Prefixed { longest, .. } = self.rule else { return Ok(()) };
@@ -103,11 +102,10 @@ fn too_long(len: usize, longest: usize) -> String {
 
 /// Returns a number of up to eight bytes.
 pub(crate) fn number(bytes: &[u8], little_endian: bool) -> u64 {
-    let join = |number: u64, byte: &u8| number << 8 | u64::from(*byte);
-    match little_endian {
-        true => bytes.iter().rev().fold(0, join),
-        false => bytes.iter().fold(0, join),
-    }
+    (0..bytes.len()).fold(0, |number, i| {
+        let byte = bytes[if little_endian { bytes.len() - 1 - i } else { i }];
+        number << 8 | u64::from(byte)
+    })
 }
 
 #[cfg(test)]

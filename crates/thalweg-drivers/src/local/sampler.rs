@@ -6,7 +6,7 @@
 
 use crate::local::ComediConfig;
 use crate::local::comedi::{Board, Pace};
-use crate::local::port::Watch;
+use crate::local::port::{Watch, file_error, invalid_input};
 use crate::local::windows::Windows;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::{Errno, read};
@@ -21,10 +21,10 @@ use thalweg_wire::{Element, Meaning, PayloadType, Status, TaiNanos};
 /// Maximum number of fragments that may be posted.
 const DEPTH: u32 = 8;
 /// Time between two attempts to find a board that was unplugged.
-const AGAIN: Duration = Duration::from_millis(200);
+const REOPEN_INTERVAL: Duration = Duration::from_millis(200);
 /// Size of the kernel's ring: the seconds of samples that it holds, and its bounds in bytes.
 const RING_SECONDS: f64 = 1.0;
-const RING: (u32, u32) = (64 << 10, 64 << 20);
+const RING_BYTES: (u32, u32) = (64 << 10, 64 << 20);
 
 /// A board that samples by itself.
 #[derive(Debug)]
@@ -66,36 +66,36 @@ struct Counts {
 
 impl Open {
     fn new(config: &ComediConfig) -> io::Result<Self> {
-        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let fd = open(&config.file, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
-        let board = Board::of(fd.as_fd(), config.subdevice).map_err(|_| wrong("it is no board of comedi's".into()))?;
+        let board = Board::of(fd.as_fd(), config.subdevice).map_err(|_| invalid_input("it is no board of comedi's"))?;
         let board = board.ok_or_else(|| match config.subdevice {
-            Some(part) => wrong(format!("its subdevice {part} samples nothing by itself")),
-            None => wrong("it samples nothing by itself".into()),
+            Some(part) => invalid_input(format!("its subdevice {part} samples nothing by itself")),
+            None => invalid_input("it samples nothing by itself"),
         })?;
         if let Some(channel) = config.channels.iter().find(|channel| u32::from(**channel) >= board.channels) {
-            return Err(wrong(format!("channels: {channel}; it has 0 to {}", board.channels.saturating_sub(1))));
+            let highest = board.channels.saturating_sub(1);
+            return Err(invalid_input(format!("channels: {channel}; it has 0 to {highest}")));
         }
         if config.channels.len() > board.most_channels as usize {
-            return Err(wrong(format!("channels: it samples at most {} at a time", board.most_channels)));
+            return Err(invalid_input(format!("channels: it samples at most {} at a time", board.most_channels)));
         }
         if !board.ranges.is_empty() && usize::from(config.range) >= board.ranges.len() {
-            return Err(wrong(format!("range = {}; it has 0 to {}", config.range, board.ranges.len() - 1)));
+            return Err(invalid_input(format!("range = {}; it has 0 to {}", config.range, board.ranges.len() - 1)));
         }
         board.select(fd.as_fd())?;
         // `CR_PACK`, against the board's ground.
-        let packed = |channel: &u8| u32::from(config.range) << 16 | u32::from(*channel);
-        let channels: Vec<u32> = config.channels.iter().map(packed).collect();
+        let channels: Vec<u32> =
+            config.channels.iter().map(|channel| u32::from(config.range) << 16 | u32::from(*channel)).collect();
         let hertz = config.rate.hertz();
         let pace = board.pace(fd.as_fd(), &channels, (1e9 / hertz).round() as u32).map_err(|error| {
-            wrong(format!("it cannot sample these channels at a rate that it sets itself ({error})"))
+            invalid_input(format!("it cannot sample these channels at a rate that it sets itself ({error})"))
         })?;
         let has = 1e9 / f64::from(pace.nanos);
         if (has - hertz).abs() > hertz * 0.01 {
-            return Err(wrong(format!("rate = {hertz}; the nearest that it has is {has:.3}")));
+            return Err(invalid_input(format!("rate = {hertz}; the nearest that it has is {has:.3}")));
         }
         let bytes = if board.wide { 4.0 } else { 2.0 } * channels.len() as f64 * has * RING_SECONDS;
-        let ring = board.memory(fd.as_fd(), (bytes as u32).clamp(RING.0, RING.1).next_multiple_of(4096));
+        let ring = board.memory(fd.as_fd(), (bytes as u32).clamp(RING_BYTES.0, RING_BYTES.1).next_multiple_of(4096));
         if ring.is_ok_and(|ring| f64::from(ring) < bytes / 10.0) {
             tracing::warn!(
                 "{}: its driver keeps less than a tenth of a second of samples: raise comedi_default_buf_maxsize_kb",
@@ -110,12 +110,11 @@ impl Sampler {
     /// Opens the board that a topology names, and sets it up as configured.
     ///
     /// # Errors
-    /// Fails if the file is not there, is no such board, or has not what is asked for.
+    /// Fails if the file does not exist, is no such board, or lacks a configured channel, range or rate.
     pub fn open(config: &ComediConfig) -> Result<Self, DeviceError> {
         config.check()?;
-        let told = |doing, error| DeviceError::File { doing, file: config.file.clone(), error };
-        let open = Open::new(config).map_err(|error| told("opening", error))?;
-        let watch = Watch::new(&open.fd).map_err(|error| told("waiting for", error))?;
+        let open = Open::new(config).map_err(|error| file_error("opening", &config.file, error))?;
+        let watch = Watch::new(&open.fd).map_err(|error| file_error("waiting for", &config.file, error))?;
         let Open { board, pace, .. } = &open;
         let element = if board.wide { Element::U32 } else { Element::U16 };
         let payload_type = PayloadType::new(Meaning::Samples, element);
@@ -159,10 +158,6 @@ impl Sampler {
         })
     }
 
-    fn told(&self, doing: &'static str, error: impl Into<io::Error>) -> DeviceError {
-        DeviceError::File { doing, file: self.config.file.clone(), error: error.into() }
-    }
-
     /// Starts the board. What it would have sampled by now is lost.
     fn begin(&mut self) -> Result<Acquired, DeviceError> {
         let Some(Open { fd, board, channels, pace }) = &self.open else { return Ok(Acquired::NotYet) };
@@ -170,7 +165,7 @@ impl Sampler {
             Ok(()) => {}
             // The board was unplugged, which the next read reports.
             Err(Errno::NODEV) => return Ok(Acquired::NotYet),
-            Err(error) => return Err(self.told("starting", error)),
+            Err(error) => return Err(file_error("starting", &self.config.file, error)),
         }
         self.has = 0;
         let (lost, skipped) = self.windows.begin(monotonic(), self.clock.now());
@@ -182,20 +177,20 @@ impl Sampler {
         tracing::warn!("{} was unplugged; it is waited for", self.config.file.display());
         self.open = None;
         self.counts.unplugged += 1;
-        self.again = now + AGAIN;
+        self.again = now + REOPEN_INTERVAL;
     }
 
     fn look_again(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
         if now < self.again {
             return Ok(Acquired::NotYet);
         }
-        self.again = now + AGAIN;
+        self.again = now + REOPEN_INTERVAL;
         let Ok(open) = Open::new(&self.config) else { return Ok(Acquired::NotYet) };
         let element = if open.board.wide { Element::U32 } else { Element::U16 };
         if (element, open.pace.nanos) != (self.payload_type.parts().map_or(Element::U8, |it| it.1), self.nanos) {
             return Ok(Acquired::NotYet);
         }
-        self.watch.add(&open.fd).map_err(|error| self.told("waiting for", error))?;
+        self.watch.add(&open.fd).map_err(|error| file_error("waiting for", &self.config.file, error))?;
         tracing::info!("{} is there again", self.config.file.display());
         self.open = Some(open);
         self.begin()
@@ -257,7 +252,7 @@ impl Acquisition for Sampler {
                     self.gone(now);
                     return Ok(Acquired::NotYet);
                 }
-                Err(error) => return Err(self.told("reading", error)),
+                Err(error) => return Err(file_error("reading", &self.config.file, error)),
             }
             if self.has == self.size
                 && let Some(buffer) = self.posted.pop_front()

@@ -5,11 +5,10 @@
 
 use crate::local::StreamConfig;
 use crate::local::framing::{Framer, Framing, Next};
-use crate::local::port::{Port, Read, Watch};
+use crate::local::port::{Port, Read, Watch, file_error};
 use crate::local::records::{Records, Rule};
 use rustix::io::{Errno, IoSliceMut};
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,13 +16,13 @@ use thalweg_device::{Acquired, Acquisition, Buffer, Description, DeviceError, Fi
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Maximum number of records that one call reads.
-const BURST: usize = 64;
+const MAX_BURST_RECORDS: usize = 64;
 /// Time between two attempts to find a port that was unplugged.
-const AGAIN: Duration = Duration::from_millis(200);
+const REOPEN_INTERVAL: Duration = Duration::from_millis(200);
 /// Time without bytes after which no more of the current record is expected on a line.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET_TIME: Duration = Duration::from_millis(100);
 /// Number of bytes of a line that are read at a time.
-const PIECE: usize = 64 << 10;
+const LINE_READ_BYTES: usize = 64 << 10;
 
 /// A stream of records.
 #[derive(Debug)]
@@ -77,7 +76,7 @@ impl Stream {
     /// Fails if the file cannot be opened, or an option makes no sense.
     pub fn open(config: &StreamConfig) -> Result<Self, DeviceError> {
         let port = Port::open(&config.file, config.baud);
-        Self::new(config, port.map_err(|error| told("opening", config, error))?)
+        Self::new(config, port.map_err(|error| file_error("opening", &config.file, error))?)
     }
 
     /// Takes records from standard input; `config.file` is only a name.
@@ -89,7 +88,7 @@ impl Stream {
             let problem = "is for a serial port that is opened by its name".to_owned();
             return Err(DeviceError::Option { option: "baud", problem });
         }
-        Self::new(config, Port::standard_input().map_err(|error| told("opening", config, error))?)
+        Self::new(config, Port::standard_input().map_err(|error| file_error("opening", &config.file, error))?)
     }
 
     fn new(config: &StreamConfig, port: Port) -> Result<Self, DeviceError> {
@@ -124,7 +123,7 @@ impl Stream {
             file: config.file.clone(),
             baud: config.baud,
             port: Some(port),
-            watch: watch.map_err(|error| told("waiting for", config, error))?,
+            watch: watch.map_err(|error| file_error("waiting for", &config.file, error))?,
             layout,
             longest,
             records: Records::new(rule),
@@ -142,10 +141,6 @@ impl Stream {
             before: 0,
             counts: Counts::default(),
         })
-    }
-
-    fn file_error(&self, doing: &'static str, error: io::Error) -> DeviceError {
-        DeviceError::File { doing, file: self.file.clone(), error }
     }
 
     /// Reads the bytes that are there, as far as there are buffers. Returns true if any were there.
@@ -168,7 +163,12 @@ impl Stream {
             Some(len) => {
                 let after = self.records.next_head();
                 let mut places: Vec<_> = match after {
-                    0 => self.posted.iter_mut().take(BURST).map(|buffer| &mut buffer.payload()[..len]).collect(),
+                    0 => self
+                        .posted
+                        .iter_mut()
+                        .take(MAX_BURST_RECORDS)
+                        .map(|buffer| &mut buffer.payload()[..len])
+                        .collect(),
                     _ => self.posted.front_mut().map(|buffer| &mut buffer.payload()[..len]).into_iter().collect(),
                 };
                 if let Some(front) = places.first_mut() {
@@ -181,7 +181,7 @@ impl Stream {
                 port.read(&mut places)
             }
         };
-        match read.map_err(|error| self.file_error("reading", error))? {
+        match read.map_err(|error| file_error("reading", &self.file, error))? {
             Read::Bytes(bytes) => {
                 self.count_overruns();
                 // Records that precede an impossible length are taken first.
@@ -195,7 +195,7 @@ impl Stream {
             }
             Read::Gone => {
                 self.gone();
-                self.again = now + AGAIN;
+                self.again = now + REOPEN_INTERVAL;
             }
         }
         Ok(false)
@@ -207,8 +207,9 @@ impl Stream {
             return Ok(true);
         }
         let Some(port) = &mut self.port else { return self.look_again(now).map(|()| false) };
-        self.piece.resize(PIECE, 0);
-        match port.read(&mut [IoSliceMut::new(&mut self.piece)]).map_err(|error| self.file_error("reading", error))? {
+        self.piece.resize(LINE_READ_BYTES, 0);
+        let read = port.read(&mut [IoSliceMut::new(&mut self.piece)]);
+        match read.map_err(|error| file_error("reading", &self.file, error))? {
             Read::Bytes(came) => {
                 self.count_overruns();
                 let piece = std::mem::take(&mut self.piece);
@@ -228,7 +229,7 @@ impl Stream {
             Read::Gone => {
                 while self.take_records(true) {}
                 self.gone();
-                self.again = now + AGAIN;
+                self.again = now + REOPEN_INTERVAL;
             }
         }
         Ok(false)
@@ -246,7 +247,7 @@ impl Stream {
     /// Notes that the line has no more bytes. Returns true if this has been so for a while, and something was taken for
     /// that reason.
     fn is_quiet(&mut self, now: Duration) -> bool {
-        now >= self.latest + QUIET && self.take_records(true)
+        now >= self.latest + QUIET_TIME && self.take_records(true)
     }
 
     /// Takes one record, or skips bytes that belong to none. Returns true if there was either.
@@ -265,7 +266,7 @@ impl Stream {
             Next::More => return false,
         };
         if std::mem::take(&mut self.skips) && self.number > 0 {
-            tracing::warn!("{}: bytes were lost in front of record {}", self.file.display(), self.number + 1);
+            tracing::warn!("{}: bytes were lost before record {}", self.file.display(), self.number + 1);
             self.lose();
         }
         self.is_whole(len);
@@ -357,7 +358,7 @@ impl Stream {
     fn cut_off(&mut self) {
         let bytes = self.framer.as_mut().map_or(0, Framer::clear) + self.records.cut_off();
         if bytes > 0 {
-            tracing::warn!("{}: what is at its end is no whole record: bytes {bytes}", self.file.display());
+            tracing::warn!("{}: {bytes} bytes at its end are no whole record", self.file.display());
             self.counts.cut_off += bytes as u64;
             self.filled.push_back(Acquired::Lost { first: self.number, count: 1 });
             self.number += 1;
@@ -369,10 +370,10 @@ impl Stream {
         if now < self.again {
             return Ok(());
         }
-        self.again = now + AGAIN;
+        self.again = now + REOPEN_INTERVAL;
         let Ok(port) = Port::open(&self.file, self.baud) else { return Ok(()) };
         if let Some(watch) = &self.watch {
-            watch.add(&port).map_err(|error| self.file_error("waiting for", error))?;
+            watch.add(&port).map_err(|error| file_error("waiting for", &self.file, error))?;
         }
         tracing::info!("{} is there again", self.file.display());
         self.before = port.overruns().unwrap_or(0);
@@ -389,10 +390,6 @@ impl Stream {
     }
 }
 
-fn told(doing: &'static str, config: &StreamConfig, error: io::Error) -> DeviceError {
-    DeviceError::File { doing, file: config.file.clone(), error }
-}
-
 impl Acquisition for Stream {
     fn description(&self) -> &Description {
         &self.description
@@ -403,7 +400,7 @@ impl Acquisition for Stream {
     }
 
     fn depth(&self) -> u32 {
-        BURST as u32
+        MAX_BURST_RECORDS as u32
     }
 
     fn post(&mut self, buffer: Buffer) {
@@ -418,7 +415,7 @@ impl Acquisition for Stream {
             Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::IO | Errno::NODEV | Errno::NXIO)) => {
                 self.gone();
             }
-            Err(error) => return Err(self.file_error("emptying", error)),
+            Err(error) => return Err(file_error("emptying", &self.file, error)),
         }
         Ok(())
     }
@@ -454,7 +451,7 @@ impl Acquisition for Stream {
             return Some(Duration::ZERO);
         }
         if self.has_room() && self.framer.as_ref().is_some_and(|framer| framer.pending() > 0) {
-            return Some(self.latest + QUIET);
+            return Some(self.latest + QUIET_TIME);
         }
         match &self.port {
             None => self.has_room().then_some(self.again),
@@ -524,11 +521,11 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_writes_to_yet_is_not_over_and_one_that_was_closed_is() {
+    fn a_pipe_without_a_writer_yet_is_not_over_and_one_that_was_closed_is() {
         let (_directory, file) = fifo();
         let (mut stream, _pool) = stream(&config(&file, 4), 8);
         assert_eq!(all(&mut stream, 0), []);
-        assert!(!stream.over, "nobody has written yet");
+        assert!(!stream.over, "no program has written yet");
         let mut writer = File::options().write(true).open(&file).unwrap();
         writer.write_all(b"oneatwobthrc4").unwrap();
         let came = [(0, b"onea".to_vec()), (1, b"twob".to_vec()), (2, b"thrc".to_vec())];
@@ -585,7 +582,7 @@ mod tests {
         let found = all(&mut stream, 1);
         let came = [Ok((0, b"two.".to_vec())), Ok((1, b"thr.".to_vec()))];
         assert_eq!(found, came, "the last one waits for what is behind it");
-        assert_eq!(stream.next_time(), Some(Duration::from_secs(1) + QUIET));
+        assert_eq!(stream.next_time(), Some(Duration::from_secs(1) + QUIET_TIME));
         assert_eq!(all(&mut stream, 2), [Err(2), Ok((3, b"fiv.".to_vec()))]);
         assert!(stream.uncertain);
         assert!(stream.counters().contains(&("skipped_bytes", 8)), "{:?}", stream.counters());

@@ -10,15 +10,15 @@ use thalweg_device::{CounterRules, FrameCounter, FrameNumber, Trust};
 
 /// Maximum number of reads that begin while one read is under way, as a multiple of those that may be under way
 /// together: the frame of a read comes after at most this many later ones, however long the read takes.
-const BEHIND: u32 = 4;
+const MAX_OVERTAKING_ROUNDS: u32 = 4;
 /// Minimum time for which a card that restarts its count is silent.
-const SOONEST: Duration = Duration::from_millis(100);
+const MIN_RESTART_SILENCE: Duration = Duration::from_millis(100);
 /// Time for which a card is observed before its pace is taken as known.
 const PACE_WINDOW: Duration = Duration::from_secs(1);
 /// Maximum pace of a card whose pace is not known, in frames per second.
-const FASTEST: f64 = 1e6;
+const MAX_FRAMES_PER_SECOND: f64 = 1e6;
 /// Time between two looks up to which a source does not count as standing still.
-const OFTEN: Duration = Duration::from_millis(10);
+const MAX_LOOK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Reads that are under way, and the numbers of their frames.
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl Transfers {
 
     /// Returns the number of later frames that may come before an earlier one.
     pub(crate) fn reorders(&self) -> u32 {
-        BEHIND * self.most
+        MAX_OVERTAKING_ROUNDS * self.most
     }
 
     /// Returns true if another read may begin. The first read is alone: it shows the position of the counter.
@@ -176,8 +176,8 @@ impl Transfers {
     /// a restart takes, it has taken all frames that had gathered.
     fn look(&mut self, now: Duration) {
         let passed = now.saturating_sub(self.looked);
-        if passed > OFTEN {
-            self.caught_up = self.caught_up.max(now + passed.max(SOONEST));
+        if passed > MAX_LOOK_INTERVAL {
+            self.caught_up = self.caught_up.max(now + passed.max(MIN_RESTART_SILENCE));
         } else if now >= self.caught_up {
             self.empty = (now, self.newest);
         }
@@ -232,7 +232,7 @@ impl Transfers {
         let Some(at) = self.missing.iter().position(|missing| missing.numbers.contains(&number)) else { return };
         let Missing { numbers, before, seen } = self.missing.remove(at);
         // A missing frame would have come long ago. Frames of a card that restarts its count get here, too.
-        if now >= seen + SOONEST {
+        if now >= seen + MIN_RESTART_SILENCE {
             self.doubt_from(number);
         }
         let parts = [numbers.start..number, number + 1..numbers.end];
@@ -245,7 +245,8 @@ impl Transfers {
     fn can_have_counted(&self, count: u64, now: Duration) -> bool {
         let Some((since, newest)) = self.known else { return true };
         let seen = since.saturating_sub(self.first);
-        let pace = if seen >= PACE_WINDOW { 2.0 * newest.number as f64 / seen.as_secs_f64() } else { FASTEST };
+        let pace =
+            if seen >= PACE_WINDOW { 2.0 * newest.number as f64 / seen.as_secs_f64() } else { MAX_FRAMES_PER_SECOND };
         count as f64 <= 2.0 + pace * now.saturating_sub(since).as_secs_f64()
     }
 
@@ -552,7 +553,7 @@ mod tests {
 
     #[test]
     fn what_was_missing_and_comes_long_after_it_may_be_a_card_s_that_counts_anew() {
-        for (later, is_certain) in [(SOONEST / 2, true), (SOONEST, false)] {
+        for (later, is_certain) in [(MIN_RESTART_SILENCE / 2, true), (MIN_RESTART_SILENCE, false)] {
             let mut transfers = of(64);
             transfers.begin(Duration::ZERO);
             assert_eq!([0, 1, 3].map(|count| transfers.came(Some(count), Duration::ZERO).0), [0, 1, 3]);

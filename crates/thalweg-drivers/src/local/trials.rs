@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 use thalweg_wire::{GOLDEN_GAMMA, mix};
 
-/// Returns the seeds of a test's trials: as many as `THALWEG_TRIALS` says, new ones or those from `THALWEG_SEED` on;
+/// Returns the seeds of a test's trials: as many as `THALWEG_TRIALS` states, new ones or those from `THALWEG_SEED` on;
 /// without `THALWEG_TRIALS` the usual number of seeds, the same each time.
 fn seeds(usual: u64) -> Range<u64> {
     match std::env::var("THALWEG_TRIALS") {
@@ -75,7 +75,7 @@ impl Book {
         }
         if self.came.range(number + 1..).nth(self.reorders).is_some() {
             self.wrong
-                .push(format!("{number}, of trigger {trigger}, came behind more than {} later ones", self.reorders));
+                .push(format!("{number}, of trigger {trigger}, came after more than {} later ones", self.reorders));
         }
         self.uncertain += u64::from(!is_certain);
         if is_certain && number != trigger {

@@ -15,7 +15,7 @@ pub(crate) const CLOCK: u32 = 0xe000;
 pub(crate) const MONOTONIC: u32 = 0x2000;
 /// Type of a control that names a group: `V4L2_CTRL_TYPE_CTRL_CLASS`.
 pub(crate) const GROUP: u32 = 6;
-/// Flags to ask for the next control, and for a rate that can be set: `V4L2_CTRL_FLAG_NEXT_CTRL`,
+/// Flags to request the next control, and for a rate that can be set: `V4L2_CTRL_FLAG_NEXT_CTRL`,
 /// `V4L2_CAP_TIMEPERFRAME`.
 pub(crate) const NEXT_CONTROL: u32 = 0x8000_0000;
 pub(crate) const CAN_PACE: u32 = 0x1000;
@@ -71,8 +71,8 @@ impl<const SET: bool> Default for Format<SET> {
 impl Format<false> {
     /// Returns true if images have the same format.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let key = |it: &Self| (it.width, it.height, it.pixels, it.line, it.size);
-        key(self) == key(other)
+        let [own, others] = [self, other].map(|it| (it.width, it.height, it.pixels, it.line, it.size));
+        own == others
     }
 
     /// Returns the same format as a request that sets it.

@@ -7,7 +7,7 @@
 use crate::local::V4l2Config;
 use crate::local::images::Images;
 use crate::local::ioctl::ask;
-use crate::local::port::Watch;
+use crate::local::port::{Watch, file_error, invalid_input};
 use crate::local::v4l2::{
     Buffers, CAN_CAPTURE, CAN_PACE, CAN_STREAM, CAPTURE, CLOCK, Capability, Control, DAMAGED, DEQUEUE, ENQUEUE, Format,
     FourCc, GROUP, MONOTONIC, Memory, NEXT_CONTROL, Pace, Place, QUERY, Setting, Stream,
@@ -27,7 +27,7 @@ use thalweg_wire::{PayloadType, Status, TaiNanos};
 /// Maximum number of images that may be under way.
 const DEPTH: u32 = 8;
 /// Time between two attempts to find a camera that was unplugged.
-const AGAIN: Duration = Duration::from_millis(200);
+const REOPEN_INTERVAL: Duration = Duration::from_millis(200);
 
 /// A camera with a video node.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct Video {
     /// Time of the next attempt to find a camera that is gone.
     again: Duration,
     /// True if a warning was given that a different camera has taken the place of this one.
-    told_of_another: bool,
+    warned_of_another: bool,
     images: Images,
     counts: Counts,
 }
@@ -82,11 +82,10 @@ impl Camera {
     fn open(config: &V4l2Config, best: Memory) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = open(&config.file, flags, Mode::empty())?;
-        let wrong = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
         let mut capability = Capability::default();
-        ask(fd.as_fd(), &mut capability).map_err(|_| wrong("it is no video device".into()))?;
+        ask(fd.as_fd(), &mut capability).map_err(|_| invalid_input("it is no video device"))?;
         if capability.device & CAN_CAPTURE == 0 || capability.device & CAN_STREAM == 0 {
-            return Err(wrong("it captures no images".into()));
+            return Err(invalid_input("it captures no images"));
         }
         let mut format = Format::<false>::default();
         ask(fd.as_fd(), &mut format)?;
@@ -94,7 +93,9 @@ impl Camera {
         format.height = config.height.unwrap_or(format.height);
         if let Some(letters) = &config.format {
             format.pixels = FourCc::parse(letters).ok_or_else(|| {
-                wrong(format!("format = {letters:?}: one to four letters, such as \"GREY\" (v4l2-ctl --list-formats)"))
+                invalid_input(format!(
+                    "format = {letters:?}: one to four letters, such as \"GREY\" (v4l2-ctl --list-formats)"
+                ))
             })?;
         }
         // The lengths follow from the pixels, and not from the previous format.
@@ -106,7 +107,7 @@ impl Camera {
         })?;
         let given = set.as_given();
         if (given.width, given.height, given.pixels) != (format.width, format.height, format.pixels) {
-            return Err(wrong(format!(
+            return Err(invalid_input(format!(
                 "it has no images of {} × {} {}; the nearest are {} × {} {}: set width, height and format to what it has \
                  (v4l2-ctl --list-formats-ext)",
                 format.width, format.height, format.pixels, given.width, given.height, given.pixels
@@ -140,8 +141,7 @@ impl Camera {
                 if set.is_err() || i64::from(setting.value) != *value {
                     let (least, most) = (control.least, control.most);
                     let error = set.map_or_else(|error| format!("{error}; "), |_| String::new());
-                    let why = format!("controls.{name} = {value}: {error}it is {least} to {most}");
-                    return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+                    return Err(invalid_input(format!("controls.{name} = {value}: {error}it is {least} to {most}")));
                 }
             }
             // The name of a group of controls is not a control (`V4L2_CTRL_TYPE_CTRL_CLASS`).
@@ -153,8 +153,7 @@ impl Camera {
         match left.first() {
             None => Ok(()),
             Some((name, _)) => {
-                let why = format!("controls.{name}: there is none; there are {}", known.join(", "));
-                Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+                Err(invalid_input(format!("controls.{name}: there is none; there are {}", known.join(", "))))
             }
         }
     }
@@ -171,7 +170,7 @@ impl Camera {
         let mut pace = Pace::<false>::default();
         ask(self.fd.as_fd(), &mut pace)?;
         if pace.can & CAN_PACE == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "its rate cannot be set: leave `rate` out"));
+            return Err(invalid_input("its rate cannot be set: leave `rate` out"));
         }
         let mut set = Pace::<true>::default();
         set.period = [1_000_000, (hertz * 1e6).round() as u32];
@@ -183,7 +182,7 @@ impl Camera {
         Ok(())
     }
 
-    /// Asks for `count` buffers, and returns the number that there are.
+    /// Requests `count` buffers, and returns the number that there are.
     fn request(&self, count: u32) -> Result<u32, Errno> {
         let mut buffers = Buffers { count, kind: CAPTURE, memory: self.memory as u32, ..Buffers::default() };
         ask(self.fd.as_fd(), &mut buffers).map(|_| buffers.count)
@@ -288,14 +287,13 @@ impl Video {
     /// Opens the camera that a topology names, and sets it up as configured.
     ///
     /// # Errors
-    /// Fails if the file is not there, is no camera, or has not what is asked for.
+    /// Fails if the file does not exist, is no camera, or lacks a configured format or control.
     pub fn open(config: &V4l2Config) -> Result<Self, DeviceError> {
-        let told = |doing, error| DeviceError::File { doing, file: config.file.clone(), error };
         let dma_bufs = DmaBuf::probe();
         let best = if dma_bufs.is_ok() { Memory::DmaBufs } else { Memory::Pages };
-        let mut camera = Camera::open(config, best).map_err(|error| told("opening", error))?;
-        let count = camera.prepare().map_err(|error| told("making buffers of", error))?;
-        let watch = Watch::new(&camera.fd).map_err(|error| told("waiting for", error))?;
+        let mut camera = Camera::open(config, best).map_err(|error| file_error("opening", &config.file, error))?;
+        let count = camera.prepare().map_err(|error| file_error("making buffers of", &config.file, error))?;
+        let watch = Watch::new(&camera.fd).map_err(|error| file_error("waiting for", &config.file, error))?;
         let format = camera.format;
         let Format { width, height, pixels, line, size, .. } = format;
         let deep = [b"Y16 ", b"Y14 ", b"Y12 ", b"Y10 "].contains(&&pixels.0);
@@ -339,13 +337,13 @@ impl Video {
             clock: TaiClock,
             started: false,
             again: Duration::ZERO,
-            told_of_another: false,
+            warned_of_another: false,
             counts: Counts::default(),
         })
     }
 
-    fn told(&self, doing: &'static str, error: impl Into<io::Error>) -> DeviceError {
-        DeviceError::File { doing, file: self.config.file.clone(), error: error.into() }
+    fn file_error(&self, doing: &'static str, error: impl Into<io::Error>) -> DeviceError {
+        file_error(doing, &self.config.file, error)
     }
 
     /// Gives the driver as many buffers as it takes.
@@ -364,7 +362,7 @@ impl Video {
     /// Restarts the camera with the next kind of memory, after the driver has refused slots: they are not contiguous,
     /// or are no DMA buffers.
     fn lower(&mut self, error: Errno, now: Duration) -> Result<(), DeviceError> {
-        let Some(next) = below(self.best) else { return Err(self.told("giving a slot to", error)) };
+        let Some(next) = below(self.best) else { return Err(self.file_error("giving a slot to", error)) };
         while let Ok(Some(frame)) = self.take(now) {
             self.done.push_back(frame);
         }
@@ -376,11 +374,11 @@ impl Video {
                 self.gone();
                 return Ok(());
             }
-            Err(error) => return Err(self.told("opening", error)),
+            Err(error) => return Err(self.file_error("opening", error)),
         };
         tracing::warn!("{}: slots are refused ({error}); {}", self.config.file.display(), how(camera.memory));
         self.best = camera.memory;
-        self.take_up(camera).map_err(|error| self.told("making buffers of", error))?;
+        self.take_up(camera).map_err(|error| self.file_error("making buffers of", error))?;
         self.begin(now)
     }
 
@@ -399,7 +397,7 @@ impl Video {
                 self.gone();
                 Ok(())
             }
-            Err(error) => Err(self.told("starting", error)),
+            Err(error) => Err(self.file_error("starting", error)),
         }
     }
 
@@ -442,11 +440,11 @@ impl Video {
         if now < self.again {
             return;
         }
-        self.again = now + AGAIN;
+        self.again = now + REOPEN_INTERVAL;
         let Ok(camera) = Camera::open(&self.config, self.best) else { return };
         let file = self.config.file.display();
         if !camera.format.is_like(&self.format) {
-            if !std::mem::replace(&mut self.told_of_another, true) {
+            if !std::mem::replace(&mut self.warned_of_another, true) {
                 let Format { width, height, pixels, .. } = camera.format;
                 tracing::warn!("{file} is there again, with images of {width} × {height} {pixels}: it is not taken");
             }
@@ -459,7 +457,7 @@ impl Video {
         }
         if self.camera.is_some() {
             tracing::info!("{} is there again", self.config.file.display());
-            self.told_of_another = false;
+            self.warned_of_another = false;
         }
     }
 
@@ -478,7 +476,7 @@ impl Video {
                     self.gone();
                     break;
                 }
-                Err(error) => return Err(self.told("taking an image from", error)),
+                Err(error) => return Err(self.file_error("taking an image from", error)),
             };
             let (is_damaged, is_dated) = (place.flags & DAMAGED != 0, place.flags & CLOCK == MONOTONIC);
             let taken = Duration::new(
@@ -496,7 +494,7 @@ impl Video {
                     let dma_buf =
                         buffer.as_mut().filter(|_| camera.memory == Memory::DmaBufs).and_then(Buffer::dma_buf);
                     if let Some(Err(error)) = dma_buf.map(DmaBuf::begin_reading) {
-                        return Err(self.told("reading a DMA buffer of", error));
+                        return Err(self.file_error("reading a DMA buffer of", error));
                     }
                     (buffer, 0)
                 }
@@ -511,7 +509,7 @@ impl Video {
                     }
                     // That the camera is gone is noticed when the next image is taken.
                     match camera.give_back(place.index) {
-                        Err(error) if !is_gone(error) => return Err(self.told("giving a buffer back to", error)),
+                        Err(error) if !is_gone(error) => return Err(self.file_error("giving a buffer back to", error)),
                         _ => (buffer, len),
                     }
                 }
@@ -540,8 +538,9 @@ impl Video {
         let dated = (place.seconds, place.micros) != (0, 0);
         let timestamp = (place.flags & CLOCK == MONOTONIC && dated).then(|| {
             let now = clock_gettime(ClockId::Monotonic);
-            let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
-            let age = nanos(now.tv_sec, now.tv_nsec) - nanos(place.seconds, place.micros * 1000);
+            let [now, taken] = [(now.tv_sec, now.tv_nsec), (place.seconds, place.micros * 1000)]
+                .map(|(seconds, nanos)| i128::from(seconds) * 1_000_000_000 + i128::from(nanos));
+            let age = now - taken;
             TaiNanos(self.clock.now().0.saturating_sub(u64::try_from(age).unwrap_or(0)))
         });
         Filled { payload_type: self.payload_type, status, window: 0, timestamp }

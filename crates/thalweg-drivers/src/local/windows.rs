@@ -5,7 +5,7 @@ use std::time::Duration;
 use thalweg_wire::TaiNanos;
 
 /// Maximum difference of a board's clock from this machine's, as a fraction.
-const MOST_DRIFT: f64 = 1e-4;
+const MAX_DRIFT: f64 = 1e-4;
 
 /// Fragments of a board that samples.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Windows {
             self.next = passed.div_ceil(self.length).max(first);
             skipped = self.next.saturating_mul(self.length).saturating_sub(passed).min(self.length) / self.round;
             if self.begun.is_some() {
-                let late = self.grain.unwrap_or(stood).saturating_add((stood as f64 * MOST_DRIFT) as u64);
+                let late = self.grain.unwrap_or(stood).saturating_add((stood as f64 * MAX_DRIFT) as u64);
                 let before = self.late;
                 self.late = before.saturating_add(late);
                 if before < self.length / 2 && self.late >= self.length / 2 {

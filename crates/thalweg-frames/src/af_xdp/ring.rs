@@ -162,15 +162,13 @@ unsafe impl<T: Entry> Send for Ring<T> {}
 
 impl<T: Entry> Ring<T> {
     fn map(fd: BorrowedFd<'_>, at: u64, places: &Places, size: u32) -> io::Result<Self> {
-        let nonsense = || io::Error::new(io::ErrorKind::InvalidData, "the kernel's rings are none");
-        let place = |offset: u64, align: usize| {
-            usize::try_from(offset).ok().filter(|offset| *offset < 1 << 20 && offset % align == 0).ok_or_else(nonsense)
-        };
         let word = align_of::<AtomicU32>();
-        let (producer, consumer) = (place(places.producer, word)?, place(places.consumer, word)?);
-        let (flags, entries) = (place(places.flags, word)?, place(places.desc, align_of::<T>())?);
+        let producer = checked_offset(places.producer, word)?;
+        let consumer = checked_offset(places.consumer, word)?;
+        let flags = checked_offset(places.flags, word)?;
+        let entries = checked_offset(places.desc, align_of::<T>())?;
         if !size.is_power_of_two() {
-            return Err(nonsense());
+            return Err(invalid_ring());
         }
         let bytes =
             (entries + size as usize * size_of::<T>()).max(producer.max(consumer).max(flags) + size_of::<u32>());
@@ -185,16 +183,17 @@ impl<T: Entry> Ring<T> {
                 at,
             )
         }?;
-        let mapping = NonNull::new(mapping).ok_or_else(nonsense)?;
+        let mapping = NonNull::new(mapping).ok_or_else(invalid_ring)?;
         // SAFETY: the mapping is long enough for the last of these places and its content, see above.
-        let at = |offset: usize| unsafe { mapping.byte_add(offset) };
+        let [producer, consumer, flags, entries] =
+            [producer, consumer, flags, entries].map(|offset| unsafe { mapping.byte_add(offset) });
         Ok(Self {
             mapping,
             bytes,
-            producer: at(producer).cast(),
-            consumer: at(consumer).cast(),
-            flags: at(flags).cast(),
-            entries: at(entries).cast(),
+            producer: producer.cast(),
+            consumer: consumer.cast(),
+            flags: flags.cast(),
+            entries: entries.cast(),
             size,
         })
     }
@@ -219,6 +218,15 @@ impl<T: Entry> Ring<T> {
         // SAFETY: as above.
         unsafe { self.flags.as_ref() }
     }
+}
+
+/// Checks an offset that the kernel has reported.
+fn checked_offset(offset: u64, align: usize) -> io::Result<usize> {
+    usize::try_from(offset).ok().filter(|offset| *offset < 1 << 20 && offset % align == 0).ok_or_else(invalid_ring)
+}
+
+fn invalid_ring() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the kernel reports rings with impossible offsets or sizes")
 }
 
 impl<T> Drop for Ring<T> {
@@ -268,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_are_nonsense_are_nothing_new() {
+    fn impossible_counters_are_ignored() {
         let (_fd, mut writer, mut reader) = both(8);
         writer.write(7);
         writer.publish();

@@ -105,33 +105,19 @@ impl Queue {
         shared: Option<&Self>,
         options: &Options,
     ) -> Result<Self, FramesError> {
-        let doing = |what: &str| format!("AF_XDP on queue {queue} of interface {interface}: {what}");
+        let queue_name = format!("AF_XDP on queue {queue} of interface {interface}");
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
-            .map_err(permission(doing("making a socket")))?;
+            .map_err(permission(format!("{queue_name}: making a socket")))?;
         let receiving = options.receiving();
-        let set_up = || -> io::Result<Places4> {
-            if shared.is_none() {
-                set(&fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
-            }
-            // Each descriptor on its way has a place in the completion ring.
-            set(&fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &(2 * receiving))?;
-            set(&fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &SEND_CHUNK_COUNT)?;
-            set(&fd, libc::SOL_XDP, libc::XDP_RX_RING, &receiving)?;
-            set(&fd, libc::SOL_XDP, libc::XDP_TX_RING, &SEND_CHUNK_COUNT)?;
-            get(&fd, libc::XDP_MMAP_OFFSETS)
-        };
-        let places = set_up().map_err(permission(doing("registering memory")))?;
-        let mapped = FramesError::io::<io::Error>;
-        let ring = |at: libc::c_ulonglong| at;
+        let places = configure_rings(&fd, shared.is_none().then_some(&*umem), receiving)
+            .map_err(permission(format!("{queue_name}: registering memory")))?;
+        let (sending, sent, received, fill) =
+            map_rings(&fd, &places, receiving).map_err(FramesError::io(format!("{queue_name}: mapping a ring")))?;
         let mut opened = Self {
-            sending: Writer::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, &places.sending, SEND_CHUNK_COUNT)
-                .map_err(mapped(doing("mapping a ring")))?,
-            received: Reader::map(fd.as_fd(), libc::XDP_PGOFF_RX_RING as u64, &places.received, receiving)
-                .map_err(mapped(doing("mapping a ring")))?,
-            fill: Writer::map(fd.as_fd(), ring(libc::XDP_UMEM_PGOFF_FILL_RING), &places.fill, 2 * receiving)
-                .map_err(mapped(doing("mapping a ring")))?,
-            sent: Reader::map(fd.as_fd(), ring(libc::XDP_UMEM_PGOFF_COMPLETION_RING), &places.sent, SEND_CHUNK_COUNT)
-                .map_err(mapped(doing("mapping a ring")))?,
+            sending,
+            sent,
+            received,
+            fill,
             fd,
             binding,
             busy: false,
@@ -154,14 +140,14 @@ impl Queue {
         }
         opened.fill.publish();
         bind(&opened.fd, (interface, queue), binding, shared).map_err(|error| FramesError {
-            doing: doing(match error.raw_os_error() {
-                Some(libc::ENETDOWN) => "binding (is the interface up?)",
-                Some(libc::EBUSY) => "binding (another program has this queue)",
-                _ => "binding",
-            }),
+            doing: match error.raw_os_error() {
+                Some(libc::ENETDOWN) => format!("{queue_name}: binding (is the interface up?)"),
+                Some(libc::EBUSY) => format!("{queue_name}: binding (another program has this queue)"),
+                _ => format!("{queue_name}: binding"),
+            },
             error,
         })?;
-        opened.tune(options).map_err(FramesError::io(doing("setting options")))?;
+        opened.tune(options).map_err(FramesError::io(format!("{queue_name}: setting options")))?;
         Ok(opened)
     }
 
@@ -252,15 +238,18 @@ impl Queue {
     }
 
     pub(super) fn has_room(&mut self, chunks: usize, descriptors: usize) -> bool {
-        let enough = |queue: &mut Self| {
-            queue.free.len() >= chunks
-                && (SEND_CHUNK_COUNT - queue.under_way) as usize >= descriptors
-                && queue.sending.room(descriptors as u32) as usize >= descriptors
-        };
-        enough(self) || {
-            self.reap();
-            enough(self)
+        if self.has_reaped_room(chunks, descriptors) {
+            return true;
         }
+        self.reap();
+        self.has_reaped_room(chunks, descriptors)
+    }
+
+    /// True if there is room without the chunks that have been sent since the last [`reap`](Self::reap).
+    fn has_reaped_room(&mut self, chunks: usize, descriptors: usize) -> bool {
+        self.free.len() >= chunks
+            && (SEND_CHUNK_COUNT - self.under_way) as usize >= descriptors
+            && self.sending.room(descriptors as u32) as usize >= descriptors
     }
 
     /// Takes back the chunks that have been sent.
@@ -413,15 +402,40 @@ impl Queue {
     /// Returns the number of received frames that were dropped: for other errors, and because they were not received in
     /// time.
     pub(super) fn dropped(&self) -> io::Result<u64> {
-        let said: libc::xdp_statistics = get(&self.fd, libc::XDP_STATISTICS)?;
-        Ok(said.rx_dropped + said.rx_ring_full)
+        let statistics: libc::xdp_statistics = get(&self.fd, libc::XDP_STATISTICS)?;
+        Ok(statistics.rx_dropped + statistics.rx_ring_full)
     }
 
     /// True if the adapter reads and writes the chunks itself.
     pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
-        let said: libc::xdp_options = get(&self.fd, libc::XDP_OPTIONS)?;
-        Ok(said.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+        let options: libc::xdp_options = get(&self.fd, libc::XDP_OPTIONS)?;
+        Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
     }
+}
+
+/// Requests the rings of a socket, and returns the places of their parts. The first socket registers the memory.
+fn configure_rings(fd: &OwnedFd, umem: Option<&Umem>, receiving: u32) -> io::Result<Places4> {
+    if let Some(umem) = umem {
+        set(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration())?;
+    }
+    // Each descriptor on its way has a place in the completion ring.
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_FILL_RING, &(2 * receiving))?;
+    set(fd, libc::SOL_XDP, libc::XDP_UMEM_COMPLETION_RING, &SEND_CHUNK_COUNT)?;
+    set(fd, libc::SOL_XDP, libc::XDP_RX_RING, &receiving)?;
+    set(fd, libc::SOL_XDP, libc::XDP_TX_RING, &SEND_CHUNK_COUNT)?;
+    get(fd, libc::XDP_MMAP_OFFSETS)
+}
+
+/// The rings of a socket: to send, sent, received, and to fill.
+type Rings = (Writer<libc::xdp_desc>, Reader<u64>, Reader<libc::xdp_desc>, Writer<u64>);
+
+fn map_rings(fd: &OwnedFd, places: &Places4, receiving: u32) -> io::Result<Rings> {
+    Ok((
+        Writer::map(fd.as_fd(), libc::XDP_PGOFF_TX_RING as u64, &places.sending, SEND_CHUNK_COUNT)?,
+        Reader::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_COMPLETION_RING, &places.sent, SEND_CHUNK_COUNT)?,
+        Reader::map(fd.as_fd(), libc::XDP_PGOFF_RX_RING as u64, &places.received, receiving)?,
+        Writer::map(fd.as_fd(), libc::XDP_UMEM_PGOFF_FILL_RING, &places.fill, 2 * receiving)?,
+    ))
 }
 
 /// Copies as much of a frame as there is room for, from byte `at` on.

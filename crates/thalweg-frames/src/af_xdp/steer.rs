@@ -82,25 +82,25 @@ impl Steer {
 
 /// Loads the program, for a port and `queues` queues. It stays loaded until its descriptors are closed.
 fn load(at: SocketAddrV4, queues: u32) -> io::Result<(OwnedFd, MapHandle)> {
-    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, said| tracing::debug!("{}", said.trim_end()))));
-    let loading = || -> libbpf_rs::Result<(OwnedFd, MapHandle)> {
-        let mut object = ObjectBuilder::default().open_memory(&OBJECT.0)?;
-        for mut map in object.maps_mut() {
-            // `struct wanted` of the program.
-            if map.name() == ".rodata.steer" {
-                let ([a, b, c, d], [high, low]) = (at.ip().octets(), at.port().to_be_bytes());
-                map.set_initial_value(&[a, b, c, d, high, low, 0, 0])?;
-            } else if map.name() == "sockets" {
-                map.set_max_entries(queues)?;
-            }
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{}", text.trim_end()))));
+    load_object(at, queues).map_err(|error| os(&error))
+}
+
+fn load_object(at: SocketAddrV4, queues: u32) -> libbpf_rs::Result<(OwnedFd, MapHandle)> {
+    let mut object = ObjectBuilder::default().open_memory(&OBJECT.0)?;
+    for mut map in object.maps_mut() {
+        // `struct wanted` of the program.
+        if map.name() == ".rodata.steer" {
+            let ([a, b, c, d], [high, low]) = (at.ip().octets(), at.port().to_be_bytes());
+            map.set_initial_value(&[a, b, c, d, high, low, 0, 0])?;
+        } else if map.name() == "sockets" {
+            map.set_max_entries(queues)?;
         }
-        let object = object.load()?;
-        let missing = || libbpf_rs::Error::from(io::Error::from(io::ErrorKind::NotFound));
-        let program = object.progs().next().ok_or_else(missing)?.as_fd().try_clone_to_owned()?;
-        let sockets = object.maps().find(|map| map.name() == "sockets").ok_or_else(missing)?;
-        Ok((program, MapHandle::try_from(&sockets)?))
-    };
-    loading().map_err(|error| os(&error))
+    }
+    let object = object.load()?;
+    let program = object.progs().next().ok_or(io::Error::from(io::ErrorKind::NotFound))?;
+    let sockets = object.maps().find(|map| map.name() == "sockets").ok_or(io::Error::from(io::ErrorKind::NotFound))?;
+    Ok((program.as_fd().try_clone_to_owned()?, MapHandle::try_from(&sockets)?))
 }
 
 /// Attaches a program to an interface.

@@ -283,7 +283,8 @@ fn that_nobody_is_there_and_that_the_way_is_narrow_is_told() {
         let mut refused = false;
         until(|| {
             send(&mut port, there, &[b"anybody?"]);
-            let mut told = |from, arrival: Arrival<'_>| refused |= from == there && matches!(arrival, Arrival::Nobody);
+            let mut told =
+                |from, arrival: Arrival<'_>| refused |= from == there && matches!(arrival, Arrival::Unreachable);
             port.receive(&mut told).unwrap();
             refused.then_some(())
         });

@@ -76,7 +76,7 @@ fn who_sends_to_a_port_that_nobody_has_is_told() {
     port.flush().unwrap();
     receive(&mut port, |from, arrival| {
         assert_eq!(from, gone);
-        assert!(matches!(arrival, Arrival::Nobody), "{arrival:?}");
+        assert!(matches!(arrival, Arrival::Unreachable), "{arrival:?}");
         true
     });
     // And goes on.

@@ -89,7 +89,7 @@ impl Kernel {
 
 /// Returns the registered programs of this crate, and their maps; none for a process that may not read maps.
 ///
-/// A map outlives its registration while a socket still uses it: its value tells whether it is registered.
+/// A map outlives its registration while a socket still uses it: its value states whether it is registered.
 pub(crate) fn registered() -> Vec<(String, MapHandle)> {
     /// Tests the state in `struct bpf_struct_ops_common_value`, which is a reference count followed by the state; 1 is
     /// `BPF_STRUCT_OPS_STATE_INUSE`.

@@ -35,7 +35,7 @@ pub enum LoadError {
     NotPermitted(&'static str),
     /// The kernel refuses the program.
     #[error(
-        "{name}: the kernel does not take it: {reason}. It must be Linux 6.1 or newer with the BPF JIT on; -vv shows what it said"
+        "{name}: the kernel rejects it: {reason}. It must be Linux 6.1 or newer with the BPF JIT on; -vv shows its messages"
     )]
     Refused {
         /// Name of the control.
@@ -44,7 +44,7 @@ pub enum LoadError {
         reason: String,
     },
     /// The kernel's state cannot be read.
-    #[error("reading what congestion controls there are: {0}")]
+    #[error("reading the list of congestion controls: {0}")]
     Kernel(#[from] io::Error),
 }
 
@@ -52,7 +52,7 @@ pub enum LoadError {
 #[derive(Debug, Error)]
 pub enum UnloadError {
     /// The control is available, but was not loaded by `thalweg cc`.
-    #[error("{0}: it is there, but `thalweg cc` did not load it")]
+    #[error("{0}: it is available, but `thalweg cc` did not load it")]
     NotOurs(&'static str),
     /// The control is not loaded.
     #[error("{0}: it is not loaded")]
@@ -61,7 +61,7 @@ pub enum UnloadError {
     #[error("{0}: unloading needs root (CAP_SYS_ADMIN)")]
     NotPermitted(&'static str),
     /// The kernel refuses to unload it.
-    #[error("{name}: the kernel does not give it up: {reason}")]
+    #[error("{name}: the kernel does not unload it: {reason}")]
     Refused {
         /// Name of the control.
         name: &'static str,
@@ -69,7 +69,7 @@ pub enum UnloadError {
         reason: String,
     },
     /// The kernel's state cannot be read.
-    #[error("reading what congestion controls there are: {0}")]
+    #[error("reading the list of congestion controls: {0}")]
     Kernel(#[from] io::Error),
 }
 
@@ -120,7 +120,7 @@ pub fn unload(control: &'static Control) -> Result<(), UnloadError> {
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 fn register(object: &[u8]) -> libbpf_rs::Result<()> {
-    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, said| tracing::debug!("{}", said.trim_end()))));
+    libbpf_rs::set_print(Some((PrintLevel::Debug, |_, text| tracing::debug!("{}", text.trim_end()))));
     let mut object = ObjectBuilder::default().open_memory(object)?;
     for mut map in object.maps_mut() {
         // The program's only constant, cc_hz in bpf/cc.h.
@@ -149,7 +149,7 @@ mod tests {
     use super::ticks_per_second;
 
     #[test]
-    fn the_tick_is_one_that_kernels_have() {
+    fn the_tick_rate_is_one_that_kernels_have() {
         assert!([100, 250, 300, 1000].contains(&ticks_per_second()), "{}", ticks_per_second());
     }
 }

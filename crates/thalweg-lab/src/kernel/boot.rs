@@ -116,8 +116,8 @@ pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
     let began = Instant::now();
     let files = BootFiles::new(machine.program, machine.args, machine.directory, "</dev/null")?;
     let mut command = command(machine.kernel, machine.memory, &files, machine.directory)?;
-    let (console, say) = io::pipe()?;
-    command.arg("time-travel=inf-cpu").stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
+    let (console, output) = io::pipe()?;
+    command.arg("time-travel=inf-cpu").stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
     // In a process group of its own, so that all of it can be killed at once.
     let child = command.process_group(0).spawn()?;
     // The command holds the pipe's write ends for as long as it exists: the console would never end.
@@ -127,14 +127,14 @@ pub fn boot(machine: &Machine) -> Result<Outcome, BootError> {
 
     let ended = guest.watch(began + machine.wall_limit, machine.stop);
     let status = guest.bury()?;
-    let console = || guest.console.text(usize::MAX);
-    let tail = || guest.console.text(4096);
     match ended? {
         Ended::ByItself => {
-            let (code, virtual_time) = files.result().ok_or_else(|| BootError::Died { status, console: tail() })?;
-            Ok(Outcome { code, console: console(), virtual_time, wall_time: began.elapsed() })
+            let result = files.result();
+            let (code, virtual_time) =
+                result.ok_or_else(|| BootError::Died { status, console: guest.console.tail() })?;
+            Ok(Outcome { code, console: guest.console.text(usize::MAX), virtual_time, wall_time: began.elapsed() })
         }
-        Ended::Late => Err(BootError::WallLimit { limit: machine.wall_limit, console: tail() }),
+        Ended::Late => Err(BootError::WallLimit { limit: machine.wall_limit, console: guest.console.tail() }),
         Ended::Stopped => Err(BootError::Stopped),
     }
 }
@@ -176,8 +176,8 @@ impl BootFiles {
     fn new(program: &Path, args: &[OsString], directory: &Path, streams: &str) -> Result<Self, BootError> {
         for tool in ["mount", "ip", "sync"] {
             // An ordinary user's search path lacks the directories of `ip`; the script's has them.
-            let sbin = || ["/usr/sbin", "/sbin"].iter().any(|path| Path::new(path).join(tool).is_file());
-            if find_program(tool).is_none() && !sbin() {
+            let in_sbin = ["/usr/sbin", "/sbin"].map(|path| Path::new(path).join(tool));
+            if find_program(tool).is_none() && !in_sbin.iter().any(|path| path.is_file()) {
                 return Err(BootError::NoTool(tool));
             }
         }
@@ -349,7 +349,7 @@ impl Guest {
     /// Reads the console until the kernel's process ends, the deadline has passed or `stop` is true.
     fn watch(&mut self, deadline: Instant, stop: &AtomicBool) -> io::Result<Ended> {
         let process = pidfd_open(self.pid, PidfdFlags::empty())?;
-        let mut speaks = true;
+        let mut is_open = true;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if stop.load(Ordering::Relaxed) {
@@ -361,7 +361,7 @@ impl Guest {
             let mut waits = [PollFd::new(&process, PollFlags::IN), PollFd::new(&self.pipe, PollFlags::IN)];
             let timeout = left.min(Duration::from_millis(100));
             let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
-            match poll(&mut waits[..1 + usize::from(speaks)], Some(&timeout)) {
+            match poll(&mut waits[..1 + usize::from(is_open)], Some(&timeout)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -369,7 +369,7 @@ impl Guest {
                 return Ok(Ended::ByItself);
             }
             if !waits[1].revents().is_empty() {
-                speaks = self.console.read(&mut self.pipe)? > 0;
+                is_open = self.console.read(&mut self.pipe)? > 0;
             }
         }
     }
@@ -395,19 +395,25 @@ struct Console(VecDeque<u8>);
 
 impl Console {
     const MAX_KEPT_BYTES: usize = 1 << 20;
+    /// Length of the part that errors show.
+    const TAIL_BYTES: usize = 4096;
 
     /// Reads from the pipe and returns the number of bytes; 0 at the end.
     fn read(&mut self, pipe: &mut PipeReader) -> io::Result<usize> {
         let mut bytes = [0; 16 << 10];
-        let heard = loop {
+        let count = loop {
             match pipe.read(&mut bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                heard => break heard?,
+                read => break read?,
             }
         };
-        self.0.extend(&bytes[..heard]);
+        self.0.extend(&bytes[..count]);
         self.0.drain(..self.0.len().saturating_sub(Self::MAX_KEPT_BYTES));
-        Ok(heard)
+        Ok(count)
+    }
+
+    fn tail(&self) -> String {
+        self.text(Self::TAIL_BYTES)
     }
 
     /// Returns the last `last` bytes as text, with ordinary line ends.

@@ -168,10 +168,9 @@ pub(super) fn build(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, Kerne
 /// Implements [`super::Kernel::install_packages`].
 pub(super) fn install_packages() -> Result<(), KernelError> {
     let step = "apt-get install";
-    let start = |error| KernelError::Start { program: "apt-get", error };
     let mut command = Command::new("apt-get");
     command.args(["install", "-y", "--no-install-recommends"]).args(PACKAGES.split(' ')).stdin(Stdio::null());
-    let output = command.env("DEBIAN_FRONTEND", "noninteractive").output().map_err(start)?;
+    let output = command.env("DEBIAN_FRONTEND", "noninteractive").output().map_err(start_error("apt-get"))?;
     if output.status.success() {
         return Ok(());
     }
@@ -182,17 +181,17 @@ pub(super) fn install_packages() -> Result<(), KernelError> {
 
 /// Returns the directory of kernels: `$XDG_CACHE_HOME/thalweg/lab`, or below `~/.cache`.
 pub(super) fn shelf() -> PathBuf {
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    cache.unwrap_or_else(env::temp_dir).join("thalweg").join("lab")
+    crate::cache_directory("lab")
 }
 
 /// Returns the path of a program in the search path.
 pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let runs =
-        |file: &PathBuf| file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
-    env::split_paths(&path).map(|directory| directory.join(name)).find(runs)
+    env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
 /// Returns the end of the file names of this recipe's kernels.
@@ -218,12 +217,10 @@ impl Source {
     /// Returns the best package in a directory: one that was tested, or else the newest. Ubuntu's is one directory
     /// deeper.
     pub(super) fn best_in(directory: &Path) -> Option<Self> {
-        let list = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
-        let named =
-            |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"linux-source-"));
-        let deeper =
-            list(directory).filter(named).filter(|path| path.is_dir()).flat_map(|path| list(&path).collect::<Vec<_>>());
-        let sources = list(directory).chain(deeper).filter_map(Self::at);
+        let paths = directory_entries(directory);
+        let sources = paths.iter().filter(|path| path.is_dir() && is_source_name(path));
+        let deeper: Vec<PathBuf> = sources.flat_map(|path| directory_entries(path)).collect();
+        let sources = paths.into_iter().chain(deeper).filter_map(Self::at);
         sources.max_by_key(|source| {
             let tried = TRIED.iter().rev().position(|tried| *tried == source.version);
             let numbers: Vec<u32> = source.version.split('.').map_while(|number| number.parse().ok()).collect();
@@ -241,6 +238,14 @@ impl Source {
     pub(super) fn kernel_name(&self) -> String {
         format!("{}-{:x}{}", self.version, self.length, suffix())
     }
+}
+
+fn directory_entries(directory: &Path) -> Vec<PathBuf> {
+    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn is_source_name(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"linux-source-"))
 }
 
 /// A build, in a directory of its own.
@@ -300,30 +305,30 @@ impl Build<'_> {
         command
     }
 
-    /// Runs a command, appends its output to the log, and passes each line to `see`.
+    /// Runs a command, appends its output to the log, and passes each line of it to `on_line`.
     pub(super) fn step(
         &self,
         step: &'static str,
         program: &'static str,
         command: &mut Command,
-        mut see: impl FnMut(&[u8]),
+        mut on_line: impl FnMut(&[u8]),
     ) -> Result<(), KernelError> {
-        let start = |error| KernelError::Start { program, error };
         let mut log = File::options().create(true).append(true).open(&self.log).map_err(file(&self.log))?;
-        let (said, say) = io::pipe().map_err(start)?;
-        let mut child = command.stdout(say.try_clone().map_err(start)?).stderr(say).spawn().map_err(start)?;
+        let (output, writer) = io::pipe().map_err(start_error(program))?;
+        command.stdout(writer.try_clone().map_err(start_error(program))?).stderr(writer);
+        let mut child = command.spawn().map_err(start_error(program))?;
         // The command holds the pipe's write ends for as long as it can be started again.
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut said = BufReader::new(said);
+        let mut output = BufReader::new(output);
         let mut line = Vec::new();
         let mut logged = Ok(());
-        while said.read_until(b'\n', &mut line).map_err(start)? > 0 {
-            see(&line);
+        while output.read_until(b'\n', &mut line).map_err(start_error(program))? > 0 {
+            on_line(&line);
             // A full disk does not end the build here: the compiler fails too, with a better error.
             logged = logged.and(log.write_all(&line));
             line.clear();
         }
-        let status = child.wait().map_err(start)?;
+        let status = child.wait().map_err(start_error(program))?;
         if status.success() {
             return logged.map_err(file(&self.log));
         }
@@ -335,9 +340,13 @@ impl Build<'_> {
 fn last_words(log: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
     // `make` repeats an error on each of its levels: the compiler's own message is more useful.
-    let telling = |line: &&str| line.contains("error:") || line.contains("Error");
     let first = text.lines().find(|line| line.contains("error:"));
-    first.or_else(|| text.lines().rfind(telling)).or_else(|| text.lines().last()).unwrap_or_default().trim().to_owned()
+    first
+        .or_else(|| text.lines().rfind(|line| line.contains("Error")))
+        .or_else(|| text.lines().last())
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
 }
 
 fn remove(directory: &Path) -> Result<(), KernelError> {
@@ -352,6 +361,10 @@ fn remove_file(path: &Path) -> Result<(), KernelError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file(path)(error)),
         _ => Ok(()),
     }
+}
+
+fn start_error(program: &'static str) -> impl FnOnce(io::Error) -> KernelError {
+    move |error| KernelError::Start { program, error }
 }
 
 fn file(path: &Path) -> impl FnOnce(io::Error) -> KernelError {

@@ -124,12 +124,11 @@ pub(super) fn apply(source: &Path) -> Result<(), RecipeError> {
 
 /// Returns the lines of the [configuration](CONFIG) that the kernel's own rules removed from the resulting `.config`.
 pub(super) fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
-    let has = |line: &str| config.lines().any(|have| have == line);
     let wanted = wanted.lines().filter(|line| line.starts_with("CONFIG_"));
     wanted
         .filter(|line| match line.strip_suffix("=n") {
             Some(name) => config.lines().any(|have| have.strip_prefix(name).is_some_and(|rest| rest.starts_with('='))),
-            None => !has(line),
+            None => !config.lines().any(|have| have == *line),
         })
         .collect()
 }

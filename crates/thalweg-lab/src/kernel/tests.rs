@@ -40,7 +40,7 @@ fn built() -> Option<Kernel> {
     kernel
 }
 
-/// Returns a copy of the kernel, by which its processes are told from those of other tests.
+/// Returns a copy of the kernel, by which its processes differ from those of other tests.
 fn copied(kernel: &Kernel, directory: &Path) -> Kernel {
     let copy = directory.join("linux");
     fs::copy(kernel.path(), &copy).unwrap();
@@ -86,21 +86,22 @@ fn a_linux_that_is_not_as_expected_is_refused() {
     assert!(error.contains("arch/um/Kconfig") && error.contains("not supported"), "{error}");
 }
 
+fn best_after_adding(directory: &Path, name: &str) -> String {
+    let path = directory.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, "xz").unwrap();
+    Source::best_in(directory).unwrap().version
+}
+
 #[test]
 fn of_several_sources_the_one_that_was_tried_is_taken() {
     let usr_src = tempfile::tempdir().unwrap();
     assert_eq!(Source::best_in(usr_src.path()), None);
-    let take = |name: &str| {
-        let path = usr_src.path().join(name);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, "xz").unwrap();
-        Source::best_in(usr_src.path()).unwrap().version
-    };
     fs::write(usr_src.path().join("linux-config-6.1.tar.xz"), "").unwrap();
-    assert_eq!(take("linux-source-6.8.0/linux-source-6.8.0.tar.bz2"), "6.8.0");
-    assert_eq!(take("linux-source-6.16.tar.xz"), "6.16");
-    assert_eq!(take("linux-source-6.12.tar.xz"), "6.12");
-    assert_eq!(take("linux-source-6.1.tar.xz"), "6.1");
+    assert_eq!(best_after_adding(usr_src.path(), "linux-source-6.8.0/linux-source-6.8.0.tar.bz2"), "6.8.0");
+    assert_eq!(best_after_adding(usr_src.path(), "linux-source-6.16.tar.xz"), "6.16");
+    assert_eq!(best_after_adding(usr_src.path(), "linux-source-6.12.tar.xz"), "6.12");
+    assert_eq!(best_after_adding(usr_src.path(), "linux-source-6.1.tar.xz"), "6.1");
 }
 
 #[test]
@@ -144,11 +145,14 @@ fn a_result_is_an_exit_code_and_a_time() {
 fn what_is_no_kernel_is_not_started() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("linux");
-    let try_it = || boot(&machine(&Kernel::at(&path), &[], directory.path())).unwrap_err();
-    assert!(matches!(try_it(), BootError::File { .. }));
+    let kernel = Kernel::at(&path);
+    assert!(matches!(boot(&machine(&kernel, &[], directory.path())).unwrap_err(), BootError::File { .. }));
     for text in ["", "#!/bin/sh\ntouch oops\n"] {
         fs::write(&path, text).unwrap();
-        assert!(matches!(try_it(), BootError::NotAKernel(_)), "{text}");
+        assert!(
+            matches!(boot(&machine(&kernel, &[], directory.path())).unwrap_err(), BootError::NotAKernel(_)),
+            "{text}"
+        );
     }
 }
 
@@ -172,12 +176,12 @@ fn memory_that_no_place_has_room_for_is_refused() {
 fn a_program_runs_under_virtual_time_and_its_end_is_known() {
     let Some(kernel) = built() else { return };
     let directory = tempfile::tempdir().unwrap();
-    let args = shell_args("sleep 1000; ip link show lo; echo said >file; echo done; exit 42");
+    let args = shell_args("sleep 1000; ip link show lo; echo text >file; echo done; exit 42");
     let outcome = boot(&machine(&kernel, &args, directory.path())).unwrap();
     assert_eq!(outcome.code, 42, "{}", outcome.console);
     assert!(outcome.console.contains("<LOOPBACK,UP,LOWER_UP>"), "{}", outcome.console);
     assert!(outcome.console.contains("\ndone\n"), "{}", outcome.console);
-    assert_eq!(fs::read_to_string(directory.path().join("file")).unwrap(), "said\n");
+    assert_eq!(fs::read_to_string(directory.path().join("file")).unwrap(), "text\n");
     assert!(outcome.virtual_time >= Duration::from_secs(1000), "{:?}", outcome.virtual_time);
     assert!(outcome.wall_time < outcome.virtual_time);
 }
@@ -213,8 +217,8 @@ fn two_runs_of_the_same_program_are_the_same() {
     let Some(kernel) = built() else { return };
     let directory = tempfile::tempdir().unwrap();
     let args = shell_args("ip netns add a; cat /proc/sys/kernel/random/uuid; cat /proc/uptime");
-    let run = || boot(&machine(&kernel, &args, directory.path())).unwrap();
-    let (first, second) = (run(), run());
+    let machine = machine(&kernel, &args, directory.path());
+    let (first, second) = (boot(&machine).unwrap(), boot(&machine).unwrap());
     assert_eq!(first.virtual_time, second.virtual_time);
 }
 

@@ -10,7 +10,7 @@ pub(super) type Time = u64;
 #[derive(Debug)]
 pub(super) struct Calendar<T> {
     entries: BinaryHeap<Entry<T>>,
-    said: u64,
+    added: u64,
 }
 
 #[derive(Debug)]
@@ -21,12 +21,12 @@ struct Entry<T> {
 
 impl<T> Calendar<T> {
     pub(super) fn new() -> Self {
-        Self { entries: BinaryHeap::new(), said: 0 }
+        Self { entries: BinaryHeap::new(), added: 0 }
     }
 
     pub(super) fn at(&mut self, time: Time, what: T) {
-        self.said += 1;
-        self.entries.push(Entry { at: Reverse((time, self.said)), what });
+        self.added += 1;
+        self.entries.push(Entry { at: Reverse((time, self.added)), what });
     }
 
     pub(super) fn next(&mut self) -> Option<(Time, T)> {

@@ -12,72 +12,67 @@ const MAX_SEGMENT_DIFFERENCE: u64 = 20;
 /// Largest difference of timeouts that counts as an accident.
 const MAX_TIMEOUT_DIFFERENCE: u64 = 3;
 
-/// Returns sentences on where two reports disagree and, if the reason is known, why. The first tells whether they do.
+/// Returns sentences on where two reports disagree and, if the reason is known, why. The first states whether they do.
 pub fn compare(one: &Report, other: &Report) -> Vec<String> {
     let (left, right) = (&one.laboratory, &other.laboratory);
     if one.scenario != other.scenario {
         return vec![format!("{left} and {right} had different scenarios: there is nothing to compare")];
     }
-    let mut said = Vec::new();
-    let percent = |report: &Report| 100.0 * report.share_of_ceiling;
+    let mut sentences = Vec::new();
+    let [left_percent, right_percent] = [one, other].map(|report| 100.0 * report.share_of_ceiling);
     if (one.share_of_ceiling - other.share_of_ceiling).abs() > MAX_GOODPUT_DIFFERENCE {
-        said.push(format!(
-            "goodput: {:.1} % of the ceiling in {left}, {:.1} % in {right}",
-            percent(one),
-            percent(other)
-        ));
+        sentences
+            .push(format!("goodput: {left_percent:.1} % of the ceiling in {left}, {right_percent:.1} % in {right}"));
     }
-    let mut count = |what: &str, a: u64, b: u64, few: u64| {
+    for (what, a, b, few) in [
+        ("timeouts", one.timeouts, other.timeouts, MAX_TIMEOUT_DIFFERENCE),
+        ("segments sent again", one.retransmissions, other.retransmissions, MAX_SEGMENT_DIFFERENCE),
+        ("packets dropped at the port", one.drops, other.drops, MAX_SEGMENT_DIFFERENCE),
+    ] {
         if a.abs_diff(b) > few && a.max(b) as f64 > MAX_RATIO * a.min(b) as f64 {
-            said.push(format!("{what}: {} in {left}, {} in {right}", number(a), number(b)));
+            sentences.push(format!("{what}: {} in {left}, {} in {right}", number(a), number(b)));
         }
-    };
-    count("timeouts", one.timeouts, other.timeouts, MAX_TIMEOUT_DIFFERENCE);
-    count("segments sent again", one.retransmissions, other.retransmissions, MAX_SEGMENT_DIFFERENCE);
-    count("packets dropped at the port", one.drops, other.drops, MAX_SEGMENT_DIFFERENCE);
+    }
     match (one.completion, other.completion) {
-        (Some(a), Some(b)) => times(&mut said, (left, a), (right, b)),
+        (Some(a), Some(b)) => times(&mut sentences, (left, a), (right, b)),
         (None, None) => {}
         (a, _) => {
             let (with, without) = if a.is_some() { (left, right) } else { (right, left) };
-            said.push(format!("not one event was completed in {without} in the measured time, but in {with}"));
+            sentences.push(format!("not one event was completed in {without} in the measured time, but in {with}"));
         }
     }
-    if said.is_empty() {
+    if sentences.is_empty() {
         let agreed = format!(
-            "{left} and {right} agree: {:.1} % and {:.1} % of the ceiling, {} and {} timeouts",
-            percent(one),
-            percent(other),
+            "{left} and {right} agree: {left_percent:.1} % and {right_percent:.1} % of the ceiling, {} and {} timeouts",
             number(one.timeouts),
             number(other.timeouts)
         );
         return vec![agreed];
     }
-    said.insert(0, format!("{left} and {right} disagree"));
-    let model = |report: &Report| report.laboratory == "ns3";
-    let waited = match (model(one), model(other)) {
-        (true, false) => one.timeouts > other.timeouts,
-        (false, true) => other.timeouts > one.timeouts,
+    sentences.insert(0, format!("{left} and {right} disagree"));
+    let waited = match [one, other].map(|report| report.laboratory == "ns3") {
+        [true, false] => one.timeouts > other.timeouts,
+        [false, true] => other.timeouts > one.timeouts,
         _ => false,
     };
     if waited && !one.scenario.traffic.classic_recovery {
-        said.push(
+        sentences.push(
             "ns-3 has neither RACK nor tail loss probes: what is lost at the end of an answer waits there for the timer; \
              with classic_recovery Linux does the same"
                 .into(),
         );
     }
-    said
+    sentences
 }
 
-fn times(said: &mut Vec<String>, (left, a): (&str, Completion), (right, b): (&str, Completion)) {
+fn times(sentences: &mut Vec<String>, (left, a): (&str, Completion), (right, b): (&str, Completion)) {
     for (what, a, b) in [
         ("half of the events", a.p50_us, b.p50_us),
         ("99 of 100 events", a.p99_us, b.p99_us),
         ("the slowest event", a.max_us, b.max_us),
     ] {
         if a.max(b) > MAX_RATIO * a.min(b) {
-            said.push(format!("{what}: within {} in {left}, {} in {right}", millis(a), millis(b)));
+            sentences.push(format!("{what}: within {} in {left}, {} in {right}", millis(a), millis(b)));
         }
     }
 }

@@ -17,8 +17,8 @@ const PARTS: [&str; 4] = ["core", "network", "internet", "point-to-point"];
 /// Time limits of the compiler, and of the interpreter that reports where its packages are.
 const COMPILE_TIMEOUT: Duration = Duration::from_secs(600);
 const PACKAGE_QUERY_TIMEOUT: Duration = Duration::from_secs(30);
-const HOW: &str = "on Debian: apt install g++ libns3-dev; elsewhere: pip install ns3 (with its python3 first in PATH); or \
-                   THALWEG_NS3=PREFIX, where PREFIX/include/ns3 and PREFIX/lib are";
+const INSTALL_HELP: &str = "on Debian: apt install g++ libns3-dev; elsewhere: pip install ns3 (with its python3 first in PATH); \
+                            or THALWEG_NS3=PREFIX, where PREFIX/include/ns3 and PREFIX/lib are";
 
 /// An installed ns-3.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Ns3 {
         };
         found.ok_or_else(|| LabError::Unavailable {
             what: "ns-3".into(),
-            why: format!("its headers and libraries were not found; {HOW}"),
+            why: format!("its headers and libraries were not found; {INSTALL_HELP}"),
         })
     }
 
@@ -62,10 +62,9 @@ impl Ns3 {
             let (around, version) = files.find_map(|file| {
                 let name = file.file_name().into_string().ok()?;
                 let around = library(&name)?;
-                // Debian's name has no version, but is a link to one that has: libns3-core.so.37.
-                let link = || fs::read_link(file.path()).ok()?.to_str()?.rsplit_once(".so.").map(|(_, v)| v.to_owned());
-                let minor = around.0.strip_prefix("ns3.").map(str::to_owned).or_else(link)?;
-                Some((around, minor))
+                let version = around.0.strip_prefix("ns3.").map(str::to_owned);
+                let version = version.or_else(|| linked_version(&file.path()))?;
+                Some((around, version))
             })?;
             let minor = version.split(['.', '-']).next()?.parse().ok()?;
             Some(Self { version: format!("3.{version}"), minor, include: include.clone(), libraries, around })
@@ -79,7 +78,7 @@ impl Ns3 {
 
     /// Returns the path of the program, which is compiled if it was not before.
     pub(super) fn program(&self, stop: &AtomicBool) -> Result<PathBuf, LabError> {
-        let directory = cache();
+        let directory = crate::cache_directory("ns3");
         fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
         let mut hash = DefaultHasher::new();
         (SOURCE, &self.version, &self.include, self.arguments()).hash(&mut hash);
@@ -98,7 +97,7 @@ impl Ns3 {
         let ended = process::finish("c++", &mut compiler, COMPILE_TIMEOUT, stop);
         let ended = ended.map_err(|error| match error {
             LabError::Os { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
-                LabError::Unavailable { what: "a C++ compiler (c++)".into(), why: format!("{error}; {HOW}") }
+                LabError::Unavailable { what: "a C++ compiler (c++)".into(), why: format!("{error}; {INSTALL_HELP}") }
             }
             other => other,
         })?;
@@ -113,7 +112,7 @@ impl Ns3 {
         let version = &self.version;
         Err(LabError::Command {
             command: format!("compiling the scenario's program with ns-3 {version}"),
-            said: format!("{first}; all of it: {}", log.display()),
+            output: format!("{first}; all of it: {}", log.display()),
         })
     }
 
@@ -130,8 +129,8 @@ impl Ns3 {
             format!("-L{libraries}"),
             format!("-Wl,-rpath,{libraries}"),
         ];
-        let (front, behind) = &self.around;
-        all.extend(PARTS.iter().map(|part| format!("-l{front}-{part}{behind}")));
+        let (before, after) = &self.around;
+        all.extend(PARTS.iter().map(|part| format!("-l{before}-{part}{after}")));
         all
     }
 }
@@ -142,27 +141,27 @@ const CXX_20: u32 = 41;
 /// Returns the text before and after `-core` in the name of its library: `libns3-core.so` (Debian),
 /// `libns3.44-core.so` (PyPI), `libns3.44-core-optimized.so` (built from source).
 fn library(file: &str) -> Option<(String, String)> {
-    let (front, behind) = file.strip_prefix("lib")?.strip_suffix(".so")?.split_once("-core")?;
+    let (before, after) = file.strip_prefix("lib")?.strip_suffix(".so")?.split_once("-core")?;
     let ours =
-        front == "ns3" || front.strip_prefix("ns3.").is_some_and(|version| version.starts_with(char::is_numeric));
-    (ours && (behind.is_empty() || behind.starts_with('-'))).then(|| (front.to_owned(), behind.to_owned()))
+        before == "ns3" || before.strip_prefix("ns3.").is_some_and(|version| version.starts_with(char::is_numeric));
+    (ours && (after.is_empty() || after.starts_with('-'))).then(|| (before.to_owned(), after.to_owned()))
+}
+
+/// Returns the version to which a library's link leads. Debian's name has none, but is a link to one that has:
+/// `libns3-core.so.37`.
+fn linked_version(library: &Path) -> Option<String> {
+    fs::read_link(library).ok()?.to_str()?.rsplit_once(".so.").map(|(_, version)| version.to_owned())
 }
 
 /// Returns the directories of Python's package `ns3`: the wheel has headers and libraries below it.
 fn python_packages(stop: &AtomicBool) -> Vec<PathBuf> {
-    const WHERE: &str = "import importlib.util as u; s = u.find_spec('ns3'); print(*(s.submodule_search_locations if s else []), sep='\\n')";
+    const QUERY: &str = "import importlib.util as u; s = u.find_spec('ns3'); print(*(s.submodule_search_locations if s else []), sep='\\n')";
     let mut python = Command::new("python3");
     // Not here: a directory `ns3` in the working directory would count as a package.
-    python.args(["-c", WHERE]).current_dir("/");
-    let said = process::finish("python3", &mut python, PACKAGE_QUERY_TIMEOUT, stop);
-    said.map(|said| said.out.lines().map(PathBuf::from).filter(|path| path.is_absolute()).collect()).unwrap_or_default()
-}
-
-/// Returns the directory of compiled programs: `$XDG_CACHE_HOME/thalweg/ns3`, or below `~/.cache`.
-fn cache() -> PathBuf {
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    cache.unwrap_or_else(env::temp_dir).join("thalweg").join("ns3")
+    python.args(["-c", QUERY]).current_dir("/");
+    let output = process::finish("python3", &mut python, PACKAGE_QUERY_TIMEOUT, stop);
+    let out = output.map(|output| output.out).unwrap_or_default();
+    out.lines().map(PathBuf::from).filter(|path| path.is_absolute()).collect()
 }
 
 #[cfg(test)]
@@ -171,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_library_is_known_by_any_of_its_names() {
-        let found = |file| library(file).map(|(front, behind)| format!("{front}|{behind}"));
+        let found = |file| library(file).map(|(before, after)| format!("{before}|{after}"));
         assert_eq!(found("libns3-core.so").as_deref(), Some("ns3|"));
         assert_eq!(found("libns3.44-core.so").as_deref(), Some("ns3.44|"));
         assert_eq!(found("libns3.44-core-optimized.so").as_deref(), Some("ns3.44|-optimized"));
@@ -182,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installation_is_told_by_its_files() {
+    fn an_installation_is_recognised_by_its_files() {
         let directory = tempfile::tempdir().unwrap();
         let prefix = directory.path();
         assert_eq!(Ns3::below(prefix), None);

@@ -49,19 +49,27 @@ struct Count {
     measured: u64,
 }
 
+impl std::iter::Sum for Count {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            whole: sum.whole + one.whole,
+            measured: sum.measured + one.measured,
+        })
+    }
+}
+
 impl Output {
     /// Parses the program's output for a scenario.
     pub(super) fn read(text: &str, scenario: &Scenario) -> Result<Self, LabError> {
-        let wrong = |why: String| LabError::Node { name: "ns-3".into(), said: why };
         let last = text.lines().next_back().unwrap_or_default();
-        let output: Self =
-            serde_json::from_str(last).map_err(|error| wrong(format!("a result that cannot be read ({error})")))?;
+        let output: Self = serde_json::from_str(last)
+            .map_err(|error| output_error(format!("a result that cannot be read ({error})")))?;
         let (senders, receivers) = (output.senders.len(), output.receivers.len());
         let network = &scenario.network;
         if senders != network.senders as usize || receivers != network.receivers as usize {
-            let (asked, of) = (network.senders, network.receivers);
-            return Err(wrong(format!(
-                "a result of {senders} senders and {receivers} receivers, not {asked} and {of}"
+            return Err(output_error(format!(
+                "a result of {senders} senders and {receivers} receivers, not {} and {}",
+                network.senders, network.receivers
             )));
         }
         Ok(output)
@@ -70,15 +78,9 @@ impl Output {
     /// Returns the report, without its notes and its wall-clock time. `step` is that of the queues' histories.
     pub(super) fn report(self, scenario: &Scenario, step: Duration) -> Report {
         let seconds = scenario.measured().as_secs_f64();
-        let rate = |bytes: u64| bytes as f64 * 8.0 / seconds;
-        let sum = |count: &dyn Fn(&SenderOutput) -> u64| self.senders.iter().map(count).sum::<u64>();
-        let whole_run = Troubles {
-            retransmissions: sum(&|sender| sender.retransmissions.whole),
-            timeouts: sum(&|sender| sender.timeouts.whole),
-            drops: self.receivers.iter().map(|receiver| receiver.drops.whole).sum(),
-        };
-        let (retransmissions, timeouts) =
-            (sum(&|sender| sender.retransmissions.measured), sum(&|sender| sender.timeouts.measured));
+        let retransmissions: Count = self.senders.iter().map(|sender| sender.retransmissions).sum();
+        let timeouts: Count = self.senders.iter().map(|sender| sender.timeouts).sum();
+        let drops: Count = self.receivers.iter().map(|receiver| receiver.drops).sum();
         let senders = (0..).zip(&self.senders).map(|(number, sender)| Sender {
             name: format!("sender-{number}"),
             rate_bits_per_second: scenario.sender_rate(number).0,
@@ -90,7 +92,7 @@ impl Output {
         let senders = senders.collect();
         let receivers = self.receivers.into_iter().enumerate().map(|(number, receiver)| Receiver {
             name: format!("receiver-{number}"),
-            goodput_bits_per_second: rate(receiver.payload_bytes),
+            goodput_bits_per_second: bits_per_second(receiver.payload_bytes, seconds),
             events: Events { complete: receiver.completions_ns.len() as u64, incomplete: 0 },
             completion: completion(receiver.completions_ns),
             drops: receiver.drops.measured,
@@ -100,11 +102,6 @@ impl Output {
         let goodput: f64 = receivers.iter().map(|receiver| receiver.goodput_bits_per_second).sum();
         let ceiling = scenario.ceiling();
         let fullest = receivers.iter().map(|receiver| &receiver.queue).max_by_key(|queue| queue.max_bytes);
-        let slowest = receivers.iter().filter_map(|receiver| receiver.completion).reduce(|a, b| Completion {
-            p50_us: a.p50_us.max(b.p50_us),
-            p99_us: a.p99_us.max(b.p99_us),
-            max_us: a.max_us.max(b.max_us),
-        });
         Report {
             laboratory: "ns3".into(),
             scenario: scenario.clone(),
@@ -112,13 +109,17 @@ impl Output {
             goodput_bits_per_second: goodput,
             ceiling_bits_per_second: ceiling,
             share_of_ceiling: goodput / ceiling,
-            retransmissions,
-            timeouts,
-            drops: receivers.iter().map(|receiver| receiver.drops).sum(),
-            whole_run,
+            retransmissions: retransmissions.measured,
+            timeouts: timeouts.measured,
+            drops: drops.measured,
+            whole_run: Troubles {
+                retransmissions: retransmissions.whole,
+                timeouts: timeouts.whole,
+                drops: drops.whole,
+            },
             queue: fullest.cloned().unwrap_or_default(),
-            events: Events { complete: receivers.iter().map(|one| one.events.complete).sum(), incomplete: 0 },
-            completion: slowest,
+            events: receivers.iter().map(|one| one.events).sum(),
+            completion: receivers.iter().filter_map(|one| one.completion).reduce(Completion::slower_of),
             found: None,
             measured_seconds: seconds,
             virtual_seconds: self.virtual_seconds,
@@ -130,11 +131,19 @@ impl Output {
             bookkeeping: None,
             cross: (scenario.traffic.cross > 0).then(|| Cross {
                 flows: scenario.traffic.cross,
-                goodput_bits_per_second: rate(self.cross.payload_bytes),
+                goodput_bits_per_second: bits_per_second(self.cross.payload_bytes, seconds),
                 retransmissions: self.cross.retransmissions.measured,
             }),
         }
     }
+}
+
+fn output_error(problem: String) -> LabError {
+    LabError::Node { name: "ns-3".into(), output: problem }
+}
+
+fn bits_per_second(bytes: u64, seconds: f64) -> f64 {
+    bytes as f64 * 8.0 / seconds
 }
 
 impl QueueOutput {
@@ -153,8 +162,10 @@ impl QueueOutput {
 /// Returns percentiles by nearest rank.
 fn completion(mut nanos: Vec<u64>) -> Option<Completion> {
     nanos.sort_unstable();
-    let last = nanos.len().checked_sub(1)?;
-    let micros = |at: usize| nanos[at.min(last)] as f64 / 1000.0;
-    let rank = |percent: usize| (nanos.len() * percent).div_ceil(100) - 1;
-    Some(Completion { p50_us: micros(rank(50)), p99_us: micros(rank(99)), max_us: micros(last) })
+    if nanos.is_empty() {
+        return None;
+    }
+    let [p50_us, p99_us, max_us] =
+        [50, 99, 100].map(|percent| nanos[(nanos.len() * percent).div_ceil(100) - 1] as f64 / 1000.0);
+    Some(Completion { p50_us, p99_us, max_us })
 }

@@ -42,14 +42,14 @@ impl Drop for Running {
 /// Runs a program to its end, unless `stop` becomes true, which is noticed within a tenth of a second. Its output goes
 /// to files: a pipe that is not read while waiting would fill.
 pub(super) fn finish(name: &str, command: &mut Command, limit: Duration, stop: &AtomicBool) -> Result<Ended, LabError> {
-    let doing = || format!("running {name}");
-    let file = || tempfile::tempfile().map_err(LabError::os("making a temporary file"));
-    let (mut out, mut err) = (file()?, file()?);
-    let copy = |file: &File| file.try_clone().map_err(LabError::os(doing()));
-    command.stdin(Stdio::null()).stdout(copy(&out)?).stderr(copy(&err)?);
+    let doing = format!("running {name}");
+    let (mut out, mut err) = (temporary_file()?, temporary_file()?);
+    command.stdin(Stdio::null());
+    command.stdout(out.try_clone().map_err(LabError::os(&doing))?);
+    command.stderr(err.try_clone().map_err(LabError::os(&doing))?);
     let begun = Instant::now();
-    let mut child = Running(command.spawn().map_err(LabError::os(doing()))?);
-    let handle = pidfd_open(Pid::from_child(&child.0), PidfdFlags::empty()).map_err(LabError::os(doing()))?;
+    let mut child = Running(command.spawn().map_err(LabError::os(&doing))?);
+    let handle = pidfd_open(Pid::from_child(&child.0), PidfdFlags::empty()).map_err(LabError::os(&doing))?;
     loop {
         if stop.load(Ordering::Relaxed) {
             return Err(LabError::Interrupted);
@@ -62,16 +62,21 @@ pub(super) fn finish(name: &str, command: &mut Command, limit: Duration, stop: &
         match poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&timeout)) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => break,
-            Err(error) => return Err(LabError::os(doing())(error)),
+            Err(error) => return Err(LabError::os(&doing)(error)),
         }
     }
-    let status = child.0.wait().map_err(LabError::os(doing()))?;
-    let read = |file: &mut File| {
-        let mut bytes = Vec::new();
-        file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(LabError::os(doing()))?;
-        Ok::<_, LabError>(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    Ok(Ended { status, out: read(&mut out)?, err: read(&mut err)? })
+    let status = child.0.wait().map_err(LabError::os(&doing))?;
+    Ok(Ended { status, out: read_from_start(&mut out, &doing)?, err: read_from_start(&mut err, &doing)? })
+}
+
+fn temporary_file() -> Result<File, LabError> {
+    tempfile::tempfile().map_err(LabError::os("making a temporary file"))
+}
+
+fn read_from_start(file: &mut File, doing: &str) -> Result<String, LabError> {
+    let mut bytes = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut bytes)).map_err(LabError::os(doing))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

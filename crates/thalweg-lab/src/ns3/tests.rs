@@ -39,9 +39,9 @@ fn a_scenario_becomes_arguments() {
         warm_up = "1s"
         "#,
     );
-    let told = arguments(&scenario);
+    let arguments = arguments(&scenario);
     assert_eq!(
-        told.join(" "),
+        arguments.join(" "),
         "--senders=10 --builders=2 --rate=2493361363 --slow=9:99734454,3:997344545 --delay=250000 --loss=0.001 \
          --buffer=1000000 --mtu=9000 --mark=0 --control=TcpWestwoodPlus --credit=1 --from=1 --to=131072 --together=1 \
          --interval=100000 --open=12 --cross=2 --socket=3145728 --warm=1000000000 --measured=2000000000 --look=3000000"
@@ -58,27 +58,31 @@ fn every_control_of_the_laboratory_has_its_model() {
     assert_eq!(argument(&dctcp, "credit"), "0");
 }
 
+/// Returns the arguments for the number of events in a slot, and of open slots.
+fn slot_arguments(traffic: &str) -> (String, String) {
+    let scenario = scenario(&format!("[network]\nsenders = 3\n[traffic]\n{traffic}"));
+    (argument(&scenario, "together"), argument(&scenario, "open"))
+}
+
 #[test]
 fn small_fragments_share_a_slot_and_a_barrier_opens_one() {
-    let slots = |text: &str| {
-        let scenario = scenario(&format!("[network]\nsenders = 3\n[traffic]\n{text}"));
-        (argument(&scenario, "together"), argument(&scenario, "open"))
-    };
-    assert_eq!(slots("size = \"1 kB\""), ("60".into(), "13".into()));
-    assert_eq!(slots("size = \"1 MiB\""), ("1".into(), "5".into()));
-    assert_eq!(slots("size = \"1 kB\"\nbarrier = true"), ("1".into(), "1".into()));
+    assert_eq!(slot_arguments("size = \"1 kB\""), ("60".into(), "13".into()));
+    assert_eq!(slot_arguments("size = \"1 MiB\""), ("1".into(), "5".into()));
+    assert_eq!(slot_arguments("size = \"1 kB\"\nbarrier = true"), ("1".into(), "1".into()));
+}
+
+fn read_error(text: &str) -> String {
+    Output::read(text, &scenario("[network]\nsenders = 2\n")).unwrap_err().to_string()
 }
 
 #[test]
 fn what_the_program_prints_is_not_believed_blindly() {
-    let scenario = scenario("[network]\nsenders = 2\n");
-    let error = |text: &str| Output::read(text, &scenario).unwrap_err().to_string();
-    assert!(error("").starts_with("ns-3: a result that cannot be read (EOF"));
-    assert!(error("terminate called without an active exception").contains("cannot be read"));
-    assert!(error(r#"{"virtual_seconds":1,"senders":[],"receivers":[]}"#).contains("missing field `cross`"));
-    let nobody = r#"{"virtual_seconds":1,"senders":[],"receivers":[],"cross":{"payload_bytes":0,"retransmissions":{"whole":0,"measured":0}}}"#;
-    assert_eq!(error(nobody), "ns-3: a result of 0 senders and 0 receivers, not 2 and 1");
-    assert!(error(&nobody.replace(":1,", ":-1e999,")).contains("cannot be read"));
+    assert!(read_error("").starts_with("ns-3: a result that cannot be read (EOF"));
+    assert!(read_error("terminate called without an active exception").contains("cannot be read"));
+    assert!(read_error(r#"{"virtual_seconds":1,"senders":[],"receivers":[]}"#).contains("missing field `cross`"));
+    let empty = r#"{"virtual_seconds":1,"senders":[],"receivers":[],"cross":{"payload_bytes":0,"retransmissions":{"whole":0,"measured":0}}}"#;
+    assert_eq!(read_error(empty), "ns-3: a result of 0 senders and 0 receivers, not 2 and 1");
+    assert!(read_error(&empty.replace(":1,", ":-1e999,")).contains("cannot be read"));
 }
 
 /// A result of two senders, as the program prints it.
@@ -107,18 +111,18 @@ fn the_report_adds_up() {
 fn laboratories_that_agree_say_so_and_others_say_where() {
     let here = printed();
     let mut there = Report { laboratory: "virtual".into(), ..here.clone() };
-    let mut said = vec![compare(&there, &here).join("\n")];
+    let mut sentences = vec![compare(&there, &here).join("\n")];
 
     let mut late = Report { share_of_ceiling: 0.5, timeouts: 40, retransmissions: 2000, ..here.clone() };
     late.completion = Some(Completion { p50_us: 2000.0, p99_us: 4000.0, max_us: 210_000.0 });
-    said.push(compare(&there, &late).join("\n"));
+    sentences.push(compare(&there, &late).join("\n"));
 
     there = Report { completion: None, laboratory: "host".into(), ..here.clone() };
-    said.push(compare(&there, &here).join("\n"));
+    sentences.push(compare(&there, &here).join("\n"));
 
     there.scenario.network.senders = 3;
-    said.push(compare(&there, &here).join("\n"));
-    insta::assert_snapshot!(said.join("\n\n"));
+    sentences.push(compare(&there, &here).join("\n"));
+    insta::assert_snapshot!(sentences.join("\n\n"));
 }
 
 /// Test of the whole way, if an ns-3 is installed: sixteen senders, one event at a time, for a tenth of a second.
@@ -139,6 +143,6 @@ fn credit_loses_nothing_where_a_barrier_overruns_the_port() {
     assert_eq!((kept.whole_run.drops, kept.whole_run.timeouts, kept.whole_run.retransmissions), (0, 0, 0));
     assert!(kept.share_of_ceiling > 0.8 && kept.share_of_ceiling < 1.01, "{}", kept.share_of_ceiling);
     assert!(kept.queue.max_bytes < 100_000);
-    let said = compare(&overrun, &kept);
-    assert!(said[0].contains("different scenarios"));
+    let sentences = compare(&overrun, &kept);
+    assert!(sentences[0].contains("different scenarios"));
 }

@@ -53,12 +53,12 @@ pub enum RunError {
     #[error("stopped on request")]
     Stopped,
     /// QEMU did not start, or the machine ended before its command did.
-    #[error("the machine ended before its command did ({status})\n{said}{console}")]
+    #[error("the machine ended before its command did ({status})\n{output}{console}")]
     Died {
         /// Exit status of QEMU's process.
         status: ExitStatus,
         /// The end of QEMU's own output.
-        said: String,
+        output: String,
         /// The end of the console.
         console: String,
     },
@@ -101,24 +101,24 @@ impl Machine {
         let out = out.canonicalize().map_err(file(out))?;
         let room = Room::new()?;
         room.say_what_to_do(command, self.huge_pages)?;
-        let (output, say_output) = io::pipe()?;
-        let (errors, say_errors) = io::pipe()?;
+        let (output, output_writer) = io::pipe()?;
+        let (errors, errors_writer) = io::pipe()?;
         let files = Files {
             kernel: prepared.vmlinux(),
             initramfs: prepared.initramfs(),
             packages: prepared.packages(),
             room: room.path(),
             out: &out,
-            streams: [by_name(&say_output), by_name(&say_errors)],
+            streams: [by_name(&output_writer), by_name(&errors_writer)],
         };
-        let said = room.path().join("qemu");
-        let say = File::create(&said).map_err(file(&said))?;
+        let log_path = room.path().join("qemu");
+        let log = File::create(&log_path).map_err(file(&log_path))?;
 
         // When the thread that started it ends, in whatever way, the kernel kills QEMU (PR_SET_PDEATHSIG, prctl(2)). In
         // a process group of its own it does not receive a terminal's interrupt: that is for this process.
         let mut qemu = Command::new("setpriv");
         qemu.args(["--pdeathsig", "KILL", "--", QEMU]).args(qemu::arguments(self, &files)?).process_group(0);
-        qemu.stdin(Stdio::null()).stdout(say.try_clone()?).stderr(say);
+        qemu.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut guest = Guest(qemu.spawn().map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => RunError::NoTool("setpriv"),
             _ => RunError::Os(error),
@@ -130,43 +130,39 @@ impl Machine {
             let ended = guest.watch(began + self.timeout, stop);
             guest.end();
             // No writer of the pipes remains, so the threads that read them end.
-            drop((say_output, say_errors));
+            drop((output_writer, errors_writer));
             ended
         });
-        let console = || tail(&files.console());
         match ended? {
-            Ended::Late => Err(RunError::Timeout { limit: self.timeout, console: console() }),
+            Ended::Late => Err(RunError::Timeout { limit: self.timeout, console: tail(&files.console()) }),
             Ended::Stopped => Err(RunError::Stopped),
             Ended::ByItself(status) => match room.code() {
                 Some(code) => Ok(Outcome { code, time: began.elapsed() }),
                 // 127 is setpriv's exit code when it finds no QEMU, by the shell's convention.
                 None if status.code() == Some(127) => Err(RunError::NoTool(QEMU)),
-                None => Err(RunError::Died { status, said: tail(&said), console: console() }),
+                None => Err(RunError::Died { status, output: tail(&log_path), console: tail(&files.console()) }),
             },
         }
     }
 
     fn check(&self) -> Result<(), RunError> {
-        let wrong = |text: String| Err(RunError::Machine(text));
-        if self.processors == 0 {
-            return wrong("a machine has at least one processor".into());
-        }
-        if self.memory.0 < LEAST_MEMORY {
-            return wrong(format!("{}: a machine needs at least {} MiB of memory", self.memory, LEAST_MEMORY >> 20));
-        }
-        for (there, most, what) in [(self.nics.len(), MOST_NICS, "NICs"), (self.nvmes.len(), MOST_NVMES, "NVMe disks")]
-        {
-            if there > most {
-                return wrong(format!("{there} {what}: a machine has room for {most}"));
-            }
-        }
-        Ok(())
+        let devices = [(self.nics.len(), MOST_NICS, "NICs"), (self.nvmes.len(), MOST_NVMES, "NVMe disks")];
+        let problem = if self.processors == 0 {
+            "a machine has at least one processor".to_owned()
+        } else if self.memory.0 < MIN_MEMORY_BYTES {
+            format!("{}: a machine needs at least {} MiB of memory", self.memory, MIN_MEMORY_BYTES >> 20)
+        } else if let Some((count, most, what)) = devices.into_iter().find(|(count, most, _)| count > most) {
+            format!("{count} {what}: a machine has room for {most}")
+        } else {
+            return Ok(());
+        };
+        Err(RunError::Machine(problem))
     }
 }
 
 /// Least memory of a machine, in bytes: the kernel does not boot with less, as it needs 90 MB to unpack itself and for
 /// its own use.
-const LEAST_MEMORY: u64 = 256 << 20;
+const MIN_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Directory below the shelf that one run shares with its guest.
 #[derive(Debug)]
@@ -282,8 +278,8 @@ fn by_name(end: &impl AsRawFd) -> PathBuf {
     format!("/proc/{}/fd/{}", process::id(), end.as_raw_fd()).into()
 }
 
-/// Copies until the writers of `from` have closed it. If `to` cannot be written any more, the rest is read and thrown
-/// away, so that the guest is not blocked.
+/// Copies until the writers of `from` have closed it. If `to` cannot be written any more, the rest is read and
+/// discarded, so that the guest is not blocked.
 fn pass_on(mut from: io::PipeReader, mut to: impl Write) {
     let mut bytes = vec![0; 64 << 10];
     let mut is_read = true;

@@ -8,7 +8,7 @@ use std::path::Path;
 const MODULES: &[&str] = &["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console"];
 const INIT: &str = include_str!("../../pc/init");
 
-/// Returns all texts that it is made of, apart from the packages.
+/// Returns all texts that the archive is made of, apart from the packages.
 pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
     MODULES.iter().copied().chain([INIT])
 }
@@ -45,10 +45,10 @@ pub(crate) fn make(setup: &Setup, packages: &Path, version: &str) -> Result<Vec<
 fn in_order(dependencies: &str) -> Vec<&str> {
     let mut order: Vec<&str> = Vec::new();
     for wanted in MODULES {
-        let is_wanted = |path: &str| {
+        let mut lines = dependencies.lines().filter_map(|line| line.split_once(':'));
+        let line = lines.find(|(path, _)| {
             path.rsplit('/').next().and_then(|name| name.strip_prefix(wanted)).is_some_and(|end| end.starts_with(".ko"))
-        };
-        let line = dependencies.lines().filter_map(|line| line.split_once(':')).find(|(path, _)| is_wanted(path));
+        });
         // A module without a file is part of the kernel.
         let Some((path, needs)) = line else { continue };
         for path in needs.split_whitespace().rev().chain([path]) {
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_comes_behind_those_that_it_needs() {
+    fn a_module_comes_after_those_that_it_needs() {
         let dependencies = "kernel/fs/9p/9p.ko: kernel/net/9p/9pnet.ko kernel/fs/fscache.ko kernel/fs/netfs.ko\n\
                             kernel/net/9p/9pnet_virtio.ko.xz: kernel/net/9p/9pnet.ko kernel/virtio.ko\n\
                             kernel/net/9p/9pnet.ko:\n";
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_archive_is_what_cpio_expects() {
+    fn an_archive_is_in_the_format_of_cpio() {
         let mut archive = Archive::default();
         archive.program("init", b"hello");
         let bytes = archive.end();

@@ -97,7 +97,7 @@ pub(crate) fn arguments(machine: &Machine, files: &Files) -> io::Result<Vec<OsSt
 
 fn model(model: NicModel, iommu: Iommu) -> &'static str {
     match (model, iommu) {
-        // virtio bypasses the IOMMU unless told otherwise (VIRTIO_F_ACCESS_PLATFORM, virtio 1.1, 6.1).
+        // virtio bypasses the IOMMU by default (VIRTIO_F_ACCESS_PLATFORM, virtio 1.1, 6.1).
         (NicModel::Virtio, Iommu::On) => "virtio-net-pci,disable-legacy=on,iommu_platform=on",
         (NicModel::Virtio, Iommu::Off) => "virtio-net-pci,disable-legacy=on",
         (NicModel::E1000e, _) => "e1000e",
@@ -121,10 +121,10 @@ impl Arguments {
     }
 
     /// Adds an option one of whose values is a path. A comma in a value is doubled.
-    fn path(&mut self, option: &str, before: &str, path: &Path, behind: &str) -> &mut Self {
+    fn path(&mut self, option: &str, before: &str, path: &Path, after: &str) -> &mut Self {
         let path = path.as_os_str().as_bytes().split(|&byte| byte == b',').collect::<Vec<_>>().join(&b",,"[..]);
         let key = if option == "-drive" { ",file=" } else { ",path=" };
-        let value = [before.as_bytes(), key.as_bytes(), &path, behind.as_bytes()].concat();
+        let value = [before.as_bytes(), key.as_bytes(), &path, after.as_bytes()].concat();
         self.word(option).word(OsString::from_vec(value))
     }
 }

@@ -128,7 +128,7 @@ const WANTED: &[(&str, &[&str])] = &[
     ("libiio-utils", &["iio_info"]),
 ];
 /// Packages that the setup itself uses, unpacked whether the host has them or not.
-const ALWAYS: &[&str] = &["busybox-static", "kmod"];
+const ALWAYS_UNPACKED: &[&str] = &["busybox-static", "kmod"];
 /// Space that a setup needs, in bytes: archives, unpacked packages, and the headers and sources of the modules take
 /// 1.1 GB; the rest is reserve.
 const REQUIRED_SPACE_BYTES: u64 = 3 << 29;
@@ -187,7 +187,7 @@ pub(crate) fn set_up(
     let version = version.ok_or_else(|| PrepareError::Kernel(kernel.clone()))?.to_owned();
     let archives = Archives::new(room.join("archives"))?;
     setup.download_with_all_they_need(&archives, wanted())?;
-    setup.download(&archives.path, ALWAYS.iter().copied().chain([kernel.as_str()]))?;
+    setup.download(&archives.path, ALWAYS_UNPACKED.iter().copied().chain([kernel.as_str()]))?;
     let for_modules = Archives::new(room.join("archives-for-modules"))?;
     let packages = modules::packages(&setup, &version)?;
     setup.download(&for_modules.path, packages.iter().map(String::as_str))?;
@@ -246,8 +246,8 @@ impl Setup<'_> {
         let mut command = Command::new("apt-cache");
         command.args(["depends", package]);
         let output = self.hears_nothing(&mut command)?.output().map_err(start("apt-cache"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let names = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned);
+        let output = String::from_utf8_lossy(&output.stdout);
+        let names = output.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned);
         match names.collect::<Vec<_>>() {
             names if names.is_empty() => Err(PrepareError::NoPackage(package.to_owned())),
             names => Ok(names),
@@ -359,7 +359,7 @@ impl Setup<'_> {
         self.step_as_is(step, program, self.hears_nothing(command)?)
     }
 
-    /// Runs a command with the input and environment it has, and appends its output to the log.
+    /// Runs a command with its own input and environment, and appends its output to the log.
     fn step_as_is(&self, step: &'static str, program: &'static str, command: &mut Command) -> Result<(), PrepareError> {
         let log = File::options().append(true).open(self.log).map_err(file(self.log))?;
         command.stdout(log.try_clone().map_err(file(self.log))?).stderr(log);
@@ -380,22 +380,23 @@ impl Setup<'_> {
 
 /// Returns the archive in a kernel's image, found by its header's `setup_sects`, `payload_offset` and `payload_length`.
 fn payload(image: &[u8]) -> Option<&[u8]> {
-    let number = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
     let head = (usize::from(*image.get(0x1f1)?) + 1) * 512;
-    let (offset, length) = (number(0x248)?, number(0x24c)?);
+    let offset = u32::from_le_bytes(image.get(0x248..0x24c)?.try_into().ok()?) as usize;
+    let length = u32::from_le_bytes(image.get(0x24c..0x250)?.try_into().ok()?) as usize;
     let payload = image.get(head + offset..)?.get(..length)?;
     (image.get(0x202..0x206)? == b"HdrS" && payload.starts_with(b"\xfd7zXZ\0")).then_some(payload)
 }
 
 /// Fails if a program that [`WANTED`] lists is neither in the machine's packages nor on the host.
 fn check_programs(laid_out: &Path) -> Result<(), PrepareError> {
-    // Links with an absolute target resolve in the machine only, so unresolved links count as present.
-    let unpacked = |program: &str| {
-        ["usr/bin", "usr/sbin"].iter().any(|folder| laid_out.join(folder).join(program).symlink_metadata().is_ok())
-    };
+    let folders = ["usr/bin", "usr/sbin"].map(|folder| laid_out.join(folder));
     for &(package, programs) in WANTED {
-        if let Some(&program) = programs.iter().find(|program| !unpacked(program) && !is_program(program)) {
-            return Err(PrepareError::NoProgram { program, package });
+        for &program in programs {
+            // Links with an absolute target resolve in the machine only, so unresolved links count as present.
+            let unpacked = folders.iter().any(|folder| folder.join(program).symlink_metadata().is_ok());
+            if !unpacked && !is_program(program) {
+                return Err(PrepareError::NoProgram { program, package });
+            }
         }
     }
     Ok(())
@@ -403,16 +404,15 @@ fn check_programs(laid_out: &Path) -> Result<(), PrepareError> {
 
 fn is_program(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
-    let runs =
-        |file: PathBuf| file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0);
-    env::split_paths(&path).any(|directory| runs(directory.join(name)))
+    let mut files = env::split_paths(&path).filter_map(|directory| directory.join(name).metadata().ok());
+    files.any(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 /// Returns the last line of a log that reports an error, or else its last line.
 fn last_words(log: &Path) -> String {
     let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-    let telling = |line: &&str| line.starts_with("E: ") || line.contains("error:") || line.contains("Error");
-    text.lines().rfind(telling).or_else(|| text.lines().last()).unwrap_or_default().trim().to_owned()
+    let error = text.lines().rfind(|line| line.starts_with("E: ") || line.contains("error:") || line.contains("Error"));
+    error.or_else(|| text.lines().last()).unwrap_or_default().trim().to_owned()
 }
 
 fn start(program: &'static str) -> impl FnOnce(io::Error) -> PrepareError {
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_a_promised_program_is_refused_by_its_package() {
+    fn a_missing_program_is_reported_with_its_package() {
         let laid_out = tempfile::tempdir().unwrap();
         let (bin, sbin) = (laid_out.path().join("usr/bin"), laid_out.path().join("usr/sbin"));
         fs::create_dir_all(&bin).unwrap();
@@ -455,7 +455,7 @@ mod tests {
         fs::rename(sbin.join("dpdk-testpmd"), bin.join("dpdk-testpmd")).unwrap();
         check_programs(laid_out.path()).unwrap();
         fs::remove_file(bin.join("dpdk-testpmd")).unwrap();
-        // A host with DPDK's tools lends its own.
+        // A host with DPDK's tools provides its own.
         if !is_program("dpdk-testpmd") {
             let refused = check_programs(laid_out.path()).unwrap_err().to_string();
             assert!(refused.starts_with("no dpdk-testpmd in Debian's package dpdk-dev"), "{refused}");

@@ -1,4 +1,4 @@
-//! The directory that holds what was set up, and the setup itself, done once however many processes ask.
+//! The directory that holds what was set up, and the setup itself, done once however many processes request it.
 
 use crate::pc::setup::{self, PrepareError, Progress, file};
 use crate::pc::{initramfs, modules};
@@ -17,7 +17,7 @@ pub struct Prepared {
 /// Sets up what is missing: one to two minutes, 260 MB from the system's package archive, 1.1 GB of temporary space in
 /// the cache directory, 0.5 GB of it kept. A finished setup is used as it is, also when the archive has newer packages.
 ///
-/// Waits while another process sets up. What a setup leaves that was killed is never used.
+/// Waits while another process sets up. Files of a setup that was killed are never used.
 ///
 /// # Errors
 /// Fails if a program, a package or space is missing, or a step fails: its log is kept, and the error names it.
@@ -96,9 +96,10 @@ impl Prepared {
 
 /// Returns the directory of all setups and runs: `$XDG_CACHE_HOME/thalweg/machine`, or below `~/.cache`.
 pub(crate) fn shelf() -> PathBuf {
-    let absolute = |name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));
-    cache.unwrap_or_else(env::temp_dir).join("thalweg").join("machine")
+    let [cache, home] =
+        ["XDG_CACHE_HOME", "HOME"].map(|name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute()));
+    let cache = cache.or_else(|| Some(home?.join(".cache"))).unwrap_or_else(env::temp_dir);
+    cache.join("thalweg").join("machine")
 }
 
 /// Returns the end of the name of this recipe's directories: a hash of all that goes into them, so that each change

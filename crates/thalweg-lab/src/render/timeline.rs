@@ -19,7 +19,7 @@ pub(super) fn section(timeline: &Timeline) -> String {
         out.push_str(&figure("", &links(timeline)));
         out.push_str(&paragraph(
             "quiet",
-            "Each row is a link; the bluer, the busier it was; where it is pale it was idle. The orange line beneath it is what waited in front of it, darkest at the longest queue of its kind. Look for pale stretches: an uplink that is pale while others are blue had nothing to send or nobody who asked.",
+            "Each row is a link; the bluer, the busier it was; where it is pale it was idle. The orange line beneath it is the queue before it, darkest at the longest queue of its kind. Look for pale stretches: an uplink that is pale while others are blue had nothing to send, or no request.",
         ));
     }
     if !timeline.credit.is_empty() {
@@ -28,10 +28,10 @@ pub(super) fn section(timeline: &Timeline) -> String {
     }
     let SentAgain { fast, tail_loss_probes, after_timeout, needless } = timeline.again;
     let rows = [
-        ("a gap was seen behind them", fast),
+        ("acknowledgements showed a gap", fast),
         ("to find out whether the last ones arrived", tail_loss_probes),
         ("a timeout", after_timeout),
-        ("of all these, receivers said that they had", needless),
+        ("of all these, reported by receivers as already received", needless),
     ];
     let rows = rows.map(|(why, count)| [why.to_owned(), count.to_string()]);
     let _ = write!(
@@ -61,8 +61,8 @@ fn links(timeline: &Timeline) -> String {
     let mut body = String::new();
     let mut y = 0;
     for kind in [LinkKind::Up, LinkKind::Shared, LinkKind::Trunk, LinkKind::Down] {
-        let of_kind = || timeline.links.iter().filter(|link| link.kind == kind);
-        if of_kind().next().is_none() {
+        let of_kind: Vec<_> = timeline.links.iter().filter(|link| link.kind == kind).collect();
+        if of_kind.is_empty() {
             continue;
         }
         y += 24;
@@ -73,8 +73,8 @@ fn links(timeline: &Timeline) -> String {
             LinkKind::Down => "to receivers",
         };
         let _ = writeln!(body, "<text class=\"head\" x=\"0\" y=\"{}\">{title}</text>", y - 7);
-        let longest = of_kind().flat_map(|link| &link.waiting).max().copied().unwrap_or(0).max(1);
-        for link in of_kind() {
+        let longest = of_kind.iter().flat_map(|link| &link.waiting).max().copied().unwrap_or(0).max(1);
+        for link in of_kind {
             let name = escaped(&link.name);
             let mean = percent(mean(&link.busy));
             let text = y + lane - 1;
@@ -93,8 +93,7 @@ fn links(timeline: &Timeline) -> String {
     }
     body.push_str(&strip.axis(timeline, y));
     y += 30;
-    for (at, colour, less, more) in [(0, "b", "idle", "busy"), (1, "w", "nothing in front of it", "the longest queue")]
-    {
+    for (at, colour, less, more) in [(0, "b", "idle", "busy"), (1, "w", "no queue before it", "the longest queue")] {
         let x = NAME_WIDTH + at * 330;
         let _ = write!(body, "<text class=\"quiet\" x=\"{x}\" y=\"{}\">{less}</text>", y + 9);
         let scale = Strip { left: x + 8 * less.len() - less.len() * 7 / 4, width: 78 };
@@ -130,8 +129,11 @@ fn builder(timeline: &Timeline, credit: &CreditOverTime) -> String {
             );
         }
         let steps = some.first().map_or(0, Vec::len);
-        let largest = |step: usize| some.iter().filter_map(|at| at.get(step)).max().copied().unwrap_or(0);
-        body.push_str(&strip.row("c", y, lane, (0..steps).map(|step| largest(step) as f64 / most as f64)));
+        let shares = (0..steps).map(|step| {
+            let largest = some.iter().filter_map(|at| at.get(step)).max().copied().unwrap_or(0);
+            largest as f64 / most as f64
+        });
+        body.push_str(&strip.row("c", y, lane, shares));
         y += lane + 1;
     }
     body.push_str(&strip.axis(timeline, y));
@@ -148,9 +150,8 @@ fn credit_sentence(credit: &CreditOverTime, most: u64) -> String {
     let sums: Vec<u64> = credit.at.iter().map(|at| at.iter().sum()).collect();
     let all: u64 = sums.iter().sum();
     if all == 0 {
-        return "It had asked for nothing whenever it was looked at.".into();
+        return "It had no open requests at any sample.".into();
     }
-    let share = |sum: u64| percent(sum as f64 / all as f64);
     let largest = sums.iter().enumerate().max_by_key(|(_, sum)| **sum);
     let (at, sum) = largest.map_or((0, 0), |(at, sum)| (at, *sum));
     let held = match credit.window.iter().sum::<u64>() {
@@ -158,8 +159,8 @@ fn credit_sentence(credit: &CreditOverTime, most: u64) -> String {
         window => format!("{} of its window was out", percent(all as f64 / window as f64)),
     };
     format!(
-        "{held}, {} of that at sender-{at} (an even share is {}). Darkest: {} asked of one sender and not received; a dark row is a sender that holds it up.",
-        share(sum),
+        "{held}, {} of that at sender-{at} (an even share is {}). Darkest: {} requested from one sender and not received; a dark row is a sender that delays this builder.",
+        percent(sum as f64 / all as f64),
         percent(1.0 / sums.len() as f64),
         volume(most)
     )
@@ -176,23 +177,24 @@ fn idle_uplink(timeline: &Timeline) -> Option<String> {
     let [mut unasked, mut full, mut other] = [0.0; 3];
     for (step, busy) in link.busy.iter().enumerate() {
         let idle = 1.0 - f64::from(*busy);
-        let asking = || timeline.credit.iter().filter(|credit| value(&credit.at, number, step) > 0);
-        let waits = |credit: &CreditOverTime| down(timeline, credit).and_then(|port| port.waiting.get(step)) > Some(&0);
-        match () {
-            () if asking().next().is_none() => unasked += idle,
-            () if asking().all(waits) => full += idle,
-            () => other += idle,
-        }
+        let mut asking = timeline.credit.iter().filter(|credit| value(&credit.at, number, step) > 0).peekable();
+        let time = if asking.peek().is_none() {
+            &mut unasked
+        } else if asking.all(|credit| has_queue(timeline, credit, step)) {
+            &mut full
+        } else {
+            &mut other
+        };
+        *time += idle;
     }
     let all = unasked + full + other;
-    let part = |part: f64| percent(part / all);
     let why = if unasked > 0.995 * all {
-        "Nobody asked it meanwhile.".to_owned()
+        "No builder had requested anything from it.".to_owned()
     } else {
         format!(
             "For {} of its idle time nobody asked it; for {} it had been asked and had sent, and all of that waited in front of its receivers; else requests or data were on their way.",
-            part(unasked),
-            part(full)
+            percent(unasked / all),
+            percent(full / all)
         )
     };
     Some(format!("{busy}. {why}"))
@@ -228,7 +230,7 @@ fn idle_downlink(timeline: &Timeline) -> Option<String> {
     }
     if unasked > 0.5 * all_idle {
         return Some(format!(
-            "{busy}. For {} of its idle time its builder had asked for nothing.",
+            "{busy}. For {} of its idle time its builder had no open requests.",
             percent(unasked / all_idle)
         ));
     }
@@ -259,6 +261,11 @@ fn down<'a>(timeline: &'a Timeline, credit: &CreditOverTime) -> Option<&'a LinkO
     timeline.links.iter().find(|link| link.kind == LinkKind::Down && link.name == credit.receiver)
 }
 
+/// True if data waited before a builder's port in this step.
+fn has_queue(timeline: &Timeline, credit: &CreditOverTime, step: usize) -> bool {
+    down(timeline, credit).and_then(|port| port.waiting.get(step)) > Some(&0)
+}
+
 fn value(at: &[Vec<u64>], sender: usize, step: usize) -> u64 {
     at.get(sender).and_then(|at| at.get(step)).copied().unwrap_or(0)
 }
@@ -271,6 +278,10 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", if share.is_finite() { share * 100.0 } else { 0.0 })
 }
 
+fn shade_of(share: f64) -> usize {
+    ((share.clamp(0.0, 1.0) * SHADE_COUNT as f64).round() as usize).min(SHADE_COUNT)
+}
+
 /// Horizontal extent of the time axis, in pixels.
 #[derive(Debug, Clone, Copy)]
 struct Strip {
@@ -281,15 +292,15 @@ struct Strip {
 impl Strip {
     /// Draws a row of shares from 0 to 1, in shades of a colour: one path for each shade.
     fn row(self, colour: &str, y: usize, height: usize, shares: impl Iterator<Item = f64>) -> String {
-        let shares: Vec<f64> = shares.collect();
-        let mut shades = vec![String::new(); SHADE_COUNT];
-        let wide = self.width as f64 / shares.len().max(1) as f64;
-        let shade = |share: &f64| ((share.clamp(0.0, 1.0) * SHADE_COUNT as f64).round() as usize).min(SHADE_COUNT);
+        let shades: Vec<usize> = shares.map(shade_of).collect();
+        let mut paths = vec![String::new(); SHADE_COUNT];
+        let wide = self.width as f64 / shades.len().max(1) as f64;
         let mut from = 0;
-        while from < shares.len() {
-            let to = from + shares[from..].iter().take_while(|share| shade(share) == shade(&shares[from])).count();
+        while from < shades.len() {
+            let shade = shades[from];
+            let to = from + shades[from..].iter().take_while(|other| **other == shade).count();
             // Shade 0 is the background.
-            if let Some(path) = shade(&shares[from]).checked_sub(1).and_then(|shade| shades.get_mut(shade)) {
+            if let Some(path) = shade.checked_sub(1).and_then(|shade| paths.get_mut(shade)) {
                 let (x, length) = (self.left as f64 + from as f64 * wide, (to - from) as f64 * wide);
                 let _ = write!(path, "M{x:.1} {y}h{length:.2}v{height}h-{length:.2}z");
             }
@@ -297,7 +308,7 @@ impl Strip {
         }
         let Self { left, width } = self;
         let mut out = format!("<path class=\"{colour}0\" d=\"M{left} {y}h{width}v{height}h-{width}z\"/>");
-        for (number, path) in (1..).zip(shades).filter(|(_, path)| !path.is_empty()) {
+        for (number, path) in (1..).zip(paths).filter(|(_, path)| !path.is_empty()) {
             let _ = write!(out, "<path class=\"{colour}{number}\" d=\"{path}\"/>");
         }
         out.push('\n');

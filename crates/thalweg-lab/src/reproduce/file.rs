@@ -73,14 +73,18 @@ pub(super) fn parse(name: &str, text: &str) -> File {
 impl File {
     /// Returns the tables and findings of the file, from the results of its sweeps.
     pub(super) fn work_out(&self, measured: &[Results]) -> (Vec<Table>, Vec<Finding>) {
-        let of = |name: &str| measured.iter().find(|results| results.sweep.name == name);
-        let tables = self.tables.iter().filter_map(|table| Some(table.work_out(of(&table.sweep)?)));
+        let tables = self.tables.iter().filter_map(|table| Some(table.work_out(results_of(measured, &table.sweep)?)));
         let findings = self.findings.iter().map(|finding| {
-            let outcome = of(&finding.sweep).ok_or(NOTHING.to_owned()).and_then(|results| finding.outcome(results));
+            let results = results_of(measured, &finding.sweep).ok_or(NOTHING.to_owned());
+            let outcome = results.and_then(|results| finding.outcome(results));
             Finding::new(&finding.paper, &finding.here, outcome)
         });
         (tables.collect(), findings.collect())
     }
+}
+
+fn results_of<'a>(measured: &'a [Results], sweep: &str) -> Option<&'a Results> {
+    measured.iter().find(|results| results.sweep.name == sweep)
 }
 
 impl TableSpec {
@@ -91,37 +95,41 @@ impl TableSpec {
             Some(key) => values(results, key).iter().map(|value| Some((key, value.as_str()))).collect(),
             None => vec![None],
         };
-        let heading = |column: &Option<(&str, &str)>, figure: &Figure| match column {
-            Some((_, value)) => format!("{value}: {}", figure.words()),
-            None => figure.words(),
-        };
-        let row = |value: &String| {
-            let cell = |column: &Option<(&str, &str)>| {
-                let at: Vec<_> = [(self.rows.as_str(), value.as_str())].into_iter().chain(*column).collect();
-                let report = find(results, &at);
-                self.show.iter().map(move |figure| match report.and_then(|report| figure.value(report)) {
-                    Some(value) => figure.shown(value),
-                    None => "-".into(),
-                })
-            };
-            Row { name: value.clone(), cells: columns.iter().flat_map(cell).collect() }
-        };
-        let first = self.rows.rsplit('.').next().unwrap_or(&self.rows).to_owned();
-        let rest = columns.iter().flat_map(|column| self.show.iter().map(move |figure| heading(column, figure)));
+        let mut headings = vec![self.rows.rsplit('.').next().unwrap_or(&self.rows).to_owned()];
+        for column in &columns {
+            headings.extend(self.show.iter().map(|figure| match column {
+                Some((_, value)) => format!("{value}: {}", figure.words()),
+                None => figure.words(),
+            }));
+        }
         Table {
             title: self.title.clone(),
-            headings: [first].into_iter().chain(rest).collect(),
+            headings,
             paper: Vec::new(),
-            here: values(results, &self.rows).iter().map(row).collect(),
+            here: values(results, &self.rows).iter().map(|name| self.row(results, &columns, name)).collect(),
             remarks: self.note.iter().cloned().collect(),
         }
+    }
+
+    fn row(&self, results: &Results, columns: &[Option<(&str, &str)>], name: &str) -> Row {
+        let mut cells = Vec::new();
+        for column in columns {
+            let at: Vec<_> = [(self.rows.as_str(), name)].into_iter().chain(*column).collect();
+            let report = find(results, &at);
+            cells.extend(self.show.iter().map(|figure| match report.and_then(|report| figure.value(report)) {
+                Some(value) => figure.shown(value),
+                None => "-".into(),
+            }));
+        }
+        Row { name: name.to_owned(), cells }
     }
 }
 
 impl FindingSpec {
     fn outcome(&self, results: &Results) -> Result<(bool, String), String> {
-        let is = |cell: &&Cell| self.at.iter().all(|(key, value)| value_of(&results.sweep, cell, key) == Some(value));
-        let cells = results.sweep.cells.iter().filter(is);
+        let cells = results.sweep.cells.iter();
+        let cells =
+            cells.filter(|cell| self.at.iter().all(|(key, value)| value_of(&results.sweep, cell, key) == Some(value)));
         let cells: Vec<(&Cell, &Report)> = cells.filter_map(|cell| Some((cell, results.report(&cell.at)?))).collect();
         let outcome = match &self.check {
             Some(check) => checked(check, results, &cells),
@@ -134,9 +142,9 @@ impl FindingSpec {
     fn compared(&self, results: &Results, cells: &[(&Cell, &Report)]) -> Option<(bool, String)> {
         let mut nearest: Option<(f64, String)> = None;
         for (cell, own) in cells {
-            let at = |axis: usize| results.sweep.axes[axis].values[cell.at[axis]].as_str();
+            let axes = results.sweep.axes.iter().zip(&cell.at);
             let keys: Vec<(&str, &str)> =
-                results.sweep.axes.iter().enumerate().map(|(axis, of)| (of.key.as_str(), at(axis))).collect();
+                axes.map(|(axis, at)| (axis.key.as_str(), axis.values[*at].as_str())).collect();
             for (key, others) in &self.against {
                 for other in others {
                     let at: Vec<_> =
@@ -144,17 +152,17 @@ impl FindingSpec {
                     let Some(theirs) = find(results, &at) else { continue };
                     let ahead = theirs.share_of_ceiling / own.share_of_ceiling;
                     if nearest.as_ref().is_none_or(|(most, _)| ahead > *most) {
-                        let percent = |report: &Report| format!("{:.1} %", 100.0 * report.share_of_ceiling);
-                        let (own, theirs) = (percent(own), percent(theirs));
-                        let said = format!("{}: {own}, and {theirs} with {other}", results.sweep.describe(cell));
-                        nearest = Some((ahead, said));
+                        let [own, theirs] =
+                            [*own, theirs].map(|report| format!("{:.1} %", 100.0 * report.share_of_ceiling));
+                        let text = format!("{}: {own}, and {theirs} with {other}", results.sweep.describe(cell));
+                        nearest = Some((ahead, text));
                     }
                 }
             }
         }
-        let (ahead, said) = nearest?;
+        let (ahead, text) = nearest?;
         let holds = ahead <= 1.0 + self.within;
-        Some((holds, format!("the {} is {said}", if holds { "closest" } else { "furthest off" })))
+        Some((holds, format!("the {} is {text}", if holds { "closest" } else { "furthest off" })))
     }
 }
 
@@ -189,8 +197,10 @@ fn laboratory<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Laboratory>, 
 
 fn figures<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Figure>, D::Error> {
     let names = Vec::<String>::deserialize(from)?;
-    let figure = |name: String| Figure::named(&name).ok_or_else(|| de::Error::custom(format!("no figure '{name}'")));
-    names.into_iter().map(figure).collect()
+    let figures = names
+        .into_iter()
+        .map(|name| Figure::named(&name).ok_or_else(|| de::Error::custom(format!("no figure '{name}'"))));
+    figures.collect()
 }
 
 fn check<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Check>, D::Error> {

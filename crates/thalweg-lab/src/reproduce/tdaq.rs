@@ -6,12 +6,12 @@ mod paper;
 #[cfg(test)]
 mod tests;
 
-use super::Worked;
+use super::Conclusions;
 use crate::sweep::Results;
 use crate::sweep::heat::{Scale, Tile, figure, svg};
 
-pub(super) fn worked_out(measured: &[Results]) -> Worked {
-    let [sizes, grid, each, whole] = measured else { return Worked::default() };
+pub(super) fn worked_out(measured: &[Results]) -> Conclusions {
+    let [sizes, grid, each, whole] = measured else { return Conclusions::default() };
     let measured = [sizes, grid, each, whole];
     (findings::tables(measured), findings::findings(measured), surfaces(grid))
 }
@@ -25,14 +25,14 @@ fn surfaces(results: &Results) -> String {
         if values.iter().flatten().all(Option::is_none) {
             continue;
         }
-        let tile = |value: &Option<f64>| Tile {
-            value: *value,
-            text: value.map_or("-".into(), |value| format!("{value:+.1}")),
-            marked: false,
-        };
-        let tiles: Vec<Vec<Tile>> = values.iter().map(|row| row.iter().map(tile).collect()).collect();
+        let tiles: Vec<Vec<Tile>> =
+            values.iter().map(|row| row.iter().copied().map(difference_tile).collect()).collect();
         let map = svg("interval \\ delay", intervals, delays, &tiles, Scale::Around { most: 700.0 });
         out.push_str(&figure(&format!("{senders} to 1"), &map));
     }
     out + "</div>\n"
+}
+
+fn difference_tile(value: Option<f64>) -> Tile {
+    Tile { value, text: value.map_or("-".into(), |value| format!("{value:+.1}")), marked: false }
 }

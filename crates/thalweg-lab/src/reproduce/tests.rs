@@ -21,23 +21,24 @@ fn reproduction(quick: bool, share: impl Fn(&Scenario) -> f64) -> Reproduction {
     fabric().reproduction(measured.collect())
 }
 
+fn assert_in_sweep(sweeps: &[(Sweep, Laboratory)], name: &str, key: &str, value: Option<&String>) {
+    let (sweep, _) = sweeps.iter().find(|(sweep, _)| sweep.name == name).unwrap();
+    let axis = &sweep.axes[sweep.axis(key).unwrap_or_else(|| panic!("{name} has no {key}"))];
+    assert!(value.is_none_or(|value| axis.values.contains(value)), "{name}: {key} = {value:?}");
+}
+
 #[test]
 fn every_key_and_value_that_a_file_names_is_in_its_sweep() {
     for experiment in Experiment::all() {
         let sweeps = experiment.sweeps(Laboratory::Virtual, false).unwrap();
-        let of = |name: &str| sweeps.iter().map(|(sweep, _)| sweep).find(|sweep| sweep.name == name).unwrap();
-        let has = |sweep: &Sweep, key: &str, value: Option<&String>| {
-            let axis = &sweep.axes[sweep.axis(key).unwrap_or_else(|| panic!("{} has no {key}", sweep.name))];
-            assert!(value.is_none_or(|value| axis.values.contains(value)), "{}: {key} = {value:?}", sweep.name);
-        };
         for table in &experiment.file.tables {
             let keys = [Some(&table.rows), table.columns.as_ref()];
-            keys.into_iter().flatten().for_each(|key| has(of(&table.sweep), key, None));
+            keys.into_iter().flatten().for_each(|key| assert_in_sweep(&sweeps, &table.sweep, key, None));
         }
         for finding in &experiment.file.findings {
-            finding.at.iter().for_each(|(key, value)| has(of(&finding.sweep), key, Some(value)));
+            finding.at.iter().for_each(|(key, value)| assert_in_sweep(&sweeps, &finding.sweep, key, Some(value)));
             for (key, others) in &finding.against {
-                others.iter().for_each(|other| has(of(&finding.sweep), key, Some(other)));
+                others.iter().for_each(|other| assert_in_sweep(&sweeps, &finding.sweep, key, Some(other)));
             }
         }
     }
@@ -57,9 +58,9 @@ fn figures_become_tables_and_sentences() {
         "dctcp" if !scenario.traffic.control.credit => 0.995,
         _ => 0.975 + f64::from(scenario.network.senders) * 0.0001,
     });
-    let said: Vec<String> =
+    let sentences: Vec<String> =
         reproduction.findings.iter().map(|finding| format!("{}: {}", finding.verdict, finding.measured)).collect();
-    insta::assert_snapshot!(said.join("\n"), @r"
+    insta::assert_snapshot!(sentences.join("\n"), @r"
     holds here: in all of 2 cells; the closest is control credit, senders 4 (share of ceiling 97.5 %)
     holds here: in all of 2 cells; the closest is control cubic, senders 8 (retransmissions 700)
     holds here: in all of 2 cells; the closest is control credit, senders 8 (retransmissions 0)
@@ -106,26 +107,29 @@ fn figures_become_tables_and_sentences() {
 
 #[test]
 fn where_nothing_was_measured_nothing_is_claimed() {
-    let lacking = |(sweep, _): (Sweep, Laboratory)| Results {
+    let sweeps = fabric().sweeps(Laboratory::Virtual, true).unwrap();
+    let measured = sweeps.into_iter().map(|(sweep, _)| Results {
         outcomes: vec![None; sweep.cells.len()],
         sweep,
         laboratory: "virtual".into(),
-    };
-    let sweeps = fabric().sweeps(Laboratory::Virtual, true).unwrap();
-    let reproduction = fabric().reproduction(sweeps.into_iter().map(lacking).collect());
+    });
+    let reproduction = fabric().reproduction(measured.collect());
     assert!(reproduction.findings.iter().all(|finding| finding.verdict == Verdict::CannotBeTested));
     assert!(reproduction.text().contains(NOTHING));
 }
 
+fn parse_check(name: &str, text: &str) -> Check {
+    Check::parse(name, text).unwrap()
+}
+
 #[test]
-fn parts_are_shown_in_percent_and_what_is_worst_is_told_by_the_comparison() {
-    let check = |name, text| Check::parse(name, text).unwrap();
-    let share = check("share_of_ceiling", ">= 0.97");
+fn parts_are_shown_in_percent_and_what_is_worst_depends_on_the_comparison() {
+    let share = parse_check("share_of_ceiling", ">= 0.97");
     assert_eq!((share.figure().shown(0.98765), share.figure().words()), ("98.8 %".into(), "share of ceiling".into()));
     assert!(share.badness(0.9) > share.badness(0.99));
-    let messages = check("messages_of_bytes", "<= 0.01");
+    let messages = parse_check("messages_of_bytes", "<= 0.01");
     assert_eq!(messages.figure().shown(0.0039), "0.39 %");
     assert!(messages.badness(0.02) > messages.badness(0.001));
-    assert_eq!(check("builder_bytes", "<= 1").figure().shown(4.1e6), "4.10 MB");
-    assert!(check("drops", "== 0").badness(3.0) > 0.0);
+    assert_eq!(parse_check("builder_bytes", "<= 1").figure().shown(4.1e6), "4.10 MB");
+    assert!(parse_check("drops", "== 0").badness(3.0) > 0.0);
 }

@@ -5,8 +5,8 @@ use crate::LabError;
 use crate::network::Network;
 use crate::report;
 use crate::scenario::Scenario;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -29,12 +29,7 @@ pub(super) fn begin(scenario: &Scenario, network: &Network) -> Result<Cross, Lab
     let listener =
         to.space.enter(|| TcpListener::bind((to.address, CROSS_TRAFFIC_PORT)))?.map_err(LabError::os(doing))?;
     for _ in 0..scenario.traffic.cross {
-        let connect = || {
-            let stream = TcpStream::connect((to.address, CROSS_TRAFFIC_PORT))?;
-            rustix::net::sockopt::set_tcp_congestion(&stream, "cubic")?;
-            Ok::<_, std::io::Error>(stream)
-        };
-        let stream = from.space.enter(connect)?.map_err(LabError::os(doing))?;
+        let stream = from.space.enter(|| connect_flow(to.address))?.map_err(LabError::os(doing))?;
         let (accepted, _) = listener.accept().map_err(LabError::os(doing))?;
         let copy = stream.try_clone().map_err(LabError::os(doing))?;
         let received = cross.received.clone();
@@ -81,6 +76,12 @@ impl Drop for Cross {
 }
 
 const BUFFER_BYTES: usize = 64 << 10;
+
+fn connect_flow(receiver: Ipv4Addr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect((receiver, CROSS_TRAFFIC_PORT))?;
+    rustix::net::sockopt::set_tcp_congestion(&stream, "cubic")?;
+    Ok(stream)
+}
 
 fn send(mut stream: TcpStream) {
     // The loop ends when the stream is shut down.

@@ -20,21 +20,21 @@ use std::time::{Duration, Instant};
 
 /// The parts of a builder's final report that are used here.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Built {
-    pub(super) events: BuiltEvents,
+pub(super) struct BuilderReport {
+    pub(super) events: ReportedEvents,
     pub(super) steady: Steady,
     pub(super) calibration: Vec<Calibration>,
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub(super) struct BuiltEvents {
+pub(super) struct ReportedEvents {
     pub(super) incomplete: u64,
 }
 
 /// Result of a builder's calibration.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Calibration {
-    pub(super) link: report::Found,
+    pub(super) link: report::CalibratedLink,
 }
 
 /// Numbers of the time after the warm-up.
@@ -46,7 +46,7 @@ pub(super) struct Steady {
     completion: Completion,
 }
 
-impl Built {
+impl BuilderReport {
     pub(super) fn goodput(&self) -> f64 {
         let Steady { seconds, payload_bytes, .. } = self.steady;
         if seconds > 0.0 { payload_bytes as f64 * 8.0 / seconds } else { 0.0 }
@@ -67,13 +67,13 @@ const SHORT_TIMEOUT: Duration = Duration::from_micros(200);
 pub(super) struct Nodes {
     nodes: Vec<Node>,
     /// Signals that are still to be sent, the next one last.
-    fate: Vec<Blow>,
+    signals: Vec<TimedSignal>,
     dead: Vec<String>,
 }
 
 /// A signal to a node at a time.
 #[derive(Debug, Clone, Copy)]
-struct Blow {
+struct TimedSignal {
     /// Time since the beginning of the measured time.
     at: Duration,
     node: usize,
@@ -87,8 +87,8 @@ struct Node {
     status: Option<ExitStatus>,
     /// True if it was killed, as the scenario specifies.
     killed: bool,
-    said: PathBuf,
-    complained: PathBuf,
+    output: PathBuf,
+    errors: PathBuf,
 }
 
 impl Drop for Nodes {
@@ -109,8 +109,8 @@ impl Nodes {
         topology: &Path,
         watch: &Watch,
         deadline: Instant,
-    ) -> Result<Vec<Option<Built>>, LabError> {
-        let mut nodes = Self { nodes: Vec::new(), fate: fate(scenario), dead: Vec::new() };
+    ) -> Result<Vec<Option<BuilderReport>>, LabError> {
+        let mut nodes = Self { nodes: Vec::new(), signals: fate(scenario), dead: Vec::new() };
         let traced = timeline::traced(scenario);
         let every = humantime::format_duration(timeline::Steps::of(scenario).step).to_string();
         // Builders first, as sources look for them.
@@ -131,14 +131,14 @@ impl Nodes {
         while self.nodes.iter().any(|node| node.status.is_none()) {
             let begins = watch.begins();
             self.strike(begins)?;
-            let patience = match (begins, self.fate.last()) {
+            let timeout = match (begins, self.signals.last()) {
                 (_, None) => STOP_CHECK_INTERVAL,
                 (None, Some(_)) => SHORT_TIMEOUT,
                 (Some(begins), Some(next)) => {
                     (begins + next.at).saturating_duration_since(Instant::now()).min(STOP_CHECK_INTERVAL)
                 }
             };
-            self.wait(deadline, rig, patience)?;
+            self.wait(deadline, rig, timeout)?;
         }
         Ok(())
     }
@@ -146,7 +146,9 @@ impl Nodes {
     /// Sends the signals that are due.
     fn strike(&mut self, begins: Option<Instant>) -> Result<(), LabError> {
         let Some(begins) = begins else { return Ok(()) };
-        while let Some(Blow { node, signal, .. }) = self.fate.pop_if(|next| begins + next.at <= Instant::now()) {
+        while let Some(TimedSignal { node, signal, .. }) =
+            self.signals.pop_if(|next| begins + next.at <= Instant::now())
+        {
             let node = &mut self.nodes[node];
             match pidfd_send_signal(&node.handle, signal) {
                 // The node has ended before.
@@ -161,13 +163,13 @@ impl Nodes {
         Ok(())
     }
 
-    /// Waits until a node ends, at most for `patience`.
-    fn wait(&mut self, deadline: Instant, rig: &Rig<'_>, patience: Duration) -> Result<(), LabError> {
+    /// Waits until a node ends, at most for `timeout`.
+    fn wait(&mut self, deadline: Instant, rig: &Rig<'_>, timeout: Duration) -> Result<(), LabError> {
         if rig.stop.load(Ordering::Relaxed) {
             return Err(LabError::Interrupted);
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(patience).subsec_nanos().into() };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: left.min(timeout).subsec_nanos().into() };
         let running: Vec<usize> = (0..self.nodes.len()).filter(|at| self.nodes[*at].status.is_none()).collect();
         let ended: Vec<usize> = {
             let handles = running.iter().map(|at| self.nodes[*at].handle.as_fd());
@@ -197,41 +199,41 @@ impl Nodes {
 }
 
 /// Returns the signals that the scenario specifies for its builders, the last one first.
-fn fate(scenario: &Scenario) -> Vec<Blow> {
-    let mut fate = Vec::new();
+fn fate(scenario: &Scenario) -> Vec<TimedSignal> {
+    let mut signals = Vec::new();
     for receiver in &scenario.network.unlike_receivers {
         let node = receiver.number as usize;
         if let Some(stall) = receiver.stall {
-            fate.push(Blow { at: stall.at, node, signal: Signal::STOP });
-            fate.push(Blow { at: stall.at + stall.length, node, signal: Signal::CONT });
+            signals.push(TimedSignal { at: stall.at, node, signal: Signal::STOP });
+            signals.push(TimedSignal { at: stall.at + stall.length, node, signal: Signal::CONT });
         }
-        fate.extend(receiver.dies.map(|at| Blow { at, node, signal: Signal::KILL }));
+        signals.extend(receiver.dies.map(|at| TimedSignal { at, node, signal: Signal::KILL }));
     }
-    fate.sort_by_key(|blow| std::cmp::Reverse(blow.at));
-    fate
+    signals.sort_by_key(|signal| std::cmp::Reverse(signal.at));
+    signals
 }
 
 impl Node {
-    fn built(&self) -> Result<Option<Built>, LabError> {
+    fn built(&self) -> Result<Option<BuilderReport>, LabError> {
         if self.killed {
             return Ok(None);
         }
-        let text = std::fs::read_to_string(&self.said).map_err(LabError::file(&self.said))?;
+        let text = std::fs::read_to_string(&self.output).map_err(LabError::file(&self.output))?;
         let last = text.lines().next_back().unwrap_or_default();
         serde_json::from_str(last).map(Some).map_err(|error| LabError::Node {
             name: self.name.clone(),
-            said: format!("a report that cannot be read ({error}): {last}"),
+            output: format!("a report that cannot be read ({error}): {last}"),
         })
     }
 
     fn failed(&self) -> LabError {
-        let text = std::fs::read(&self.complained).unwrap_or_default();
+        let text = std::fs::read(&self.errors).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let last: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         let last = last[last.len().saturating_sub(3)..].join("; ");
         let status = self.status.map_or_else(String::new, |status| status.to_string());
-        let said = if last.is_empty() { status } else { last };
-        LabError::Node { name: self.name.clone(), said }
+        let output = if last.is_empty() { status } else { last };
+        LabError::Node { name: self.name.clone(), output }
     }
 }
 
@@ -241,27 +243,27 @@ pub(super) fn trace(directory: &Path, name: &str) -> PathBuf {
 }
 
 fn start(host: &Host, topology: &Path, directory: &Path, trace_every: Option<&str>) -> Result<Node, LabError> {
-    let doing = || format!("starting node {}", host.name);
-    let program = thalweg_bench::readout_program().map_err(LabError::os(doing()))?;
-    let (said, complained) =
-        (directory.join(format!("{}.out", host.name)), directory.join(format!("{}.err", host.name)));
-    let file = |path: &Path| File::create(path).map_err(LabError::file(path));
+    let doing = format!("starting node {}", host.name);
+    let program = thalweg_bench::readout_program().map_err(LabError::os(&doing))?;
+    let (output, errors) = (directory.join(format!("{}.out", host.name)), directory.join(format!("{}.err", host.name)));
     let mut command = Command::new(program);
     command.args(["node", &host.name]).arg(topology).arg("--json").env("XDG_STATE_HOME", directory);
     if let Some(every) = trace_every {
         command.arg("--trace").arg(trace(directory, &host.name)).args(["--trace-every", every]);
     }
     // An interrupt from the terminal is for this process, which ends the nodes.
-    command.process_group(0).stdin(Stdio::null()).stdout(file(&said)?).stderr(file(&complained)?);
-    let mut child = host.space.enter(|| command.spawn())?.map_err(LabError::os(doing()))?;
+    command.process_group(0).stdin(Stdio::null()).stdout(create_file(&output)?).stderr(create_file(&errors)?);
+    let mut child = host.space.enter(|| command.spawn())?.map_err(LabError::os(&doing))?;
     match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-        Ok(handle) => {
-            Ok(Node { name: host.name.clone(), child, handle, status: None, killed: false, said, complained })
-        }
+        Ok(handle) => Ok(Node { name: host.name.clone(), child, handle, status: None, killed: false, output, errors }),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
-            Err(LabError::os(doing())(error))
+            Err(LabError::os(&doing)(error))
         }
     }
+}
+
+fn create_file(path: &Path) -> Result<File, LabError> {
+    File::create(path).map_err(LabError::file(path))
 }

@@ -3,7 +3,7 @@
 use crate::LabError;
 use crate::counters::Counts;
 use crate::network::Port;
-use crate::queue::Look;
+use crate::queue::QueueState;
 use crate::report::{CreditOverTime, LinkKind, LinkOverTime, SentAgain};
 use crate::scenario::{Link, Scenario};
 use rustix::time::{ClockId, clock_gettime};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use thalweg_text::BitRate;
 
-/// Largest numbers of steps and of links: more cannot be told apart on a page.
+/// Largest numbers of steps and of links: more cannot be distinguished on a page.
 const MOST_STEPS: u32 = 400;
 const MOST_LINKS: usize = 64;
 /// Largest number of builders whose credit is kept; it is further limited to `MOST_ROWS` over the number of senders.
@@ -30,20 +30,23 @@ pub(super) struct Steps {
 
 /// Selects the links that are drawn: if there are too many, some of each kind.
 pub(super) fn drawn(ports: &[Port]) -> Vec<bool> {
-    let is_card = |port: &&Port| port.link.kind == LinkKind::Up;
-    let cards = ports.iter().filter(is_card).count();
+    let cards = ports.iter().filter(|port| is_card(port)).count();
     let others = ports.len() - cards;
     let of_others = others.min(MOST_LINKS - cards.min(MOST_LINKS / 2));
     let of_cards = cards.min(MOST_LINKS - of_others);
     let (mut card, mut other) = (0, 0);
-    let mut next = |port: &Port| {
+    let drawn = ports.iter().map(|port| {
         let (number, of, among) =
-            if is_card(&port) { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
+            if is_card(port) { (&mut card, of_cards, cards) } else { (&mut other, of_others, others) };
         *number += 1;
         // Evenly spread: a port is drawn where the count of those drawn increases.
         *number * of / among > (*number - 1) * of / among
-    };
-    ports.iter().map(&mut next).collect()
+    });
+    drawn.collect()
+}
+
+fn is_card(port: &Port) -> bool {
+    port.link.kind == LinkKind::Up
 }
 
 impl Steps {
@@ -66,7 +69,13 @@ impl Steps {
     }
 
     /// Returns the use of a link over time; `counted` is the part of its rate that its queue counts.
-    pub(super) fn link(self, link: &Link, counted: BitRate, seen: &[(Instant, Look)], from: Instant) -> LinkOverTime {
+    pub(super) fn link(
+        self,
+        link: &Link,
+        counted: BitRate,
+        seen: &[(Instant, QueueState)],
+        from: Instant,
+    ) -> LinkOverTime {
         let full = counted.bytes_per_second() * self.step.as_secs_f64();
         let mut before = sent(seen, from);
         let mut over_time = LinkOverTime {
@@ -83,9 +92,9 @@ impl Steps {
             over_time.busy.push(((now - before) / full).clamp(0.0, 1.0) as f32);
             before = now;
             let first = seen.partition_point(|(at, _)| *at < begin);
-            let behind = seen.partition_point(|(at, _)| *at < end);
+            let next = seen.partition_point(|(at, _)| *at < end);
             // A step without a sample takes the last one before it.
-            let looks = seen.get(first.min(behind.saturating_sub(1))..behind).unwrap_or_default();
+            let looks = seen.get(first.min(next.saturating_sub(1))..next).unwrap_or_default();
             over_time.waiting.push(looks.iter().map(|(_, look)| u64::from(look.backlog)).max().unwrap_or(0));
         }
         over_time
@@ -95,7 +104,7 @@ impl Steps {
     pub(super) fn credit(self, receiver: &str, file: &Path, from: Instant) -> Result<Option<CreditOverTime>, LabError> {
         let Ok(text) = std::fs::read_to_string(file) else { return Ok(None) };
         // A builder that was killed may have left half a line.
-        let looks: Vec<Asked> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let looks: Vec<TraceLine> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let Some(senders) = looks.first().map(|look| look.asked.len()) else { return Ok(None) };
         let from = monotonic(from);
         let mut credit =
@@ -130,7 +139,7 @@ pub(super) fn again(counts: impl Iterator<Item = Counts>) -> SentAgain {
 
 /// A line of a builder's trace.
 #[derive(Debug, Deserialize)]
-struct Asked {
+struct TraceLine {
     /// Time in nanoseconds of `CLOCK_MONOTONIC`.
     at: u64,
     window: Option<u64>,
@@ -138,15 +147,15 @@ struct Asked {
 }
 
 /// Returns the number of bytes sent up to a time, interpolated between samples.
-fn sent(seen: &[(Instant, Look)], at: Instant) -> f64 {
-    let behind = seen.partition_point(|(then, _)| *then <= at);
-    let look = |number: usize| seen.get(number).map(|(then, look)| (*then, look.sent as f64));
-    match (behind.checked_sub(1).and_then(look), look(behind)) {
+fn sent(seen: &[(Instant, QueueState)], at: Instant) -> f64 {
+    let next = seen.partition_point(|(then, _)| *then <= at);
+    match (next.checked_sub(1).and_then(|last| seen.get(last)), seen.get(next)) {
         (Some((from, before)), Some((to, after))) => {
-            let part = (at - from).as_secs_f64() / (to - from).as_secs_f64().max(1e-12);
+            let part = (at - *from).as_secs_f64() / (*to - *from).as_secs_f64().max(1e-12);
+            let (before, after) = (before.sent as f64, after.sent as f64);
             before + (after - before) * part
         }
-        (Some((_, only)), None) | (None, Some((_, only))) => only,
+        (Some((_, only)), None) | (None, Some((_, only))) => only.sent as f64,
         (None, None) => 0.0,
     }
 }
@@ -170,7 +179,8 @@ mod tests {
     fn a_link_that_sends_half_of_the_time_is_half_busy() {
         let from = Instant::now();
         let steps = Steps { count: 4, step: Duration::from_millis(10) };
-        let look = |millis, backlog, sent| (from + Duration::from_millis(millis), Look { backlog, drops: 0, sent });
+        let look =
+            |millis, backlog, sent| (from + Duration::from_millis(millis), QueueState { backlog, drops: 0, sent });
         // A megabyte a second: ten thousand bytes a step. The last step has no sample before its end.
         let seen = [look(0, 7, 500), look(5, 90, 5_500), look(10, 0, 5_500), look(20, 40, 5_500), look(40, 3, 25_500)];
         let over_time = steps.link(&link(LinkKind::Up), BitRate(8_000_000), &seen, from);

@@ -4,10 +4,10 @@
 use super::timeline::{self, Steps};
 use crate::counters::{Counters, Counts};
 use crate::network::{Network, TBF_HANDLE};
-use crate::queue::{Look, Queue};
+use crate::queue::{Queue, QueueState};
 use crate::report::{self, LinkKind, LinkOverTime};
 use crate::scenario::{Link, Scenario};
-use crate::{HowFar, LabError};
+use crate::{LabError, RunProgress};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
@@ -34,7 +34,7 @@ impl Drop for Watch {
 #[derive(Debug)]
 pub(super) struct Watched {
     /// Results of each switch port, in the order of their links.
-    pub(super) ports: Vec<Seen>,
+    pub(super) ports: Vec<WatchedPort>,
     /// TCP counters of each sender.
     pub(super) senders: Vec<Counted>,
     /// TCP counters of the other flows' host.
@@ -48,7 +48,7 @@ pub(super) struct Watched {
 
 /// Results of a switch port.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct WatchedPort {
     pub(super) link: Link,
     pub(super) queue: report::Queue,
     pub(super) drops: u64,
@@ -70,14 +70,14 @@ impl Watch {
         let watched = network.ports.iter().zip(drawn).filter(|(port, drawn)| *drawn || port.link.buffer.is_some());
         let links = watched.map(|(port, drawn)| {
             let queue = port.space.enter(|| Queue::open(device(&port.device)?, TBF_HANDLE))??;
-            Ok(Watching { link: port.link.clone(), drawn, queue, seen: Vec::new() })
+            Ok(WatchedLink { link: port.link.clone(), drawn, queue, seen: Vec::new() })
         });
         let counters = network.senders.iter().chain(&network.cross).map(|host| Counters::open(&host.space));
         let begins = Arc::new(OnceLock::new());
         let sampler = Sampler {
             scenario: scenario.clone(),
             directory: directory.to_owned(),
-            told: 0,
+            progress_percent: 0,
             links: links.collect::<Result<_, LabError>>()?,
             counters: counters.collect::<Result<_, _>>()?,
             begins: begins.clone(),
@@ -126,18 +126,18 @@ struct Sampler {
     scenario: Scenario,
     directory: PathBuf,
     /// Progress last written, in percent.
-    told: u32,
-    links: Vec<Watching>,
+    progress_percent: u32,
+    links: Vec<WatchedLink>,
     counters: Vec<Counters>,
     begins: Arc<OnceLock<Instant>>,
 }
 
 /// A link that is watched.
-struct Watching {
+struct WatchedLink {
     link: Link,
     drawn: bool,
     queue: Queue,
-    seen: Vec<(Instant, Look)>,
+    seen: Vec<(Instant, QueueState)>,
 }
 
 impl Sampler {
@@ -195,12 +195,12 @@ impl Sampler {
         let done = (ran.as_secs_f64() / (self.scenario.warm_up() + self.scenario.measured()).as_secs_f64()).min(1.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to 100")]
         let percent = (100.0 * done) as u32;
-        if percent > self.told {
-            self.told = percent;
+        if percent > self.progress_percent {
+            self.progress_percent = percent;
             let bytes = self.arrived();
             #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
             let bits_per_second = 8.0 * bytes as f64 / ran.as_secs_f64();
-            HowFar { done, bytes, bits_per_second }.tell(&self.directory);
+            RunProgress { done, bytes, bits_per_second }.tell(&self.directory);
         }
     }
 
@@ -221,13 +221,17 @@ impl Sampler {
     }
 }
 
-impl Watching {
+impl WatchedLink {
     /// Returns the results of a switch port; `None` for a sender's card.
-    fn seen(&self, sample: Duration, (from, to): (Instant, Instant), started: Instant) -> Option<Seen> {
-        let measured = || self.seen.iter().filter(|(at, _)| (from..=to).contains(at)).map(|(_, look)| look);
-        let drops = |look: Option<&Look>| look.map_or(0, |look| u64::from(look.drops));
-        let sum: u64 = measured().map(|look| u64::from(look.backlog)).sum();
-        let relevant: Vec<&(Instant, Look)> = self.seen.iter().filter(|(at, _)| *at >= started).collect();
+    fn seen(&self, sample: Duration, (from, to): (Instant, Instant), started: Instant) -> Option<WatchedPort> {
+        let measured = self.seen.iter().filter(|(at, _)| (from..=to).contains(at));
+        let measured: Vec<&QueueState> = measured.map(|(_, state)| state).collect();
+        let sum: u64 = measured.iter().map(|state| u64::from(state.backlog)).sum();
+        let drops = match (measured.first(), measured.last()) {
+            (Some(first), Some(last)) => u64::from(last.drops - first.drops),
+            _ => 0,
+        };
+        let relevant: Vec<&(Instant, QueueState)> = self.seen.iter().filter(|(at, _)| *at >= started).collect();
         let over_time = relevant.chunks(relevant.len().div_ceil(1000).max(1)).filter_map(|some| {
             let (at, _) = some.last()?;
             let longest = some.iter().map(|(_, look)| u64::from(look.backlog)).max()?;
@@ -237,17 +241,17 @@ impl Watching {
             };
             Some((seconds, longest))
         });
-        Some(Seen {
+        Some(WatchedPort {
             link: self.link.clone(),
             queue: report::Queue {
-                max_bytes: measured().map(|look| u64::from(look.backlog)).max().unwrap_or(0),
-                mean_bytes: sum / (measured().count() as u64).max(1),
+                max_bytes: measured.iter().map(|state| u64::from(state.backlog)).max().unwrap_or(0),
+                mean_bytes: sum / (measured.len() as u64).max(1),
                 limit_bytes: self.link.buffer?,
                 sample_seconds: sample.as_secs_f64(),
                 over_time: over_time.collect(),
             },
-            drops: drops(measured().next_back()) - drops(measured().next()),
-            whole_drops: drops(self.seen.last().map(|(_, look)| look)),
+            drops,
+            whole_drops: self.seen.last().map_or(0, |(_, state)| state.drops.into()),
         })
     }
 }

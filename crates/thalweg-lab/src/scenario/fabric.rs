@@ -1,7 +1,7 @@
 //! Networks of more than one switch and equal hosts: hosts that differ, uplinks that several senders share, trees of
 //! switches; and, from all that, every link with its rate and the part of an event that passes it.
 
-use super::{Network, RECORD_HEADER_BYTES, Scenario, WIRE_OVERHEAD_BYTES, Wrong, check_sizes, time, wrong};
+use super::{InvalidValue, Network, RECORD_HEADER_BYTES, Scenario, WIRE_OVERHEAD_BYTES, check_sizes, time, wrong};
 use crate::report::LinkKind;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -85,7 +85,11 @@ fn even() -> f64 {
     1.0
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, clippy::float_cmp, reason = "the shape serde asks for; what nobody said")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    clippy::float_cmp,
+    reason = "the signature that serde requires; compared with the default"
+)]
 fn is_even(ratio: &f64) -> bool {
     *ratio == 1.0
 }
@@ -149,8 +153,11 @@ impl Scenario {
 
     /// Returns the payload bytes of a mean event.
     pub fn event_payload(&self) -> f64 {
-        let mean = |(from, to): (u64, u64)| (from + to) as f64 / 2.0;
-        (0..self.network.senders).map(|sender| mean(self.sizes_of(sender))).sum()
+        let means = (0..self.network.senders).map(|sender| {
+            let (from, to) = self.sizes_of(sender);
+            (from + to) as f64 / 2.0
+        });
+        means.sum()
     }
 
     /// Returns the sum of the buffers of all ports on the way from a sender to a receiver, in bytes.
@@ -190,27 +197,8 @@ impl Scenario {
                 event_bytes: wire.iter().sum(),
             }));
         }
-        for (leaf, tree) in tree.iter().flat_map(|tree| (0..tree.leaves).map(move |leaf| (leaf, tree))) {
-            let here = |number: &u32| number % tree.leaves == leaf;
-            let trunk = |direction: &str, rates: &mut dyn Iterator<Item = BitRate>, event_bytes| {
-                let sum: u64 = rates.map(|rate| rate.0).sum();
-                // If none of its hosts sends (or receives) fragments, it carries requests and acknowledgements only.
-                let sum = if sum == 0 { rate.0 } else { sum };
-                Link {
-                    name: format!("leaf-{leaf} {direction}"),
-                    kind: LinkKind::Trunk,
-                    rate: BitRate(((sum as f64 / tree.oversubscription) as u64).max(1)),
-                    buffer: Some(tree.buffer.unwrap_or(*buffer).0),
-                    event_bytes,
-                }
-            };
-            let from_here: f64 =
-                (0..*senders).zip(&wire).filter(|(number, _)| here(number)).map(|(_, wire)| wire).sum();
-            let to_here = share * (0..*receivers).filter(here).count() as f64;
-            let mut up = (0..*senders).filter(here).map(|number| self.sender_rate(number));
-            let mut down = (0..*receivers).filter(here).map(|number| self.receiver_rate(number));
-            links.push(trunk("up", &mut up, from_here * (1.0 - to_here)));
-            links.push(trunk("down", &mut down, (all - from_here) * to_here));
+        if let Some(tree) = tree {
+            links.extend((0..tree.leaves).flat_map(|leaf| self.trunk_links(tree, leaf, &wire)));
         }
         links.extend((0..*receivers).map(|number| Link {
             name: format!("receiver-{number}"),
@@ -220,6 +208,29 @@ impl Scenario {
             event_bytes: all * share,
         }));
         links
+    }
+
+    /// Returns both directions of a leaf's trunk, up and down. `wire` has the bytes that each sender's fragment takes.
+    fn trunk_links(&self, tree: &Tree, leaf: u32, wire: &[f64]) -> [Link; 2] {
+        let Network { senders, receivers, rate, buffer, .. } = &self.network;
+        let step = tree.leaves as usize;
+        let all: f64 = wire.iter().sum();
+        let from_here: f64 = wire.iter().skip(leaf as usize).step_by(step).sum();
+        let to_here = 1.0 / f64::from(*receivers) * (leaf..*receivers).step_by(step).count() as f64;
+        let up: u64 = (leaf..*senders).step_by(step).map(|number| self.sender_rate(number).0).sum();
+        let down: u64 = (leaf..*receivers).step_by(step).map(|number| self.receiver_rate(number).0).sum();
+        let directions = [("up", up, from_here * (1.0 - to_here)), ("down", down, (all - from_here) * to_here)];
+        directions.map(|(direction, hosts_rate, event_bytes)| {
+            // If none of its hosts sends (or receives) fragments, it carries requests and acknowledgements only.
+            let hosts_rate = if hosts_rate == 0 { rate.0 } else { hosts_rate };
+            Link {
+                name: format!("leaf-{leaf} {direction}"),
+                kind: LinkKind::Trunk,
+                rate: BitRate(((hosts_rate as f64 / tree.oversubscription) as u64).max(1)),
+                buffer: Some(tree.buffer.unwrap_or(*buffer).0),
+                event_bytes,
+            }
+        })
     }
 
     /// Returns the rate and buffer that a builder's credit has to fit: those of its own port or, if that is narrower,
@@ -235,8 +246,9 @@ impl Scenario {
         let parts = between.filter(|link| link.event_bytes > 0.0).map(|link| {
             let part = all / (link.event_bytes * f64::from(self.network.receivers));
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of either")]
-            let of = |whole: u64| (part * whole as f64) as u64;
-            (BitRate(of(link.rate.0).max(1)), of(link.buffer.unwrap_or(u64::MAX).saturating_mul(filled)))
+            let [rate, buffer] = [link.rate.0, link.buffer.unwrap_or(u64::MAX).saturating_mul(filled)]
+                .map(|whole| (part * whole as f64) as u64);
+            (BitRate(rate.max(1)), buffer)
         });
         let own = (self.receiver_rate(receiver), self.network.buffer.0);
         let narrowest = parts.min_by_key(|(rate, _)| *rate).filter(|(rate, _)| *rate < own.0);
@@ -247,15 +259,16 @@ impl Scenario {
     /// headers, a frame is 38 bytes longer on the wire, a record is the payload with its 64-byte header, padded to
     /// whole 64 bytes.
     fn wire_bytes(&self, sender: u32) -> f64 {
-        let record = |payload: u64| RECORD_HEADER_BYTES + payload.div_ceil(RECORD_HEADER_BYTES) * RECORD_HEADER_BYTES;
         let (from, to) = self.sizes_of(sender);
+        let [from, to] =
+            [from, to].map(|payload| RECORD_HEADER_BYTES + payload.div_ceil(RECORD_HEADER_BYTES) * RECORD_HEADER_BYTES);
         // The mean of the padded lengths is close enough to the mean of the two padded ends.
-        let recorded = (record(from) + record(to)) as f64 / 2.0;
+        let recorded = (from + to) as f64 / 2.0;
         recorded * f64::from(self.frame() + WIRE_OVERHEAD_BYTES)
             / f64::from(self.traffic.link.payload(self.network.mtu))
     }
 
-    pub(super) fn check_fabric(&self) -> Result<(), Wrong> {
+    pub(super) fn check_fabric(&self) -> Result<(), InvalidValue> {
         self.check_senders()?;
         self.check_receivers()?;
         let Network { shared, tree, .. } = &self.network;
@@ -283,46 +296,44 @@ impl Scenario {
         Ok(())
     }
 
-    fn check_senders(&self) -> Result<(), Wrong> {
+    fn check_senders(&self) -> Result<(), InvalidValue> {
         let network = &self.network;
         for (at, sender) in network.unlike.iter().enumerate() {
-            let key = |name: &str| format!("network.sender.{at}.{name}");
+            let table = format!("network.sender.{at}");
+            let number = format!("{table}.number");
             let others = network.unlike[..at].iter().map(|other| other.number);
-            check_number(&key("number"), "senders", sender.number, network.senders, others)?;
+            check_number(&number, "senders", sender.number, network.senders, others)?;
             if sender.rate.is_none() && sender.size.is_none() && sender.sizes.is_none() {
-                return wrong(&key("number"), "it differs in nothing: give it a `rate`, a `size` or `sizes`".into());
+                return wrong(&number, "it differs in nothing: give it a `rate`, a `size` or `sizes`".into());
             }
-            check_sizes(&format!("network.sender.{at}"), sender.size, sender.sizes)?;
+            check_sizes(&table, sender.size, sender.sizes)?;
         }
         Ok(())
     }
 
-    fn check_receivers(&self) -> Result<(), Wrong> {
+    fn check_receivers(&self) -> Result<(), InvalidValue> {
         let Self { network, measure, .. } = self;
         let measured = self.measured();
         for (at, receiver) in network.unlike_receivers.iter().enumerate() {
-            let key = |name: &str| format!("network.receiver.{at}.{name}");
+            let [number, stall, dies] = ["number", "stall", "dies"].map(|key| format!("network.receiver.{at}.{key}"));
             let others = network.unlike_receivers[..at].iter().map(|other| other.number);
-            check_number(&key("number"), "receivers", receiver.number, network.receivers, others)?;
+            check_number(&number, "receivers", receiver.number, network.receivers, others)?;
             if receiver.rate.is_none() && receiver.stall.is_none() && receiver.dies.is_none() {
                 return wrong(
-                    &key("number"),
+                    &number,
                     "it differs in nothing: give it a `rate`, a `stall`, or say that it `dies`".into(),
                 );
             }
             if let Some(Stall { at, length }) = receiver.stall {
                 if length.is_zero() {
-                    return wrong(&key("stall"), "a `length` above 0 is possible".into());
+                    return wrong(&stall, "a `length` above 0 is possible".into());
                 }
                 if at.checked_add(length).is_none_or(|end| end > measured) {
-                    return wrong(
-                        &key("stall"),
-                        format!("it is over after the {} s that are measured", measure.seconds),
-                    );
+                    return wrong(&stall, format!("it is over after the {} s that are measured", measure.seconds));
                 }
             }
             if receiver.dies.is_some_and(|at| at > measured) {
-                return wrong(&key("dies"), format!("only {} s are measured", measure.seconds));
+                return wrong(&dies, format!("only {} s are measured", measure.seconds));
             }
         }
         let dead = network.unlike_receivers.iter().filter(|receiver| receiver.dies.is_some());
@@ -332,7 +343,7 @@ impl Scenario {
         Ok(())
     }
 
-    pub(super) fn check_buffer(&self, key: &str, buffer: Option<ByteSize>) -> Result<(), Wrong> {
+    pub(super) fn check_buffer(&self, key: &str, buffer: Option<ByteSize>) -> Result<(), InvalidValue> {
         let least = u64::from(self.frame());
         match buffer {
             Some(ByteSize(bytes)) if !(least..=1 << 32).contains(&bytes) => {
@@ -354,7 +365,7 @@ fn check_number(
     number: u32,
     count: u32,
     mut others: impl Iterator<Item = u32>,
-) -> Result<(), Wrong> {
+) -> Result<(), InvalidValue> {
     if number >= count {
         return wrong(key, format!("{number}; {kind} are 0 to {}", count - 1));
     }

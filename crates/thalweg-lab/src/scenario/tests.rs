@@ -111,44 +111,48 @@ fn the_slowest_sender_and_the_interval_lower_the_ceiling() {
     assert!((Scenario::parse(paced).unwrap().ceiling() / 24e6 - 1.0).abs() < 1e-9);
 }
 
+/// Returns the ceiling of eight senders and receivers, in links of 1 Gbit/s.
+fn ceiling_with(network: &str) -> f64 {
+    let full = 1448.0 / 1538.0 * 65536.0 / 65600.0 * 1e9;
+    let text = format!("[network]\nsenders = 8\nreceivers = 8\n{network}");
+    (Scenario::parse(&text).unwrap().ceiling() / full * 1e6).round() / 1e6
+}
+
 #[test]
 fn the_narrowest_link_is_the_ceiling_wherever_it_is() {
-    let full = 1448.0 / 1538.0 * 65536.0 / 65600.0 * 1e9;
-    let ceiling = |behind: &str| {
-        let text = format!("[network]\nsenders = 8\nreceivers = 8\n{behind}");
-        (Scenario::parse(&text).unwrap().ceiling() / full * 1e6).round() / 1e6
-    };
-    assert_eq!(ceiling(""), 8.0);
+    assert_eq!(ceiling_with(""), 8.0);
     // Builders take events in turn: each waits for the slowest.
-    assert_eq!(ceiling("[[network.receiver]]\nnumber = 3\nrate = \"100 Mbit/s\"\n"), 0.8);
-    assert_eq!(ceiling("[network.shared]\nsenders = 4\n"), 2.0);
-    assert_eq!(ceiling("[network.shared]\nsenders = 4\nrate = \"3 Gbit/s\"\n"), 6.0);
+    assert_eq!(ceiling_with("[[network.receiver]]\nnumber = 3\nrate = \"100 Mbit/s\"\n"), 0.8);
+    assert_eq!(ceiling_with("[network.shared]\nsenders = 4\n"), 2.0);
+    assert_eq!(ceiling_with("[network.shared]\nsenders = 4\nrate = \"3 Gbit/s\"\n"), 6.0);
     // Half of what a leaf of two sends stays in it: a trunk as fast as its hosts is never the narrowest.
-    assert_eq!(ceiling("[network.tree]\nleaves = 2\n"), 8.0);
-    assert_eq!(ceiling("[network.tree]\nleaves = 2\noversubscription = 2\n"), 8.0);
-    assert_eq!(ceiling("[network.tree]\nleaves = 2\noversubscription = 4\n"), 4.0);
+    assert_eq!(ceiling_with("[network.tree]\nleaves = 2\n"), 8.0);
+    assert_eq!(ceiling_with("[network.tree]\nleaves = 2\noversubscription = 2\n"), 8.0);
+    assert_eq!(ceiling_with("[network.tree]\nleaves = 2\noversubscription = 4\n"), 4.0);
     // Of four leaves, three quarters leave.
-    assert_eq!(ceiling("[network.tree]\nleaves = 4\noversubscription = 3\n"), 3.555_556);
+    assert_eq!(ceiling_with("[network.tree]\nleaves = 4\noversubscription = 3\n"), 3.555_556);
+}
+
+/// Returns rate in Mbit/s and buffer for the credit of the first of four builders.
+fn port_with(network: &str) -> (u64, u64) {
+    let text = format!("[network]\nsenders = 8\nreceivers = 4\n{network}");
+    let (rate, buffer) = Scenario::parse(&text).unwrap().port_for_credit(0);
+    (rate.0 / 1_000_000, buffer)
 }
 
 #[test]
 fn credit_fits_what_all_builders_share_where_that_is_narrower_than_their_ports() {
-    let port = |behind: &str| {
-        let text = format!("[network]\nsenders = 8\nreceivers = 4\n{behind}");
-        let (rate, buffer) = Scenario::parse(&text).unwrap().port_for_credit(0);
-        (rate.0 / 1_000_000, buffer)
-    };
-    assert_eq!(port(""), (1000, 340_000));
+    assert_eq!(port_with(""), (1000, 340_000));
     // Half of each event comes from each rack, of whose uplink a builder has a quarter.
-    assert_eq!(port("[network.shared]\nsenders = 4\nrate = \"1 Gbit/s\"\n"), (500, 340_000));
-    assert_eq!(port("[network.shared]\nsenders = 4\nrate = \"1 Gbit/s\"\nbuffer = \"100 kB\"\n"), (500, 100_000));
+    assert_eq!(port_with("[network.shared]\nsenders = 4\nrate = \"1 Gbit/s\"\n"), (500, 340_000));
+    assert_eq!(port_with("[network.shared]\nsenders = 4\nrate = \"1 Gbit/s\"\nbuffer = \"100 kB\"\n"), (500, 100_000));
     let one = "[network]\nsenders = 8\n[network.shared]\nsenders = 8\nrate = \"500 Mbit/s\"\nbuffer = \"100 kB\"\n";
     assert_eq!(Scenario::parse(one).unwrap().port_for_credit(0), (BitRate(500_000_000), 100_000));
     // As fast as the ports together: it is not where anything waits.
-    assert_eq!(port("[network.shared]\nsenders = 4\nrate = \"2 Gbit/s\"\n"), (1000, 340_000));
-    assert_eq!(port("[network.shared]\nsenders = 2\nrate = \"500 Mbit/s\"\nbuffer = \"1 MB\"\n"), (500, 340_000));
-    assert_eq!(port("[network.tree]\nleaves = 2\n"), (1000, 340_000));
-    assert_eq!(port("[network.tree]\nleaves = 2\noversubscription = 4\n"), (500, 340_000));
+    assert_eq!(port_with("[network.shared]\nsenders = 4\nrate = \"2 Gbit/s\"\n"), (1000, 340_000));
+    assert_eq!(port_with("[network.shared]\nsenders = 2\nrate = \"500 Mbit/s\"\nbuffer = \"1 MB\"\n"), (500, 340_000));
+    assert_eq!(port_with("[network.tree]\nleaves = 2\n"), (1000, 340_000));
+    assert_eq!(port_with("[network.tree]\nleaves = 2\noversubscription = 4\n"), (500, 340_000));
 }
 
 #[test]

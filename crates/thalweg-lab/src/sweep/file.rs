@@ -2,8 +2,9 @@
 
 use super::check::{Check, FIGURES};
 use super::{Axis, Cell, Sweep, same};
-use crate::scenario::{Scenario, Wrong, WrongLine};
+use crate::scenario::{InvalidLine, InvalidValue, Scenario};
 use serde::Deserialize;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::Spanned;
@@ -16,11 +17,11 @@ type Value<'i> = Spanned<DeValue<'i>>;
 /// Range of bytes and description of a problem.
 type Error = (Range<usize>, String);
 
-pub(super) fn parse(name: &str, text: &str, quick: bool) -> Result<Sweep, WrongLine> {
+pub(super) fn parse(name: &str, text: &str, quick: bool) -> Result<Sweep, InvalidLine> {
     read(name, text, quick).map_err(|(span, problem)| {
         let line = text.get(..span.start).unwrap_or(text).matches('\n').count();
         let text = text.lines().nth(line).unwrap_or_default().trim().to_owned();
-        WrongLine { line: line + 1, text, problem }
+        InvalidLine { line: line + 1, text, problem }
     })
 }
 
@@ -62,11 +63,11 @@ fn read(name: &str, text: &str, quick: bool) -> Result<Sweep, Error> {
         at[next] += 1;
         at[next + 1..].fill(0);
     }
-    let axis = |axis: Steps<'_>| Axis {
+    let axes = axes.into_iter().map(|axis| Axis {
         key: axis.steps[0].settings[0].0.clone(),
         values: axis.steps.into_iter().map(|step| step.label).collect(),
-    };
-    Ok(Sweep { name: name.to_owned(), title, axes: axes.into_iter().map(axis).collect(), checks, cells, quick })
+    });
+    Ok(Sweep { name: name.to_owned(), title, axes: axes.collect(), checks, cells, quick })
 }
 
 /// One axis, with its place in the file.
@@ -79,6 +80,13 @@ struct Steps<'i> {
 struct Step<'i> {
     label: String,
     settings: Vec<(String, Value<'i>)>,
+}
+
+impl Step<'_> {
+    /// True if the key of index `setting` has this value here.
+    fn has_value(&self, setting: usize, value: &Value<'_>) -> bool {
+        same(&label(&self.settings[setting].1), &label(value))
+    }
 }
 
 /// Returns the axes in the order of the file, and `rounds`.
@@ -155,11 +163,10 @@ fn sample<'i>(quick: &Value<'i>, axes: &mut [Steps<'i>], base: &mut DeTable<'i>)
         let list = value.get_ref().as_array().filter(|list| !list.is_empty());
         let list = list.ok_or_else(|| (value.span(), format!("{key}: a list of some of the values in [sweep]")))?;
         let at = axis.steps[0].settings.iter().position(|(own, _)| *own == key).unwrap_or(0);
-        let of = |step: &Step<'_>| label(&step.settings[at].1);
-        if let Some(other) = list.iter().find(|value| !axis.steps.iter().any(|step| same(&of(step), &label(value)))) {
+        if let Some(other) = list.iter().find(|value| !axis.steps.iter().any(|step| step.has_value(at, value))) {
             return Err((other.span(), format!("{key}: {} is not in [sweep]", label(other))));
         }
-        axis.steps.retain(|step| list.iter().any(|value| same(&of(step), &label(value))));
+        axis.steps.retain(|step| list.iter().any(|value| step.has_value(at, value)));
     }
     Ok(())
 }
@@ -182,8 +189,7 @@ fn checks(table: &Value<'_>) -> Result<Vec<Check>, Error> {
 fn scenario(table: DeTable<'_>, rounds: u32) -> Result<Scenario, Error> {
     let mut scenario = Scenario::deserialize(Deserializer::from(Spanned::new(0..0, table.clone())))
         .map_err(|error| (error.span().unwrap_or_default(), error.message().to_owned()))?;
-    let wrong = |wrong: Wrong| (place(&table, &wrong.key), wrong.to_string());
-    scenario.check().map_err(wrong)?;
+    scenario.check().map_err(|wrong| with_place(&table, &wrong))?;
     let period = scenario.period().unwrap_or_default();
     let least = rounds * scenario.round_trip().max(period);
     let seconds = &mut scenario.measure.seconds;
@@ -192,8 +198,12 @@ fn scenario(table: DeTable<'_>, rounds: u32) -> Result<Scenario, Error> {
         // With a whole number of periods, the parts of the events at both ends that count and that do not are equal.
         *seconds = (*seconds / period.as_secs_f64() - 1e-6).ceil() * period.as_secs_f64();
     }
-    scenario.check().map_err(wrong)?;
+    scenario.check().map_err(|wrong| with_place(&table, &wrong))?;
     Ok(scenario)
+}
+
+fn with_place(table: &DeTable<'_>, wrong: &InvalidValue) -> Error {
+    (place(table, &wrong.key), wrong.to_string())
 }
 
 fn table<'a, 'i>(name: &str, value: &'a Value<'i>) -> Result<&'a DeTable<'i>, Error> {
@@ -218,12 +228,12 @@ fn leaves<'a, 'i>(table: &'a DeTable<'i>) -> Vec<(String, &'a Value<'i>)> {
 
 /// Sets the value of a dotted key.
 fn set<'i>(table: &mut DeTable<'i>, key: &str, value: &Value<'i>) -> Result<(), Error> {
-    let spanned = |part: &str| Spanned::new(value.span(), part.to_owned().into());
     let (front, last) = key.rsplit_once('.').unwrap_or(("", key));
     let mut inner = table;
     for part in front.split('.').filter(|part| !part.is_empty()) {
-        let next =
-            inner.entry(spanned(part)).or_insert_with(|| Spanned::new(value.span(), DeValue::Table(DeTable::new())));
+        let next = inner
+            .entry(spanned_key(part, value))
+            .or_insert_with(|| Spanned::new(value.span(), DeValue::Table(DeTable::new())));
         inner = match next.get_mut() {
             DeValue::Table(next) => next,
             _ => return Err((value.span(), format!("{key}: {part} is no table"))),
@@ -231,8 +241,13 @@ fn set<'i>(table: &mut DeTable<'i>, key: &str, value: &Value<'i>) -> Result<(), 
     }
     // An old key would keep its own place.
     inner.remove(last);
-    inner.insert(spanned(last), value.clone());
+    inner.insert(spanned_key(last, value), value.clone());
     Ok(())
+}
+
+/// Returns a key with the place of its value.
+fn spanned_key<'i>(name: &str, value: &Value<'_>) -> Spanned<Cow<'i, str>> {
+    Spanned::new(value.span(), name.to_owned().into())
 }
 
 /// Returns the place of a key's value, or else of the innermost of the tables around it.

@@ -42,21 +42,20 @@ const LETTER_WIDTH: usize = 8;
 
 /// Draws a heat map. `corner` names rows and columns.
 pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Vec<Tile>], scale: Scale) -> String {
-    let length = |text: &String| text.chars().count() * LETTER_WIDTH;
-    let left = rows.iter().map(length).chain([corner.chars().count() * LETTER_WIDTH]).max().unwrap_or(0) + 12;
-    let texts = tiles.iter().flatten().map(|tile| length(&tile.text));
-    let wide = texts.chain(columns.iter().map(length)).max().unwrap_or(0).max(44) + 12;
+    let left = rows.iter().map(|name| text_width(name)).chain([text_width(corner)]).max().unwrap_or(0) + 12;
+    let texts = tiles.iter().flatten().map(|tile| text_width(&tile.text));
+    let wide = texts.chain(columns.iter().map(|name| text_width(name))).max().unwrap_or(0).max(44) + 12;
     let (width, height) = (left + wide * columns.len(), ROW_HEIGHT * (rows.len() + 1));
     let mut out = format!(
         "<svg class=\"heat\" role=\"img\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" height=\"{height}\">\n"
     );
-    let mut label = |x: usize, row: usize, anchor: &str, class: &str, text: &str| {
-        let (y, text) = (row * ROW_HEIGHT + 17, escaped(text));
-        let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"{class}\">{text}</text>");
-    };
-    label(left - 8, 0, "end", "quiet", corner);
-    columns.iter().enumerate().for_each(|(at, name)| label(left + wide * at + wide / 2, 0, "middle", "ink", name));
-    rows.iter().enumerate().for_each(|(at, name)| label(left - 8, at + 1, "end", "ink", name));
+    write_label(&mut out, left - 8, 0, "end", "quiet", corner);
+    for (at, name) in columns.iter().enumerate() {
+        write_label(&mut out, left + wide * at + wide / 2, 0, "middle", "ink", name);
+    }
+    for (at, name) in rows.iter().enumerate() {
+        write_label(&mut out, left - 8, at + 1, "end", "ink", name);
+    }
     for (row, line) in tiles.iter().enumerate() {
         for (column, tile) in line.iter().enumerate() {
             let (x, y) = (left + wide * column, ROW_HEIGHT * (row + 1));
@@ -82,6 +81,15 @@ pub(crate) fn svg(corner: &str, rows: &[String], columns: &[String], tiles: &[Ve
     out
 }
 
+fn text_width(text: &str) -> usize {
+    text.chars().count() * LETTER_WIDTH
+}
+
+fn write_label(out: &mut String, x: usize, row: usize, anchor: &str, class: &str, text: &str) {
+    let (y, text) = (row * ROW_HEIGHT + 17, escaped(text));
+    let _ = writeln!(out, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\" class=\"{class}\">{text}</text>");
+}
+
 /// Returns a heat map in a page, with its caption.
 pub(crate) fn figure(caption: &str, svg: &str) -> String {
     html::figure(caption, &format!("<div class=\"wide\">{svg}</div>"))
@@ -92,18 +100,22 @@ pub(crate) const STYLE: &str = include_str!("heat.css");
 
 impl Scale {
     fn colour(self, value: f64) -> [f64; 3] {
-        let share = |value: f64, from: f64, to: f64| if from == to { 1.0 } else { (value - from) / (to - from) };
         let (stops, at) = match self {
-            Self::Linear { from, to } => (&BRIGHT[..], share(value, from, to)),
+            Self::Linear { from, to } => (&BRIGHT[..], fraction(value, from, to)),
             Self::Log { from, to } => {
                 let [value, from, to] = [value, from, to].map(|value| value.max(1e-9).ln());
-                (&BRIGHT[..], share(value, from, to))
+                (&BRIGHT[..], fraction(value, from, to))
             }
-            Self::Around { most } => (&AROUND[..], share(value, -most, most)),
+            Self::Around { most } => (&AROUND[..], fraction(value, -most, most)),
         };
         let at = if at.is_finite() { at.clamp(0.0, 1.0) } else { 0.0 } * (stops.len() - 1) as f64;
         let below = (at as usize).min(stops.len() - 2);
         let part = at - below as f64;
         std::array::from_fn(|channel| stops[below][channel] * (1.0 - part) + stops[below + 1][channel] * part)
     }
+}
+
+/// Returns the position of a value between two others: 0 at `from`, 1 at `to`.
+fn fraction(value: f64, from: f64, to: f64) -> f64 {
+    if from == to { 1.0 } else { (value - from) / (to - from) }
 }

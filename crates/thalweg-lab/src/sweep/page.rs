@@ -37,16 +37,9 @@ impl Results {
             body.push_str(&contest.html());
             body.push_str("<div class=\"maps\">\n");
             for panel in layout.panels(self, &layout.others) {
-                let tile = |at: &[usize]| {
-                    let best = self.best(at, control);
-                    Tile {
-                        value: best.map(|(_, share)| share),
-                        text: best.map_or("-".into(), |(name, share)| format!("{name} {:.1}", 100.0 * share)),
-                        marked: false,
-                    }
-                };
                 let title = "The best control, and its share of the ceiling in %";
-                body.push_str(&panel.html(title, tile, Scale::Linear { from: 0.0, to: 1.0 }));
+                let scale = Scale::Linear { from: 0.0, to: 1.0 };
+                body.push_str(&panel.html(title, |at| self.best_tile(at, control), scale));
             }
             body.push_str("</div>\n");
         }
@@ -59,6 +52,15 @@ impl Results {
             body.push_str("</div>\n");
         }
         body
+    }
+
+    fn best_tile(&self, at: &[usize], control: usize) -> Tile {
+        let best = self.best(at, control);
+        Tile {
+            value: best.map(|(_, share)| share),
+            text: best.map_or("-".into(), |(name, share)| format!("{name} {:.1}", 100.0 * share)),
+            marked: false,
+        }
     }
 
     pub(crate) fn tile(&self, at: &[usize], shown: &Shown) -> Tile {
@@ -120,7 +122,7 @@ impl Contest {
         let mut out = format!("<h2>Controls over {} cells</h2>\n{}", self.cells, table("figures", &headings, rows));
         out.push_str(&paragraph(
             "quiet",
-            "Best: nobody has 0.5 % more goodput (or one event more, where events come at intervals).",
+            "Best: no other has 0.5 % more goodput (or one event more, where events come at intervals).",
         ));
         if !self.lost.is_empty() {
             out.push_str(&paragraph("", "Cells in which credit is not the best:"));

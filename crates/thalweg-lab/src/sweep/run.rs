@@ -5,7 +5,7 @@ use super::{Cell, Sweep};
 use crate::{LabError, Laboratory, Report, Scenario};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -46,12 +46,12 @@ struct Line {
     scenario: Scenario,
     wall_seconds: f64,
     #[serde(flatten)]
-    outcome: Told,
+    outcome: StoredOutcome,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Told {
+enum StoredOutcome {
     Report(Box<Report>),
     Error(String),
 }
@@ -73,28 +73,25 @@ pub fn run(
     stop: &AtomicBool,
     progress: impl FnMut(Progress<'_>),
 ) -> Result<Results, LabError> {
-    let measure = |scenario: &Scenario, directory: &Path, stop: &AtomicBool| {
-        crate::run(scenario, laboratory, directory, stop, |_| {})
-    };
-    run_by(measure, sweep, laboratory, jobs, directory, stop, progress)
+    run_by(
+        |scenario, directory, stop| crate::run(scenario, laboratory, directory, stop, |_| {}),
+        sweep,
+        laboratory,
+        jobs,
+        directory,
+        stop,
+        progress,
+    )
 }
 
 /// Returns a cell's outcome as a line of the results file.
 fn line(laboratory: &str, cell: &Cell, wall_seconds: f64, outcome: &Outcome) -> std::io::Result<String> {
     let outcome = match outcome.clone() {
-        Ok(report) => Told::Report(report),
-        Err(error) => Told::Error(error),
+        Ok(report) => StoredOutcome::Report(report),
+        Err(error) => StoredOutcome::Error(error),
     };
     let line = Line { laboratory: laboratory.to_owned(), scenario: cell.scenario.clone(), wall_seconds, outcome };
     serde_json::to_string(&line).map_err(std::io::Error::from)
-}
-
-/// Returns the cells that have no report yet, those that take the least time first.
-fn open_cells(results: &Results, cost: impl Fn(&Cell) -> f64) -> Vec<usize> {
-    let open = |at: &usize| !matches!(results.outcomes[*at], Some(Ok(_)));
-    let mut todo: Vec<usize> = (0..results.outcomes.len()).filter(open).collect();
-    todo.sort_by(|a, b| cost(&results.sweep.cells[*a]).total_cmp(&cost(&results.sweep.cells[*b])));
-    todo
 }
 
 pub(super) fn run_by(
@@ -107,52 +104,28 @@ pub(super) fn run_by(
     mut progress: impl FnMut(Progress<'_>),
 ) -> Result<Results, LabError> {
     let path = directory.join(RESULTS);
-    let name = name(laboratory).to_owned();
-    let (mut known, torn) = read(&path)?;
-    let mut file = OpenOptions::new().append(true).create(true).open(&path).map_err(LabError::file(&path))?;
-    if torn {
-        file.write_all(b"\n").map_err(LabError::file(&path))?;
-    }
-    let outcomes = sweep.cells.iter().map(|cell| known.remove(&key(&name, &cell.scenario))).collect();
-    let mut results = Results { sweep, laboratory: name, outcomes };
-
-    let cost = |cell: &Cell| rule_of_thumb(&cell.scenario, laboratory);
-    let todo = open_cells(&results, cost);
-    let mut left: f64 = todo.iter().map(|at| cost(&results.sweep.cells[*at])).sum();
+    let (mut results, mut file) = resume(sweep, laboratory, &path)?;
+    let cells = results.sweep.cells.clone();
+    let todo = open_cells(&results, laboratory);
     let of = results.outcomes.len();
     let mut done = of - todo.len();
-    let (mut expected, mut took) = (0.0, 0.0);
-    let per_job = |seconds: f64| Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX);
-    progress(Progress { cell: None, done, of, left: per_job(left) });
+    let mut estimate = Estimate { laboratory, jobs, left: 0.0, expected: 0.0, took: 0.0 };
+    estimate.left = todo.iter().map(|at| rule_of_thumb(&cells[*at].scenario, laboratory)).sum();
+    progress(Progress { cell: None, done, of, left: estimate.remaining() });
 
-    // Ends running cells when requested, and when a result cannot be written.
-    let halt = AtomicBool::new(false);
-    let next = AtomicUsize::new(0);
-    let (cells, todo) = (results.sweep.cells.clone(), &todo);
-    let work = |to: mpsc::Sender<_>| {
-        while let Some(at) = todo.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !halt.load(Ordering::Relaxed)) {
-            let begun = Instant::now();
-            let outcome = one(&measure, &cells[*at].scenario, directory, &halt);
-            // Set before the result is received, as other cells would begin until then.
-            if outcome.is_err() {
-                halt.store(true, Ordering::Relaxed);
-            }
-            if to.send((*at, outcome, begun.elapsed().as_secs_f64())).is_err() {
-                return;
-            }
-        }
-    };
+    let workers = jobs.clamp(1, todo.len().max(1));
+    let queue = CellQueue { cells: &cells, todo, next: AtomicUsize::new(0), halt: AtomicBool::new(false), directory };
     let mut failed = None;
     std::thread::scope(|scope| {
         let (to, from) = mpsc::channel();
-        for _ in 0..jobs.clamp(1, todo.len().max(1)) {
-            let to = to.clone();
-            scope.spawn(|| work(to));
+        for _ in 0..workers {
+            let (queue, measure, to) = (&queue, &measure, to.clone());
+            scope.spawn(move || queue.run_cells(measure, &to));
         }
         drop(to);
         loop {
             if stop.load(Ordering::Relaxed) {
-                halt.store(true, Ordering::Relaxed);
+                queue.halt.store(true, Ordering::Relaxed);
             }
             let (at, outcome, seconds) = match from.recv_timeout(Duration::from_millis(100)) {
                 Ok(ended) => ended,
@@ -169,19 +142,107 @@ pub(super) fn run_by(
             };
             let written = line(&results.laboratory, &cells[at], seconds, &outcome);
             if let Err(error) = written.and_then(|line| file.write_all((line + "\n").as_bytes())) {
-                halt.store(true, Ordering::Relaxed);
+                queue.halt.store(true, Ordering::Relaxed);
                 failed.get_or_insert(LabError::File { path: path.clone(), error });
                 continue;
             }
             done += 1;
-            let cost = cost(&cells[at]);
-            (left, expected, took) = (left - cost, expected + cost, took + seconds);
-            let left = per_job(left.max(0.0) * took / expected);
-            progress(Progress { cell: Some((&cells[at], &outcome)), done, of, left });
+            estimate.add_cell(&cells[at].scenario, seconds);
+            progress(Progress { cell: Some((&cells[at], &outcome)), done, of, left: estimate.remaining() });
             results.outcomes[at] = Some(outcome);
         }
     });
     failed.map_or(Ok(results), Err)
+}
+
+/// Reads the results of earlier runs, and opens the file to append more.
+fn resume(sweep: Sweep, laboratory: Laboratory, path: &Path) -> Result<(Results, File), LabError> {
+    let name = name(laboratory).to_owned();
+    let (mut known, torn) = read(path)?;
+    let mut file = OpenOptions::new().append(true).create(true).open(path).map_err(LabError::file(path))?;
+    if torn {
+        file.write_all(b"\n").map_err(LabError::file(path))?;
+    }
+    let outcomes = sweep.cells.iter().map(|cell| known.remove(&key(&name, &cell.scenario))).collect();
+    Ok((Results { sweep, laboratory: name, outcomes }, file))
+}
+
+/// Returns the cells that have no report yet, those that take the least time first.
+fn open_cells(results: &Results, laboratory: Laboratory) -> Vec<usize> {
+    let all = results.outcomes.iter().enumerate();
+    let mut todo: Vec<(usize, f64)> = all
+        .filter(|(_, outcome)| !matches!(outcome, Some(Ok(_))))
+        .map(|(at, _)| (at, rule_of_thumb(&results.sweep.cells[at].scenario, laboratory)))
+        .collect();
+    todo.sort_by(|a, b| a.1.total_cmp(&b.1));
+    todo.into_iter().map(|(at, _)| at).collect()
+}
+
+/// Estimate of the time that the rest takes. The rule of thumb is corrected by the time of the cells that are done.
+struct Estimate {
+    laboratory: Laboratory,
+    jobs: usize,
+    /// Time of the remaining cells by the rule of thumb, in seconds of one processor.
+    left: f64,
+    /// Time of the cells that are done by the rule of thumb, and as measured.
+    expected: f64,
+    took: f64,
+}
+
+impl Estimate {
+    /// Adds a cell that is done.
+    fn add_cell(&mut self, scenario: &Scenario, seconds: f64) {
+        let cost = rule_of_thumb(scenario, self.laboratory);
+        self.left -= cost;
+        self.expected += cost;
+        self.took += seconds;
+    }
+
+    fn remaining(&self) -> Duration {
+        let correction = if self.expected > 0.0 { self.took / self.expected } else { 1.0 };
+        per_job(self.left.max(0.0) * correction, self.jobs)
+    }
+}
+
+fn per_job(seconds: f64, jobs: usize) -> Duration {
+    Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX)
+}
+
+/// Index of a cell, its outcome, and the seconds that it took.
+type EndedCell = (usize, Result<Outcome, LabError>, f64);
+
+/// Cells to be run, shared by the workers.
+struct CellQueue<'a> {
+    cells: &'a [Cell],
+    /// Indices of the cells, in order.
+    todo: Vec<usize>,
+    next: AtomicUsize,
+    /// Flag that ends running cells: when requested, and when a result cannot be written.
+    halt: AtomicBool,
+    directory: &'a Path,
+}
+
+impl CellQueue<'_> {
+    /// Runs cells until none is left, and sends the result of each.
+    fn run_cells(
+        &self,
+        measure: impl Fn(&Scenario, &Path, &AtomicBool) -> Result<Report, LabError>,
+        ended: &mpsc::Sender<EndedCell>,
+    ) {
+        while let Some(&at) = self.todo.get(self.next.fetch_add(1, Ordering::Relaxed))
+            && !self.halt.load(Ordering::Relaxed)
+        {
+            let begun = Instant::now();
+            let outcome = one(&measure, &self.cells[at].scenario, self.directory, &self.halt);
+            // Set before the result is received, as other cells would begin until then.
+            if outcome.is_err() {
+                self.halt.store(true, Ordering::Relaxed);
+            }
+            if ended.send((at, outcome, begun.elapsed().as_secs_f64())).is_err() {
+                return;
+            }
+        }
+    }
 }
 
 /// Runs one cell in a directory of its own, which is kept if the cell fails. Returns only errors that all cells would
@@ -218,15 +279,15 @@ fn read(path: &Path) -> Result<(HashMap<String, Outcome>, bool), LabError> {
         text => text.map_err(LabError::file(path))?,
     };
     let lines = text.split(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice::<Line>(line).ok());
-    let outcome = |line: Line| {
+    let outcomes = lines.map(|line| {
         let outcome = match line.outcome {
-            Told::Report(report) => Ok(report),
-            Told::Error(error) => Err(error),
+            StoredOutcome::Report(report) => Ok(report),
+            StoredOutcome::Error(error) => Err(error),
         };
         (key(&line.laboratory, &line.scenario), outcome)
-    };
+    });
     let torn = text.last().is_some_and(|byte| *byte != b'\n');
-    Ok((lines.map(outcome).collect(), torn))
+    Ok((outcomes.collect(), torn))
 }
 
 /// Returns the name of a laboratory in reports.
@@ -247,7 +308,7 @@ fn key(laboratory: &str, scenario: &Scenario) -> String {
 /// Estimates the time of a whole sweep by a rule of thumb.
 pub fn estimate(sweep: &Sweep, laboratory: Laboratory, jobs: usize) -> Duration {
     let seconds: f64 = sweep.cells.iter().map(|cell| rule_of_thumb(&cell.scenario, laboratory)).sum();
-    Duration::try_from_secs_f64(seconds / jobs.max(1) as f64).unwrap_or(Duration::MAX)
+    per_job(seconds, jobs)
 }
 
 /// Estimates the time of a cell here, in seconds of one processor, as measured with two of 2 to 3 GHz: most is spent on

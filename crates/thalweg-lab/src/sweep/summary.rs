@@ -80,19 +80,22 @@ impl Results {
 
     /// Returns the cells that have no report, or that fail a check: a description of each, and the reason.
     pub fn failures(&self) -> Vec<(String, String)> {
-        let failure = |(cell, outcome): (&Cell, &Option<Outcome>)| {
-            let why = match outcome.as_ref()? {
-                Err(error) => error.clone(),
-                Ok(report) => {
+        let mut failures = Vec::new();
+        for (cell, outcome) in self.sweep.cells.iter().zip(&self.outcomes) {
+            let why = match outcome {
+                None => continue,
+                Some(Err(error)) => error.clone(),
+                Some(Ok(report)) => {
                     let checks = self.checked(report);
-                    let failed: Vec<String> =
-                        checks.iter().filter(|checked| !checked.holds).map(Checked::to_string).collect();
-                    (!failed.is_empty()).then(|| failed.join("; "))?
+                    let failed = checks.iter().filter(|checked| !checked.holds).map(Checked::to_string);
+                    failed.collect::<Vec<_>>().join("; ")
                 }
             };
-            Some((self.sweep.describe(cell), why))
-        };
-        self.sweep.cells.iter().zip(&self.outcomes).filter_map(failure).collect()
+            if !why.is_empty() {
+                failures.push((self.sweep.describe(cell), why));
+            }
+        }
+        failures
     }
 
     /// True if every cell has a report that passes every check.
@@ -131,11 +134,11 @@ impl Results {
     /// Returns the reports of all controls for the other values of this cell.
     pub(super) fn reports(&self, cell: &Cell, axis: usize) -> Vec<(usize, &Report)> {
         let mut at = cell.at.clone();
-        let report = |control: usize| {
+        let reports = (0..self.sweep.axes[axis].values.len()).filter_map(|control| {
             at[axis] = control;
             Some((control, self.report(&at)?))
-        };
-        (0..self.sweep.axes[axis].values.len()).filter_map(report).collect()
+        });
+        reports.collect()
     }
 }
 
@@ -143,7 +146,7 @@ pub(super) fn by_goodput(one: &Report, other: &Report) -> Ordering {
     one.goodput_bits_per_second.total_cmp(&other.goodput_bits_per_second)
 }
 
-/// True if it cannot be said which has more goodput: they differ by less than 0.5 %, or, if less is offered than could
+/// True if neither has clearly more goodput: they differ by less than 0.5 %, or, if less is offered than could
 /// be carried, by one event (or burst of them), which may have come before or after the end.
 pub(crate) fn equal(one: &Report, other: &Report) -> bool {
     let Report { scenario, ceiling_bits_per_second: ceiling, measured_seconds: seconds, .. } = one;
@@ -161,15 +164,15 @@ pub(crate) fn equal(one: &Report, other: &Report) -> bool {
 
 impl Standing {
     fn of(results: &Results, axis: usize, control: &str) -> Self {
-        let own = |cell: &&Cell| results.sweep.axes[axis].values[cell.at[axis]] == control;
-        let reports: Vec<&Report> =
-            results.sweep.cells.iter().filter(own).filter_map(|cell| results.report(&cell.at)).collect();
-        let shares = || reports.iter().map(|report| report.share_of_ceiling);
+        let cells = results.sweep.cells.iter();
+        let own = cells.filter(|cell| results.sweep.axes[axis].values[cell.at[axis]] == control);
+        let reports: Vec<&Report> = own.filter_map(|cell| results.report(&cell.at)).collect();
+        let shares: Vec<f64> = reports.iter().map(|report| report.share_of_ceiling).collect();
         Self {
             control: control.to_owned(),
             best: 0,
-            mean_share: shares().sum::<f64>() / reports.len().max(1) as f64,
-            least_share: shares().reduce(f64::min).unwrap_or(0.0),
+            mean_share: shares.iter().sum::<f64>() / reports.len().max(1) as f64,
+            least_share: shares.into_iter().reduce(f64::min).unwrap_or(0.0),
             retransmissions: reports.iter().map(|report| report.retransmissions).sum(),
             timeouts: reports.iter().map(|report| report.timeouts).sum(),
             worst_us: reports.iter().filter_map(|report| Some(report.completion?.max_us)).reduce(f64::max),

@@ -112,28 +112,30 @@ fn the_sample_is_what_the_file_says() {
     assert_eq!(quick.cells[0].scenario.measure.seconds, 0.2);
 }
 
+/// Returns the error of the sweep with a text replaced.
+fn error_after(from: &str, to: &str) -> String {
+    assert!(SWEEP.contains(from));
+    let text = SWEEP.replacen(from, to, 1);
+    let both = [false, true].map(|quick| Sweep::parse("made-up", &text, quick));
+    both.into_iter().find_map(Result::err).unwrap().to_string()
+}
+
 #[test]
 fn an_error_names_its_line() {
-    let wrong = |from: &str, to: &str| {
-        assert!(SWEEP.contains(from));
-        let text = SWEEP.replacen(from, to, 1);
-        let both = [false, true].map(|quick| Sweep::parse("made-up", &text, quick));
-        both.into_iter().find_map(Result::err).unwrap().to_string()
-    };
     let errors = [
-        wrong("\"bic\"]", "\"bick\"]"),
-        wrong("network.delay = [\"0.1ms\", ", "network.delay = [\"2s\", "),
-        wrong("\"10 ms\"]", "\"0.1ms\"]"),
-        wrong("network.delay = [\"0.1ms\", \"10 ms\"]", "network.delay = \"0.1ms\""),
-        wrong("network.delay = [\"0.1ms\"", "network.delays = [\"0.1ms\""),
-        wrong("\"3.4 MB\"]", "\"3.4 MB\", \"34 MB\"]"),
-        wrong("senders = 1\n", "senders = 0\n"),
-        wrong("rounds = 10", "rounds = \"ten\""),
-        wrong(">= 0.98", "0.98"),
-        wrong("retransmissions = ", "retransmission = "),
-        wrong("[\"10ms\"]", "[\"1ms\"]"),
-        wrong("[quick]", "[quack]"),
-        wrong("[sweep]", "[sweep"),
+        error_after("\"bic\"]", "\"bick\"]"),
+        error_after("network.delay = [\"0.1ms\", ", "network.delay = [\"2s\", "),
+        error_after("\"10 ms\"]", "\"0.1ms\"]"),
+        error_after("network.delay = [\"0.1ms\", \"10 ms\"]", "network.delay = \"0.1ms\""),
+        error_after("network.delay = [\"0.1ms\"", "network.delays = [\"0.1ms\""),
+        error_after("\"3.4 MB\"]", "\"3.4 MB\", \"34 MB\"]"),
+        error_after("senders = 1\n", "senders = 0\n"),
+        error_after("rounds = 10", "rounds = \"ten\""),
+        error_after(">= 0.98", "0.98"),
+        error_after("retransmissions = ", "retransmission = "),
+        error_after("[\"10ms\"]", "[\"1ms\"]"),
+        error_after("[quick]", "[quack]"),
+        error_after("[sweep]", "[sweep"),
         Sweep::parse("plain", "[network]\nsenders = 1\n", false).unwrap_err().to_string(),
     ];
     insta::assert_snapshot!(errors.join("\n"));
@@ -175,14 +177,20 @@ fn run_with(
     (results, ran.into_inner().unwrap())
 }
 
+fn is_fast(scenario: &Scenario) -> bool {
+    scenario.network.rate.0 > 1_000_000_000
+}
+
+fn limit_error() -> LabError {
+    LabError::Limit { what: "ns-3".into(), limit: Duration::from_secs(1) }
+}
+
 #[test]
 fn an_interrupted_sweep_goes_on_where_it_was() {
     let directory = tempfile::tempdir().unwrap();
     let stop = AtomicBool::new(false);
-    let fast = |scenario: &Scenario| scenario.network.rate.0 > 1_000_000_000;
-
     // The slower cells come first; an interrupted cell has no result, and no cell is begun after it.
-    let (results, ran) = run_with(directory.path(), &stop, |scenario| match fast(scenario) {
+    let (results, ran) = run_with(directory.path(), &stop, |scenario| match is_fast(scenario) {
         true => Err(LabError::Interrupted),
         false => Ok(report(scenario, 1.0)),
     });
@@ -196,9 +204,8 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.lines().all(|line| line.contains("\"over_time\":[]")));
     std::fs::write(&path, &text[..text.len() - 100]).unwrap();
-    let limit = || LabError::Limit { what: "ns-3".into(), limit: Duration::from_secs(1) };
-    let (results, ran) = run_with(directory.path(), &stop, |scenario| match fast(scenario) {
-        true => Err(limit()),
+    let (results, ran) = run_with(directory.path(), &stop, |scenario| match is_fast(scenario) {
+        true => Err(limit_error()),
         false => Ok(report(scenario, 1.0)),
     });
     let results = results.unwrap();
@@ -208,13 +215,13 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
 
     // What failed is tried again, what is done is not.
     let (results, ran) = run_with(directory.path(), &stop, |scenario| Ok(report(scenario, 1.0)));
-    assert!(results.unwrap().passed() && ran.len() == 4 && ran.iter().all(fast));
-    let (results, ran) = run_with(directory.path(), &stop, |_| Err(limit()));
+    assert!(results.unwrap().passed() && ran.len() == 4 && ran.iter().all(is_fast));
+    let (results, ran) = run_with(directory.path(), &stop, |_| Err(limit_error()));
     assert!(results.unwrap().passed() && ran.is_empty());
 }
 
 #[test]
-fn a_laboratory_that_is_not_there_is_said_once() {
+fn a_laboratory_that_is_not_there_is_reported_once() {
     let directory = tempfile::tempdir().unwrap();
     let (results, ran) = run_with(directory.path(), &AtomicBool::new(false), |_| {
         Err(LabError::Unavailable { what: "ns-3".into(), why: "it is not installed".into() })

@@ -84,28 +84,25 @@ impl Layout {
     /// Returns a table for each combination of the values of `over`.
     pub(crate) fn panels<'a>(&self, results: &'a Results, over: &[usize]) -> Vec<Panel<'a>> {
         let axes = &results.sweep.axes;
-        let zeroed = |at: &[usize]| (0..axes.len()).all(|axis| over.contains(&axis) || at[axis] == 0);
-        let first = results.sweep.cells.iter().filter(|cell| zeroed(&cell.at));
-        let panel = |cell: &'a super::Cell| {
-            let at = |row: usize, column: usize| {
-                let mut at = cell.at.clone();
+        let first = results.sweep.cells.iter();
+        let first = first.filter(|cell| (0..axes.len()).all(|axis| over.contains(&axis) || cell.at[axis] == 0));
+        first.map(|cell| self.panel(results, cell, over)).collect()
+    }
+
+    fn panel<'a>(&self, results: &'a Results, cell: &super::Cell, over: &[usize]) -> Panel<'a> {
+        let axes = &results.sweep.axes;
+        let rows = &axes[self.rows];
+        let columns = self.columns.map(|axis| &axes[axis]);
+        let mut cells = vec![vec![cell.at.clone(); columns.map_or(1, |axis| axis.values.len())]; rows.values.len()];
+        for (row, line) in cells.iter_mut().enumerate() {
+            for (column, at) in line.iter_mut().enumerate() {
                 at[self.rows] = row;
                 if let Some(columns) = self.columns {
                     at[columns] = column;
                 }
-                at
-            };
-            let columns = self.columns.map(|axis| &axes[axis]);
-            let width = columns.map_or(1, |axis| axis.values.len());
-            let height = axes[self.rows].values.len();
-            Panel {
-                rows: &axes[self.rows],
-                columns,
-                cells: (0..height).map(|row| (0..width).map(|column| at(row, column)).collect()).collect(),
-                of: results.sweep.words(cell, |axis| over.contains(&axis)),
             }
-        };
-        first.map(panel).collect()
+        }
+        Panel { rows, columns, cells, of: results.sweep.words(cell, |axis| over.contains(&axis)) }
     }
 
     /// Returns the axes in which panels of single reports differ.

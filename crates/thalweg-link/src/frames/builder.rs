@@ -9,8 +9,8 @@ use super::channel::{Channel, Word};
 use super::path::BASE_BYTES;
 use super::{Half, Texts};
 use crate::copy::copy_counted;
-use crate::error::refusal;
-use crate::offered::Asked;
+use crate::error::{protocol_error, refusal};
+use crate::offered::FetchRequest;
 use crate::rules::{check_hello, check_offer};
 use crate::{BuilderLink, Bytes, LinkError, Received};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,13 +31,13 @@ pub(crate) struct FrameBuilder {
     words: Vec<Word>,
     fetches: BTreeMap<u64, Fetch>,
     /// Tickets for which more was requested than was sent to the source.
-    unsaid: Vec<u64>,
+    unsent: Vec<u64>,
     /// Fetches that were sent, and not answered in full as far as is known.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<FetchRequest>,
     /// Number of the sent fetches that the source has answered.
     served: u32,
     /// Fetches to check, and the time to do so: they were answered, and some of their bytes are missing.
-    late: VecDeque<(Duration, Asked)>,
+    late: VecDeque<(Duration, FetchRequest)>,
     /// Time at which the source is asked for its progress, and the wait that led to it.
     probe: Option<(Duration, Duration)>,
     copied: u64,
@@ -54,7 +54,7 @@ struct Fetch {
     place: Span,
     got: IntervalMap,
     upto: u32,
-    said: u32,
+    sent_upto: u32,
 }
 
 impl Fetch {
@@ -63,11 +63,15 @@ impl Fetch {
     }
 
     /// Returns the missing parts of a range.
-    fn gaps(&self, of: Asked) -> impl Iterator<Item = Asked> {
+    fn gaps(&self, of: FetchRequest) -> impl Iterator<Item = FetchRequest> {
         let (start, end) = (u64::from(of.offset), u64::from(of.offset) + u64::from(of.length));
         let gaps = self.got.gaps(end).map(move |gap| gap.start.max(start)..gap.end).filter(|gap| !gap.is_empty());
         #[expect(clippy::cast_possible_truncation, reason = "an offer has a 32-bit length")]
-        gaps.map(move |gap| Asked { ticket: of.ticket, offset: gap.start as u32, length: (gap.end - gap.start) as u32 })
+        gaps.map(move |gap| FetchRequest {
+            ticket: of.ticket,
+            offset: gap.start as u32,
+            length: (gap.end - gap.start) as u32,
+        })
     }
 }
 
@@ -81,7 +85,7 @@ impl FrameBuilder {
             texts: Texts::default(),
             words: Vec::new(),
             fetches: BTreeMap::new(),
-            unsaid: Vec::new(),
+            unsent: Vec::new(),
             asked: VecDeque::new(),
             served: 0,
             late: VecDeque::new(),
@@ -93,32 +97,31 @@ impl FrameBuilder {
         }
     }
 
-    fn on_message(&mut self, message: Message, text: Vec<u8>, said: &mut Vec<Received>) -> Result<(), LinkError> {
-        let protocol = |text: String| Err(LinkError::Protocol(text));
+    fn on_message(&mut self, message: Message, text: Vec<u8>, received: &mut Vec<Received>) -> Result<(), LinkError> {
         match (message, self.hello) {
             (Message::Hello(hello), None) => {
                 check_hello(&hello)?;
                 self.hello = Some(hello);
                 let text = String::from_utf8(text)
                     .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
-                said.push(Received::Hello(hello, text));
+                received.push(Received::Hello(hello, text));
             }
             (Message::Refuse { reason, .. }, _) => {
                 return Err(LinkError::Refused { reason, text: "the source ended the conversation".into() });
             }
-            (_, None) => return protocol(format!("the first message must be a hello, not {message:?}")),
-            (Message::Hello(_), _) => return protocol("the source said hello twice".into()),
+            (_, None) => return protocol_error(format!("the first message must be a hello, not {message:?}")),
+            (Message::Hello(_), _) => return protocol_error("the source said hello twice".into()),
             (Message::Ignored { .. }, _) => {}
             (Message::Offer(offer), Some(hello)) => {
                 check_offer(&offer, hello.capabilities.contains(Capabilities::WITHDRAWS))?;
-                said.push(Received::Message(message));
+                received.push(Received::Message(message));
             }
             // Pieces are not messages; and losses on the way are measured at this end.
             (Message::Data { .. } | Message::Losses(_), _) => {
-                return protocol(format!("a message that datagrams have no use for: {message:?}"));
+                return protocol_error(format!("a message that datagrams have no use for: {message:?}"));
             }
-            (message, _) if message.sender() == Sender::Source => said.push(Received::Message(message)),
-            _ => return protocol(format!("the source sent a builder's message: {message:?}")),
+            (message, _) if message.sender() == Sender::Source => received.push(Received::Message(message)),
+            _ => return protocol_error(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())
     }
@@ -129,16 +132,16 @@ impl FrameBuilder {
         offset: u32,
         piece: &[u8],
         now: Duration,
-        said: &mut Vec<Received>,
+        received: &mut Vec<Received>,
     ) -> Result<(), LinkError> {
         // The piece came before, or the fetch was called off.
         let Some(fetch) = self.fetches.get_mut(&ticket) else { return Ok(()) };
         let (start, end) = (offset as usize, offset as usize + piece.len());
-        if end > fetch.said as usize {
+        if end > fetch.sent_upto as usize {
             return Err(LinkError::Protocol(format!(
                 "bytes {offset}+{} of ticket {ticket} were sent, of which {} were asked for",
                 piece.len(),
-                fetch.said
+                fetch.sent_upto
             )));
         }
         let new = fetch.got.insert(start as u64..end as u64);
@@ -150,7 +153,7 @@ impl FrameBuilder {
         if fetch.is_complete()
             && let Some(fetch) = self.fetches.remove(&ticket)
         {
-            said.push(Received::Arrived { ticket, bytes: Bytes::Place(fetch.place) });
+            received.push(Received::Arrived { ticket, bytes: Bytes::Place(fetch.place) });
         }
         self.expect(now);
         Ok(())
@@ -186,9 +189,9 @@ impl FrameBuilder {
         while let Some((_, asked)) = self.late.front().copied().filter(|(at, _)| *at <= now) {
             self.late.pop_front();
             let Some(fetch) = self.fetches.get(&asked.ticket) else { continue };
-            for Asked { ticket, offset, length } in fetch.gaps(asked) {
+            for FetchRequest { ticket, offset, length } in fetch.gaps(asked) {
                 self.channel.push(Message::Fetch { ticket, offset, length }.encode());
-                self.asked.push_back(Asked { ticket, offset, length });
+                self.asked.push_back(FetchRequest { ticket, offset, length });
                 self.losses.sent += u64::from(length);
                 self.losses.again += u64::from(length);
             }
@@ -200,18 +203,18 @@ impl FrameBuilder {
 
     /// Encodes the requested fetches: one message for each offer, regardless of the number of pieces requested since.
     fn say_fetches(&mut self, now: Duration) {
-        if self.unsaid.is_empty() {
+        if self.unsent.is_empty() {
             return;
         }
-        let Self { unsaid, fetches, channel, asked, losses, .. } = self;
-        for ticket in unsaid.drain(..) {
+        let Self { unsent, fetches, channel, asked, losses, .. } = self;
+        for ticket in unsent.drain(..) {
             // Otherwise it was called off in the meantime.
-            if let Some(fetch) = fetches.get_mut(&ticket).filter(|fetch| fetch.upto > fetch.said) {
-                let (offset, length) = (fetch.said, fetch.upto - fetch.said);
+            if let Some(fetch) = fetches.get_mut(&ticket).filter(|fetch| fetch.upto > fetch.sent_upto) {
+                let (offset, length) = (fetch.sent_upto, fetch.upto - fetch.sent_upto);
                 channel.push(Message::Fetch { ticket, offset, length }.encode());
-                asked.push_back(Asked { ticket, offset, length });
+                asked.push_back(FetchRequest { ticket, offset, length });
                 losses.sent += u64::from(length);
-                fetch.said = fetch.upto;
+                fetch.sent_upto = fetch.upto;
             }
         }
         if self.probe.is_none() {
@@ -237,7 +240,7 @@ impl Half for FrameBuilder {
         head: &Head,
         content: &[u8],
         now: Duration,
-        said: &mut Vec<Received>,
+        received: &mut Vec<Received>,
     ) -> Result<(), LinkError> {
         if let Content::Probed { .. } | Content::Challenge { .. } = head.content {
             return Err(LinkError::Protocol("the source sent a builder's frame".into()));
@@ -245,11 +248,11 @@ impl Half for FrameBuilder {
         let mut words = std::mem::take(&mut self.words);
         self.channel.on_frame(head, content, now, &mut words);
         if let Content::Piece { ticket, offset } = head.content {
-            self.on_piece(ticket, offset, content, now, said)?;
+            self.on_piece(ticket, offset, content, now, received)?;
         }
         for word in words.drain(..) {
             if let Some((message, text)) = self.texts.on_word(&word)? {
-                self.on_message(message, text, said)?;
+                self.on_message(message, text, received)?;
             }
         }
         self.words = words;
@@ -295,7 +298,7 @@ impl Half for FrameBuilder {
 
     fn close(&mut self) {
         self.fetches.clear();
-        self.unsaid.clear();
+        self.unsent.clear();
         self.asked.clear();
         self.late.clear();
         self.probe = None;
@@ -317,16 +320,16 @@ impl BuilderLink for FrameBuilder {
 
     fn begin_fetch(&mut self, offer: &Announcement, into: Option<Span>, upto: u32) -> Result<Option<Bytes>, LinkError> {
         let place = into.unwrap_or_else(|| unreachable!("a link of frames maps nothing: a fetch needs a place"));
-        let fetch = Fetch { place, got: IntervalMap::new(), upto, said: 0 };
+        let fetch = Fetch { place, got: IntervalMap::new(), upto, sent_upto: 0 };
         self.fetches.insert(offer.ticket, fetch);
-        self.unsaid.push(offer.ticket);
+        self.unsent.push(offer.ticket);
         Ok(None)
     }
 
     fn extend_fetch(&mut self, ticket: u64, upto: u32) {
         if let Some(fetch) = self.fetches.get_mut(&ticket).filter(|fetch| upto > fetch.upto) {
-            if fetch.upto == fetch.said {
-                self.unsaid.push(ticket);
+            if fetch.upto == fetch.sent_upto {
+                self.unsent.push(ticket);
             }
             fetch.upto = upto;
         }

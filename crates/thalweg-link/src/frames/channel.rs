@@ -10,7 +10,7 @@
 //! The round trip is measured by stamps that are echoed (RFC 7323, section 4).
 
 use crate::LinkError;
-use crate::error::{MOST_UNHEARD, check_unheard};
+use crate::error::{MAX_UNREAD_BYTES, check_unheard};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use thalweg_wire::{Content, Head, MESSAGE_LEN};
@@ -48,7 +48,7 @@ pub(crate) struct Channel {
     /// Number of frames with words that were sent, and number of the latest of them that was acknowledged.
     frames: (u64, u64),
     /// Number below which all words of the other end were received.
-    heard: u32,
+    received: u32,
     early: BTreeMap<u32, Word>,
     /// True if an acknowledgement is to be sent.
     owes: bool,
@@ -62,8 +62,8 @@ pub(crate) struct Channel {
     /// Latest stamp of the other end, and the time at which it came.
     stamp: Option<(u32, Duration)>,
     retry: Option<Retry>,
-    heard_at: Duration,
-    spoke_at: Duration,
+    received_at: Duration,
+    sent_at: Duration,
 }
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ struct Out {
     word: Word,
     /// Number of the frame in which the word was last sent, and the time; `None` while it is to be sent.
     sent: Option<(u64, Duration)>,
-    heard: bool,
+    is_acknowledged: bool,
 }
 
 /// Estimate of the round trip (RFC 6298, section 2).
@@ -97,7 +97,7 @@ impl Channel {
             sent: 0,
             again: false,
             frames: (0, 0),
-            heard: 0,
+            received: 0,
             early: BTreeMap::new(),
             owes: false,
             asks: false,
@@ -106,8 +106,8 @@ impl Channel {
             round_trip: None,
             stamp: None,
             retry: None,
-            heard_at: now,
-            spoke_at: now,
+            received_at: now,
+            sent_at: now,
         }
     }
 
@@ -118,7 +118,7 @@ impl Channel {
 
     /// True if a word of the other end was received.
     pub(super) fn has_heard(&self) -> bool {
-        self.heard > 0
+        self.received > 0
     }
 
     /// True if the other end has acknowledged every word.
@@ -128,17 +128,17 @@ impl Channel {
 
     /// Queues one more word.
     pub(super) fn push(&mut self, word: Word) {
-        self.out.push_back(Out { word, sent: None, heard: false });
+        self.out.push_back(Out { word, sent: None, is_acknowledged: false });
     }
 
     /// Returns an error if more words wait than an end that reads would leave.
     pub(super) fn check(&self) -> Result<(), LinkError> {
-        check_unheard(self.out.len() * MESSAGE_LEN, MOST_UNHEARD)
+        check_unheard(self.out.len() * MESSAGE_LEN, MAX_UNREAD_BYTES)
     }
 
     /// Processes a received frame. Appends the words that it makes deliverable to `words`.
     pub(super) fn on_frame(&mut self, head: &Head, content: &[u8], now: Duration, words: &mut Vec<Word>) {
-        self.heard_at = now;
+        self.received_at = now;
         self.owes |= head.answer;
         if self.stamp.is_none_or(|(stamp, _)| head.stamp.wrapping_sub(stamp).cast_signed() >= 0) {
             self.stamp = Some((head.stamp, now));
@@ -173,13 +173,13 @@ impl Channel {
     }
 
     fn on_word(&mut self, number: u32, word: &Word, words: &mut Vec<Word>) {
-        match number.wrapping_sub(self.heard) {
+        match number.wrapping_sub(self.received) {
             0 => {
                 words.push(*word);
-                self.heard = self.heard.wrapping_add(1);
-                while let Some(word) = self.early.remove(&self.heard) {
+                self.received = self.received.wrapping_add(1);
+                while let Some(word) = self.early.remove(&self.received) {
                     words.push(word);
-                    self.heard = self.heard.wrapping_add(1);
+                    self.received = self.received.wrapping_add(1);
                 }
             }
             1..MAX_WORDS_AHEAD => drop(self.early.insert(number, *word)),
@@ -190,7 +190,7 @@ impl Channel {
 
     /// Processes the acknowledgements in a frame.
     fn on_heard(&mut self, head: &Head, now: Duration) {
-        let below = head.heard.wrapping_sub(self.first) as usize;
+        let below = head.received.wrapping_sub(self.first) as usize;
         // An old frame that comes late, or nonsense: words that were not sent cannot be acknowledged.
         if below > self.sent {
             return;
@@ -199,14 +199,14 @@ impl Channel {
         for out in self.out.drain(..below) {
             self.frames.1 = self.frames.1.max(out.sent.map_or(0, |(frame, _)| frame));
         }
-        self.first = head.heard;
+        self.first = head.received;
         self.sent = self.sent.saturating_sub(below);
         let mut also = head.also;
         while also != 0 {
             let at = also.trailing_zeros() as usize + 1;
             also &= also - 1;
-            if let Some(out) = self.out.get_mut(at).filter(|out| at < self.sent && !out.heard) {
-                out.heard = true;
+            if let Some(out) = self.out.get_mut(at).filter(|out| at < self.sent && !out.is_acknowledged) {
+                out.is_acknowledged = true;
                 news = true;
                 self.frames.1 = self.frames.1.max(out.sent.map_or(0, |(frame, _)| frame));
             }
@@ -234,7 +234,7 @@ impl Channel {
     /// Marks words that later ones have overtaken by too much, to be sent again.
     fn find_lost(&mut self, now: Duration) {
         let (latest, patience) = (self.frames.1, self.patience());
-        for out in self.out.iter_mut().take(self.sent).filter(|out| !out.heard) {
+        for out in self.out.iter_mut().take(self.sent).filter(|out| !out.is_acknowledged) {
             if let Some((frame, at)) = out.sent
                 && (frame + FRAME_REORDER_THRESHOLD <= latest || frame < latest && at + patience <= now)
             {
@@ -273,10 +273,10 @@ impl Channel {
     /// # Errors
     /// Nothing was received for too long.
     pub(super) fn time(&mut self, now: Duration) -> Result<(), LinkError> {
-        if now >= self.heard_at + PEER_TIMEOUT {
+        if now >= self.received_at + PEER_TIMEOUT {
             return Err(LinkError::Closed);
         }
-        if now >= self.spoke_at + KEEP_ALIVE_INTERVAL {
+        if now >= self.sent_at + KEEP_ALIVE_INTERVAL {
             self.asks = true;
         }
         if let Some(retry) = &mut self.retry
@@ -286,7 +286,7 @@ impl Channel {
             retry.at = now + retry.wait;
             self.asks = true;
             // As many as go into a frame: the answer shows which of the others were lost.
-            for out in self.out.iter_mut().take(self.sent).filter(|out| !out.heard).take(16) {
+            for out in self.out.iter_mut().take(self.sent).filter(|out| !out.is_acknowledged).take(16) {
                 out.sent = None;
                 self.again = true;
             }
@@ -296,7 +296,7 @@ impl Channel {
 
     /// Returns the time at which [`time`](Self::time) has something to do.
     pub(super) fn deadline(&self) -> Duration {
-        let deadline = (self.heard_at + PEER_TIMEOUT).min(self.spoke_at + KEEP_ALIVE_INTERVAL);
+        let deadline = (self.received_at + PEER_TIMEOUT).min(self.sent_at + KEEP_ALIVE_INTERVAL);
         self.retry.map_or(deadline, |retry| retry.at.min(deadline))
     }
 
@@ -323,7 +323,7 @@ impl Channel {
     /// Appends at most `most` words to `content`, and returns the number of the first.
     pub(super) fn next_words(&mut self, most: usize, now: Duration, content: &mut Vec<u8>) -> u32 {
         let start = match self.again {
-            true => self.out.iter().take(self.sent).position(|out| !out.heard && out.sent.is_none()),
+            true => self.out.iter().take(self.sent).position(|out| !out.is_acknowledged && out.sent.is_none()),
             false => None,
         };
         self.again = start.is_some();
@@ -332,7 +332,7 @@ impl Channel {
         let frame = self.frames.0;
         let unsent = self.out.range_mut(start..).take(MAX_WORDS_AHEAD as usize - start.min(MAX_WORDS_AHEAD as usize));
         let mut count = 0;
-        for out in unsent.take_while(|out| !out.heard && out.sent.is_none()).take(most) {
+        for out in unsent.take_while(|out| !out.is_acknowledged && out.sent.is_none()).take(most) {
             content.extend_from_slice(&out.word);
             out.sent = Some((frame, now));
             count += 1;
@@ -344,9 +344,9 @@ impl Channel {
 
     /// Returns the head of a frame that is sent now.
     pub(super) fn head(&mut self, content: Content, length: usize, served: u32, now: Duration) -> Head {
-        self.spoke_at = now;
+        self.sent_at = now;
         self.owes = false;
-        let numbers = self.early.keys().map(|number| number.wrapping_sub(self.heard).wrapping_sub(1));
+        let numbers = self.early.keys().map(|number| number.wrapping_sub(self.received).wrapping_sub(1));
         let also = numbers.filter(|at| *at < 64).fold(0, |also, at| also | 1 << at);
         let echo = self.stamp.map(|(stamp, at)| stamp.wrapping_add(micros(now.saturating_sub(at))));
         let answer = std::mem::take(&mut self.asks);
@@ -357,7 +357,7 @@ impl Channel {
             length,
             connection: self.connection,
             answer,
-            heard: self.heard,
+            received: self.received,
             also,
             served,
             stamp: stamp(now),
@@ -373,7 +373,7 @@ pub(super) fn over(connection: u64) -> Head {
 
 /// Returns the head of a frame from an end that has no connection of this number.
 pub(super) fn bare(connection: u64, content: Content) -> Head {
-    Head { content, length: 0, connection, answer: false, heard: 0, also: 0, served: 0, stamp: 0, echo: None }
+    Head { content, length: 0, connection, answer: false, received: 0, also: 0, served: 0, stamp: 0, echo: None }
 }
 
 fn stamp(now: Duration) -> u32 {
@@ -393,13 +393,13 @@ mod tests {
 
     /// Frames on their way to one end, by the time they arrive.
     #[derive(Default)]
-    struct Way {
+    struct Route {
         frames: BTreeMap<(Duration, u64), (Head, Vec<u8>)>,
         random: u64,
         sent: u64,
     }
 
-    impl Way {
+    impl Route {
         /// Carries a frame. Of a hundred frames, `lost` are lost and some come twice; each takes its own time.
         fn carry(&mut self, head: Head, content: &[u8], now: Duration, lost: u64, jitter: u64) {
             let mut draw = || {
@@ -415,13 +415,13 @@ mod tests {
         }
     }
 
-    fn send(channel: &mut Channel, way: &mut Way, now: Duration, lost: u64, jitter: u64) {
+    fn send(channel: &mut Channel, route: &mut Route, now: Duration, lost: u64, jitter: u64) {
         while channel.has_words() {
             let mut content = Vec::new();
             let first = channel.next_words(20, now, &mut content);
             let head = channel.head(Content::Words { first, token: 0 }, content.len(), 0, now);
             assert!(content.len() <= u16::MAX as usize - HEAD_LEN);
-            way.carry(head, &content, now, lost, jitter);
+            route.carry(head, &content, now, lost, jitter);
         }
     }
 
@@ -437,7 +437,7 @@ mod tests {
         /// Words of both ends are delivered once and in order under any impairment, and with no more delay than that
         /// requires.
         #[test]
-        fn words_are_heard_once_and_in_order(
+        fn words_are_received_once_and_in_order(
             seed: u64,
             lost in 0u64..40,
             jitter in 0u64..20_000,
@@ -445,8 +445,8 @@ mod tests {
         ) {
             let mut now = Duration::ZERO;
             let mut ends = [Channel::new(7, now), Channel::new(7, now)];
-            let mut ways = [Way { random: seed, ..Way::default() }, Way { random: !seed, ..Way::default() }];
-            let (mut said, mut heard) = ([0u32; 2], [0u32; 2]);
+            let mut routes = [Route { random: seed, ..Route::default() }, Route { random: !seed, ..Route::default() }];
+            let (mut sent, mut received) = ([0u32; 2], [0u32; 2]);
             let mut due: Vec<(Duration, usize, u32)> = Vec::new();
             let mut at = now;
             for (end, count, pause) in bursts {
@@ -456,29 +456,29 @@ mod tests {
             due.reverse();
             loop {
                 while let Some((_, end, count)) = due.pop_if(|(at, ..)| *at <= now) {
-                    (said[end]..said[end] + count).for_each(|number| ends[end].push(word(number)));
-                    said[end] += count;
+                    (sent[end]..sent[end] + count).for_each(|number| ends[end].push(word(number)));
+                    sent[end] += count;
                 }
                 for end in 0..2 {
-                    while let Some(first) = ways[1 - end].frames.first_entry().filter(|first| first.key().0 <= now) {
+                    while let Some(first) = routes[1 - end].frames.first_entry().filter(|first| first.key().0 <= now) {
                         let (head, content) = first.remove();
                         let mut words = Vec::new();
                         ends[end].on_frame(&head, &content, now, &mut words);
-                        for heard_word in words {
-                            prop_assert_eq!(heard_word, word(heard[1 - end]));
-                            heard[1 - end] += 1;
+                        for received_word in words {
+                            prop_assert_eq!(received_word, word(received[1 - end]));
+                            received[1 - end] += 1;
                         }
                     }
                     ends[end].time(now).unwrap();
-                    send(&mut ends[end], &mut ways[end], now, lost, jitter);
+                    send(&mut ends[end], &mut routes[end], now, lost, jitter);
                 }
-                if due.is_empty() && heard == said && ends.iter().all(Channel::is_quiet) {
+                if due.is_empty() && received == sent && ends.iter().all(Channel::is_quiet) {
                     break;
                 }
-                let arrivals = ways.iter().filter_map(|way| way.frames.first_key_value()).map(|((at, _), _)| *at);
+                let arrivals = routes.iter().filter_map(|route| route.frames.first_key_value()).map(|((at, _), _)| *at);
                 let next = arrivals.chain(due.last().map(|(at, ..)| *at)).chain(ends.iter().map(Channel::deadline)).min();
                 now = next.unwrap().max(now + Duration::from_nanos(1));
-                prop_assert!(now < Duration::from_secs(60), "heard {:?} of {:?}", heard, said);
+                prop_assert!(now < Duration::from_secs(60), "received {:?} of {:?}", received, sent);
             }
         }
 
@@ -491,19 +491,19 @@ mod tests {
             ),
         ) {
             let (mut channel, mut words) = (Channel::new(7, Duration::ZERO), Vec::new());
-            for ((heard, also, served, stamp), echo, first, cells, pushed) in heads {
+            for ((received, also, served, stamp), echo, first, cells, pushed) in heads {
                 (0..pushed).for_each(|_| channel.push([1; MESSAGE_LEN]));
                 let mut frames = 0;
                 while channel.has_words() {
                     channel.next_words(20, Duration::ZERO, &mut Vec::new());
                     channel.head(Content::Words { first: 0, token: 0 }, 0, 0, Duration::ZERO);
                     frames += 1;
-                    prop_assert!(frames <= 2 + channel.out.len(), "there is no end of what is to be said");
+                    prop_assert!(frames <= 2 + channel.out.len(), "words are sent without end");
                 }
                 // Near the true values, and far from them.
-                for (heard, first) in [(heard, first), (heard % 64, first % 4096)] {
+                for (received, first) in [(received, first), (received % 64, first % 4096)] {
                     let content = Content::Words { first, token: 0 };
-                    let head = Head { content, length: 0, connection: 7, answer: false, heard, also, served, stamp, echo };
+                    let head = Head { content, length: 0, connection: 7, answer: false, received, also, served, stamp, echo };
                     channel.on_frame(&head, &vec![2; cells * MESSAGE_LEN], Duration::from_millis(1), &mut words);
                     prop_assert!(channel.early.len() <= MAX_WORDS_AHEAD as usize);
                     channel.time(Duration::from_millis(2)).unwrap();
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_three_frames_have_overtaken_is_said_again_before_any_time_is_over() {
+    fn a_word_that_three_frames_have_overtaken_is_sent_again_at_once() {
         let (mut here, mut there) = (Channel::new(7, Duration::ZERO), Channel::new(7, Duration::ZERO));
         let mut frames = Vec::new();
         for number in 0..4 {
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_heard_is_gone() {
+    fn a_silent_peer_is_gone() {
         let mut channel = Channel::new(7, Duration::ZERO);
         assert!(channel.time(Duration::from_millis(9_999)).is_ok() && channel.has_words(), "it asks for an answer");
         assert!(matches!(channel.time(Duration::from_secs(10)), Err(LinkError::Closed)));

@@ -3,7 +3,7 @@
 use super::channel::{Channel, Word};
 use super::path::{BASE_BYTES, Path};
 use super::{Half, Texts, words_of};
-use crate::offered::{Asked, Novelty, Offered};
+use crate::offered::{FetchRequest, Novelty, Offered};
 use crate::{LinkError, SourceGreeting, SourceLink};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -41,9 +41,9 @@ pub(crate) struct FrameSource {
 #[derive(Debug)]
 enum Answer {
     /// The remaining bytes lie at `arena_offset` in the arena.
-    Ready { asked: Asked, arena_offset: u64 },
+    Ready { asked: FetchRequest, arena_offset: u64 },
     /// The offer is still to be made over this connection.
-    Early(Asked),
+    Early(FetchRequest),
     /// There is nothing to send: the offer was dropped, or released.
     Moot,
 }
@@ -96,7 +96,7 @@ impl FrameSource {
         }
     }
 
-    fn ask(&mut self, asked: Asked) -> Result<Answer, LinkError> {
+    fn ask(&mut self, asked: FetchRequest) -> Result<Answer, LinkError> {
         if !self.offered.has_heard_of(asked.ticket) {
             return Ok(Answer::Early(asked));
         }
@@ -108,7 +108,7 @@ impl FrameSource {
     }
 
     /// Returns the fetch that is answered next, with the position of its next byte in the arena.
-    fn front(&mut self) -> Result<Option<(&mut Asked, &mut u64)>, LinkError> {
+    fn front(&mut self) -> Result<Option<(&mut FetchRequest, &mut u64)>, LinkError> {
         while let Some(front) = self.asked.front() {
             match front {
                 Answer::Ready { asked, .. } if asked.length > 0 => break,
@@ -153,22 +153,22 @@ impl FrameSource {
         Ok(true)
     }
 
-    fn on_message(&mut self, message: Message, said: &mut Vec<Message>) -> Result<(), LinkError> {
+    fn on_message(&mut self, message: Message, received: &mut Vec<Message>) -> Result<(), LinkError> {
         match message {
             Message::Fetch { ticket, offset, length } => {
-                let answer = self.ask(Asked { ticket, offset, length })?;
+                let answer = self.ask(FetchRequest { ticket, offset, length })?;
                 self.asked.push_back(answer);
                 self.offered.check_queue(self.asked.len())?;
             }
             Message::Release { below } => {
                 self.offered.release(below);
-                said.push(message);
+                received.push(message);
             }
             Message::Ignored { .. } => {}
             message if message.sender() == Sender::Source => {
                 return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
             }
-            _ => said.push(message),
+            _ => received.push(message),
         }
         Ok(())
     }
@@ -191,7 +191,7 @@ impl Half for FrameSource {
         head: &Head,
         content: &[u8],
         now: Duration,
-        said: &mut Vec<Message>,
+        received: &mut Vec<Message>,
     ) -> Result<(), LinkError> {
         match head.content {
             Content::Piece { ticket, .. } => {
@@ -216,7 +216,7 @@ impl Half for FrameSource {
                 if let Message::Refuse { reason, .. } = message {
                     return Err(LinkError::Refused { reason, text: String::from_utf8_lossy(&text).into_owned() });
                 }
-                self.on_message(message, said)?;
+                self.on_message(message, received)?;
             }
         }
         self.words = words;

@@ -3,8 +3,8 @@
 use super::stash::Stash;
 use super::{is_gone, send_now};
 use crate::copy::copy_counted;
-use crate::error::{MOST_UNHEARD, check_unheard, refusal};
-use crate::offered::Asked;
+use crate::error::{MAX_UNREAD_BYTES, check_unheard, protocol_error, refusal};
+use crate::offered::FetchRequest;
 use crate::rules::{check_hello, check_offer, check_order};
 use crate::sockets::SocketLink;
 use crate::{BuilderLink, Bytes, Eager, Interest, LinkError, Received};
@@ -29,9 +29,9 @@ pub(super) struct TcpBuilder {
     /// Fetches that were made and not answered in full.
     pending: VecDeque<Pending>,
     /// Tickets for which more was requested than was sent to the source.
-    unsaid: Vec<u64>,
+    unsent: Vec<u64>,
     /// Fetches that were sent and not answered: data come in this order.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<FetchRequest>,
     /// Eager offers that are not released, by ticket.
     ahead: BTreeMap<u64, Ahead>,
     /// Bytes of the offers in `ahead`.
@@ -56,7 +56,7 @@ struct Pending {
     /// source.
     at: usize,
     upto: u32,
-    said: u32,
+    sent_upto: u32,
     /// True if the bytes come without a fetch.
     eager: bool,
 }
@@ -131,7 +131,7 @@ impl Destination {
 impl Pending {
     fn new(offer: &Announcement, place: Span, upto: u32) -> Self {
         let eager = offer.disposition == Disposition::Eager;
-        Self { ticket: offer.ticket, place, at: 0, upto, said: 0, eager }
+        Self { ticket: offer.ticket, place, at: 0, upto, sent_upto: 0, eager }
     }
 }
 
@@ -149,7 +149,7 @@ impl TcpBuilder {
             following: None,
             phase: Phase::Message,
             stash: Stash::default(),
-            unsaid: Vec::new(),
+            unsent: Vec::new(),
             out: Vec::new(),
             gone: false,
             copied: 0,
@@ -160,12 +160,12 @@ impl TcpBuilder {
 
     /// Processes what is in the stash. Stops after an eager offer and returns true then: the caller now has the chance
     /// to fetch it, so that its bytes need not land elsewhere first.
-    fn parse(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
+    fn parse(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
         while !self.stash.is_empty() {
             match &mut self.phase {
                 Phase::Message => {
                     let Some(cell) = self.stash.message() else { break };
-                    self.on_message(Message::decode(&cell)?, said)?;
+                    self.on_message(Message::decode(&cell)?, received)?;
                     if self.following.is_some() {
                         return Ok(true);
                     }
@@ -182,17 +182,18 @@ impl TcpBuilder {
                     place.came(bytes.len());
                 }
             }
-            self.finish_phase(said)?;
+            self.finish_phase(received)?;
         }
         Ok(false)
     }
 
-    fn on_message(&mut self, message: Message, said: &mut Vec<Received>) -> Result<(), LinkError> {
-        let protocol = |text: String| Err(LinkError::Protocol(text));
+    fn on_message(&mut self, message: Message, received: &mut Vec<Received>) -> Result<(), LinkError> {
         if let Some((ticket, _)) = self.following
             && !matches!(message, Message::Data { .. })
         {
-            return protocol(format!("the bytes of ticket {ticket} must follow its eager offer, not {message:?}"));
+            return protocol_error(format!(
+                "the bytes of ticket {ticket} must follow its eager offer, not {message:?}"
+            ));
         }
         match message {
             Message::Hello(hello) if !self.greeted => {
@@ -204,8 +205,8 @@ impl TcpBuilder {
             Message::Refuse { reason, .. } => {
                 return Err(LinkError::Refused { reason, text: "the source ended the conversation".into() });
             }
-            _ if !self.greeted => return protocol(format!("the first message must be a hello, not {message:?}")),
-            Message::Hello(_) => return protocol("the source said hello twice".into()),
+            _ if !self.greeted => return protocol_error(format!("the first message must be a hello, not {message:?}")),
+            Message::Hello(_) => return protocol_error("the source said hello twice".into()),
             Message::Ignored { .. } => {}
             Message::Offer(offer) => {
                 check_offer(&offer, self.withdraws)?;
@@ -215,12 +216,12 @@ impl TcpBuilder {
                     // Nothing of it may arrive any more: the fetch is about to be called off.
                     self.asked.retain(|asked| asked.ticket != offer.ticket);
                 }
-                said.push(Received::Message(message));
+                received.push(Received::Message(message));
             }
             Message::Data { ticket, offset, length } => self.begin_payload(ticket, offset, length)?,
             Message::Losses(losses) => self.losses = losses,
-            message if message.sender() == Sender::Source => said.push(Received::Message(message)),
-            _ => return protocol(format!("the source sent a builder's message: {message:?}")),
+            message if message.sender() == Sender::Source => received.push(Received::Message(message)),
+            _ => return protocol_error(format!("the source sent a builder's message: {message:?}")),
         }
         Ok(())
     }
@@ -243,11 +244,10 @@ impl TcpBuilder {
     }
 
     fn begin_payload(&mut self, ticket: u64, offset: u32, length: u32) -> Result<(), LinkError> {
-        let sent = Asked { ticket, offset, length };
-        let unasked = || LinkError::Protocol(format!("bytes of ticket {ticket} were sent without being asked for"));
+        let sent = FetchRequest { ticket, offset, length };
         let eager = self.following.take();
         match eager {
-            Some((expected, bytes)) if (Asked { ticket: expected, offset: 0, length: bytes }) != sent => {
+            Some((expected, bytes)) if (FetchRequest { ticket: expected, offset: 0, length: bytes }) != sent => {
                 return Err(LinkError::Protocol(format!(
                     "bytes {offset}+{length} of ticket {ticket} were sent behind the eager offer of ticket {expected}, \
                      {bytes} bytes"
@@ -256,7 +256,7 @@ impl TcpBuilder {
             // If it was requested as well, that request is answered.
             Some(_) => self.asked.retain(|asked| asked.ticket != ticket),
             None => {
-                let asked = self.asked.pop_front().ok_or_else(unasked)?;
+                let Some(asked) = self.asked.pop_front() else { return unrequested(ticket) };
                 check_order(sent, asked)?;
             }
         }
@@ -267,14 +267,14 @@ impl TcpBuilder {
             }
             // The length is within the limit for eager offers.
             None if eager.is_some() => Destination::Landing(ticket, vec![0; length as usize], 0),
-            _ => return Err(unasked()),
+            _ => return unrequested(ticket),
         };
         self.phase = Phase::Payload { place, end: offset as usize + length as usize };
         Ok(())
     }
 
     /// Reports what is complete and turns to the next message.
-    fn finish_phase(&mut self, said: &mut Vec<Received>) -> Result<(), LinkError> {
+    fn finish_phase(&mut self, received: &mut Vec<Received>) -> Result<(), LinkError> {
         let complete = match &mut self.phase {
             Phase::Message => false,
             Phase::Hello { message, text } => text.len() == message.body_len(),
@@ -287,13 +287,13 @@ impl TcpBuilder {
             Phase::Hello { message: Message::Hello(hello), text } => {
                 let text = String::from_utf8(text)
                     .map_err(|_| LinkError::Protocol("the source's description is not UTF-8".into()))?;
-                said.push(Received::Hello(hello, text));
+                received.push(Received::Hello(hello, text));
             }
             Phase::Payload { place: Destination::Set(pending), .. } if pending.at < pending.place.len() => {
                 self.pending.push_front(pending);
             }
             Phase::Payload { place: Destination::Set(Pending { ticket, place, .. }), .. } => {
-                said.push(Received::Arrived { ticket, bytes: Bytes::Place(place) });
+                received.push(Received::Arrived { ticket, bytes: Bytes::Place(place) });
             }
             Phase::Payload { place: Destination::Landing(ticket, bytes, _), .. } => {
                 // An offer that was released while it was on the way is not needed.
@@ -308,22 +308,26 @@ impl TcpBuilder {
 
     /// Encodes the requested fetches: one message for each offer, regardless of the number of pieces requested since.
     fn send_fetches(&mut self) {
-        let Self { unsaid, pending, phase, asked, out, .. } = self;
+        let Self { unsent, pending, phase, asked, out, .. } = self;
         let mut arriving = match phase {
             Phase::Payload { place: Destination::Set(pending), .. } => Some(pending),
             _ => None,
         };
-        for ticket in unsaid.drain(..) {
+        for ticket in unsent.drain(..) {
             let fetch = pending.iter_mut().chain(arriving.as_deref_mut()).find(|pending| pending.ticket == ticket);
             // Otherwise it was called off in the meantime.
-            if let Some(Pending { said, upto, .. }) = fetch.filter(|pending| pending.upto > pending.said) {
-                let (offset, length) = (*said, *upto - *said);
+            if let Some(Pending { sent_upto, upto, .. }) = fetch.filter(|pending| pending.upto > pending.sent_upto) {
+                let (offset, length) = (*sent_upto, *upto - *sent_upto);
                 out.extend_from_slice(&Message::Fetch { ticket, offset, length }.encode());
-                asked.push_back(Asked { ticket, offset, length });
-                *said = *upto;
+                asked.push_back(FetchRequest { ticket, offset, length });
+                *sent_upto = *upto;
             }
         }
     }
+}
+
+fn unrequested<T>(ticket: u64) -> Result<T, LinkError> {
+    protocol_error(format!("bytes of ticket {ticket} were sent without being asked for"))
 }
 
 impl SocketLink for TcpBuilder {
@@ -345,7 +349,7 @@ impl SocketLink for TcpBuilder {
                     self.out.drain(..n);
                     send_now(&self.socket)?;
                 }
-                Err(Errno::AGAIN) => return check_unheard(self.out.len(), MOST_UNHEARD),
+                Err(Errno::AGAIN) => return check_unheard(self.out.len(), MAX_UNREAD_BYTES),
                 Err(Errno::INTR) => {}
                 Err(error) if is_gone(error) => self.gone = true,
                 Err(error) => return Err(LinkError::io("sending to a source")(error)),
@@ -356,14 +360,14 @@ impl SocketLink for TcpBuilder {
         Ok(())
     }
 
-    fn receive(&mut self, said: &mut Vec<Received>) -> Result<bool, LinkError> {
+    fn receive(&mut self, received: &mut Vec<Received>) -> Result<bool, LinkError> {
         self.flush()?;
-        if self.parse(said)? {
+        if self.parse(received)? {
             return Ok(true);
         }
         let mut share = FAIR_SHARE;
         loop {
-            let (received, direct, wanted) = match &mut self.phase {
+            let (outcome, direct, wanted) = match &mut self.phase {
                 Phase::Payload { place, end } => {
                     debug_assert!(self.stash.is_empty(), "the stash would belong in front of what is received now");
                     let place = place.rest(*end);
@@ -378,31 +382,31 @@ impl SocketLink for TcpBuilder {
                     (rustix::io::read(&self.socket, room), 0, wanted)
                 }
             };
-            let received = match received {
+            let count = match outcome {
                 Ok(0) => return Err(LinkError::Closed),
-                Ok(received) => received,
+                Ok(count) => count,
                 Err(Errno::AGAIN) if self.gone => return Err(LinkError::Closed),
                 Err(Errno::AGAIN) => return Ok(false),
                 Err(Errno::INTR) => continue,
                 Err(error) if is_gone(error) => return Err(LinkError::Closed),
                 Err(error) => return Err(LinkError::io("receiving from a source")(error)),
             };
-            let placed = received.min(direct);
+            let placed = count.min(direct);
             if let Phase::Payload { place, .. } = &mut self.phase {
                 place.came(placed);
                 self.copied += placed as u64;
                 self.received += if place.was_asked() { placed as u64 } else { 0 };
             }
-            self.stash.came(received - placed);
-            self.finish_phase(said)?;
-            if self.parse(said)? {
+            self.stash.came(count - placed);
+            self.finish_phase(received)?;
+            if self.parse(received)? {
                 return Ok(true);
             }
-            if received < wanted && !self.gone {
+            if count < wanted && !self.gone {
                 // Everything that was there was received: another call would return nothing.
                 return Ok(false);
             }
-            share = share.saturating_sub(received);
+            share = share.saturating_sub(count);
             if share == 0 {
                 return Ok(true);
             }
@@ -421,7 +425,7 @@ impl BuilderLink for TcpBuilder {
         let ticket = pending.ticket;
         let Some(ahead) = self.ahead.get_mut(&ticket) else {
             self.pending.push_back(pending);
-            self.unsaid.push(ticket);
+            self.unsent.push(ticket);
             return Ok(None);
         };
         pending.eager = true;
@@ -456,8 +460,8 @@ impl BuilderLink for TcpBuilder {
         let Some(pending) = self.pending.iter_mut().chain(arriving).find(|pending| pending.ticket == ticket) else {
             return;
         };
-        if pending.said == pending.upto {
-            self.unsaid.push(ticket);
+        if pending.sent_upto == pending.upto {
+            self.unsent.push(ticket);
         }
         pending.upto = pending.upto.max(upto);
     }

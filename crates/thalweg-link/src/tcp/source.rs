@@ -1,8 +1,8 @@
 //! The source's end: messages and slots are sent in one queue, slots by `sendfile`.
 
 use super::{connect, is_gone};
-use crate::offered::{Asked, Novelty, Offered};
-use crate::sockets::{Connects, SocketLink};
+use crate::offered::{FetchRequest, Novelty, Offered};
+use crate::sockets::{Connect, SocketLink};
 use crate::{Address, Interest, LinkError, SourceGreeting, SourceLink};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -33,7 +33,7 @@ pub(super) struct TcpSource {
     offered: Offered,
     out: VecDeque<Out>,
     /// Bytes of messages in `out`.
-    unheard: usize,
+    unread_bytes: usize,
     inbox: Vec<u8>,
     connected: bool,
     /// True if sending failed because the peer is gone. Messages that the peer sent before can still be received: they
@@ -62,7 +62,7 @@ impl TcpSource {
             arena: Arc::clone(&greeting.arena),
             offered: Offered::new(greeting.hello.slots, greeting.hello.slot_bytes),
             out: VecDeque::new(),
-            unheard: 0,
+            unread_bytes: 0,
             inbox: Vec::with_capacity(INBOX_BYTES),
             connected: false,
             gone: false,
@@ -77,20 +77,20 @@ impl TcpSource {
     }
 
     fn queue(&mut self, more: &[u8]) {
-        self.unheard += more.len();
+        self.unread_bytes += more.len();
         match self.out.back_mut() {
             Some(Out::Bytes { bytes, .. }) => bytes.extend_from_slice(more),
             _ => self.out.push_back(Out::Bytes { bytes: more.to_vec(), sent: 0 }),
         }
     }
 
-    fn queue_slot(&mut self, offer: &Announcement, asked: Asked) {
-        let Asked { ticket, offset, length } = asked;
+    fn queue_slot(&mut self, offer: &Announcement, asked: FetchRequest) {
+        let FetchRequest { ticket, offset, length } = asked;
         self.send(&Message::Data { ticket, offset, length });
         self.out.push_back(Out::Slot { offset: offer.arena_offset + u64::from(offset), left: length as usize });
     }
 
-    fn serve(&mut self, asked: Asked) -> Result<(), LinkError> {
+    fn serve(&mut self, asked: FetchRequest) -> Result<(), LinkError> {
         if let Some((offer, _)) = self.offered.ask(asked)? {
             self.queue_slot(&offer, asked);
             // Each answer is a message and a slot.
@@ -100,7 +100,7 @@ impl TcpSource {
     }
 
     /// Processes the messages in the inbox.
-    fn on_message(&mut self, said: &mut Vec<Message>) -> Result<(), LinkError> {
+    fn on_message(&mut self, received: &mut Vec<Message>) -> Result<(), LinkError> {
         let mut at = 0;
         while let Some(cell) = self.inbox[at..].first_chunk::<MESSAGE_LEN>() {
             let message = Message::decode(cell)?;
@@ -111,16 +111,16 @@ impl TcpSource {
             }
             at += MESSAGE_LEN;
             match message {
-                Message::Fetch { ticket, offset, length } => self.serve(Asked { ticket, offset, length })?,
+                Message::Fetch { ticket, offset, length } => self.serve(FetchRequest { ticket, offset, length })?,
                 Message::Release { below } => {
                     self.offered.release(below);
-                    said.push(message);
+                    received.push(message);
                 }
                 Message::Ignored { .. } => {}
                 message if message.sender() == Sender::Source => {
                     return Err(LinkError::Protocol(format!("the builder sent a source's message: {message:?}")));
                 }
-                _ => said.push(message),
+                _ => received.push(message),
             }
         }
         self.inbox.drain(..at);
@@ -136,7 +136,7 @@ impl TcpSource {
             Some(Out::Bytes { bytes, sent }) => {
                 let n = rustix::net::send(&self.socket, &bytes[*sent..], flags)?;
                 *sent += n;
-                self.unheard -= n;
+                self.unread_bytes -= n;
                 self.losses.sent += n as u64;
                 Ok(*sent == bytes.len())
             }
@@ -183,7 +183,7 @@ impl TcpSource {
     }
 }
 
-impl Connects for TcpSource {
+impl Connect for TcpSource {
     fn connect(to: &Address, congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
         connect(to.place(), congestion, greeting)
     }
@@ -222,7 +222,7 @@ impl SocketLink for TcpSource {
                     }
                 }
                 Ok(false) => {}
-                Err(Errno::AGAIN) => return self.offered.check_unheard(self.unheard),
+                Err(Errno::AGAIN) => return self.offered.check_unheard(self.unread_bytes),
                 Err(Errno::INTR) => {}
                 Err(error) if is_gone(error) => self.gone = true,
                 Err(error) => return Err(LinkError::io(format!("sending to tcp:{}", self.peer))(error)),
@@ -233,7 +233,7 @@ impl SocketLink for TcpSource {
         Ok(())
     }
 
-    fn receive(&mut self, said: &mut Vec<Message>) -> Result<bool, LinkError> {
+    fn receive(&mut self, received: &mut Vec<Message>) -> Result<bool, LinkError> {
         self.flush()?;
         if !self.connected {
             return Ok(false);
@@ -250,7 +250,7 @@ impl SocketLink for TcpSource {
                 Err(error) => return Err(LinkError::io(format!("receiving from tcp:{}", self.peer))(error)),
             }
             let full = self.inbox.len() == self.inbox.capacity();
-            self.on_message(said)?;
+            self.on_message(received)?;
             if !full {
                 return Ok(false);
             }
@@ -277,7 +277,7 @@ impl SourceLink for TcpSource {
             self.send(&Message::Offer(*offer));
         }
         if novelty == Novelty::New && offer.disposition == Disposition::Eager {
-            self.queue_slot(offer, Asked { ticket: offer.ticket, offset: 0, length: offer.bytes });
+            self.queue_slot(offer, FetchRequest { ticket: offer.ticket, offset: 0, length: offer.bytes });
         }
     }
 

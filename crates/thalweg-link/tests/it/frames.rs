@@ -100,7 +100,7 @@ impl Builder {
 }
 
 fn head(connection: u64, content: Content) -> Head {
-    Head { content, length: 0, connection, answer: false, heard: 0, also: 0, served: 0, stamp: 0, echo: None }
+    Head { content, length: 0, connection, answer: false, received: 0, also: 0, served: 0, stamp: 0, echo: None }
 }
 
 fn frame(head: Head, content: &[u8]) -> Vec<u8> {
@@ -143,7 +143,7 @@ fn a_connection_begins_with_a_hello_and_nothing_else() {
     }
     // None was answered: these may have overtaken a hello. A sender that has received something before is answered, in
     // as many bytes.
-    builder.socket.send(&frame(Head { heard: 1, ..head(7, Content::Words { first: 3, token: 0 }) }, &[])).unwrap();
+    builder.socket.send(&frame(Head { received: 1, ..head(7, Content::Words { first: 3, token: 0 }) }, &[])).unwrap();
     builder.hear().unwrap();
     assert_eq!((builder.answer(), builder.said.len()), (head(7, Content::Over), 0));
 }
@@ -493,7 +493,7 @@ proptest! {
         builder.all.link_mut(0).unwrap().begin_fetch(&held(0), place, 6400).unwrap();
         let _ = builder.turn(Duration::ZERO);
         source.all.link_mut(0).unwrap().offer(&held(0));
-        for (kind, number, ticket, heard_below, (also, served), cells, answer) in frames {
+        for (kind, number, ticket, received, (also, served), cells, answer) in frames {
             let content = match kind {
                 0 => Content::Words { first: number, token: 0 },
                 1 => Content::Piece { ticket, offset: number },
@@ -507,7 +507,7 @@ proptest! {
                 cell[60..].copy_from_slice(&crc.to_le_bytes());
                 bytes.extend_from_slice(&cell);
             }
-            let of = |connection| Head { heard: heard_below, also, served, answer, ..head(connection, content) };
+            let of = |connection| Head { received, also, served, answer, ..head(connection, content) };
             builder.socket.send(&frame(of(7), &bytes)).unwrap();
             source.say(&frame(of(source.connection), &bytes));
             let _ = builder.turn(Duration::ZERO);

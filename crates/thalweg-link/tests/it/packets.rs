@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use thalweg_arena::{Arena, Span};
-use thalweg_link::parts::{Asked, Connects, Door, Novelty, Offered, SocketLink, Sockets};
+use thalweg_link::parts::{Connect, FetchRequest, Listener, Novelty, Offered, SocketLink, Sockets};
 use thalweg_link::{
     Abilities, Adapter, Address, BuilderEndpoint, BuilderLink, Bytes, Eager, Interest, LinkError, Locator, Origin,
     Peer, Received, SourceEndpoint, SourceGreeting, SourceLink, Transport, Watch,
@@ -81,7 +81,7 @@ struct Listening {
     path: PathBuf,
 }
 
-impl Door for Listening {
+impl Listener for Listening {
     type Link = Builder;
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -189,9 +189,9 @@ struct Source {
 }
 
 impl Source {
-    fn serve(&mut self, asked: Asked) -> Result<(), LinkError> {
+    fn serve(&mut self, asked: FetchRequest) -> Result<(), LinkError> {
         let Some((offer, _)) = self.offered.ask(asked)? else { return Ok(()) };
-        let Asked { ticket, offset, length } = asked;
+        let FetchRequest { ticket, offset, length } = asked;
         for offset in (offset..offset + length).step_by(PIECE as usize) {
             let length = PIECE.min(asked.offset + asked.length - offset);
             let arena_offset = offer.arena_offset + u64::from(offset);
@@ -201,7 +201,7 @@ impl Source {
     }
 }
 
-impl Connects for Source {
+impl Connect for Source {
     fn connect(to: &Address, _congestion: Option<&str>, greeting: &SourceGreeting) -> Result<Self, LinkError> {
         let socket = socket().map_err(failed("making a socket"))?;
         socket.connect(&SockAddr::unix(to.place()).unwrap()).map_err(failed("connecting"))?;
@@ -253,7 +253,7 @@ impl SocketLink for Source {
                     let text = String::from_utf8_lossy(body).into_owned();
                     return Err(LinkError::Refused { reason, text });
                 }
-                Message::Fetch { ticket, offset, length } => self.serve(Asked { ticket, offset, length })?,
+                Message::Fetch { ticket, offset, length } => self.serve(FetchRequest { ticket, offset, length })?,
                 Message::Release { below } => {
                     self.offered.release(below);
                     said.push(message);

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// State of reading one open file.
 #[derive(Debug)]
-pub(super) struct Ahead {
+pub(super) struct ReadAhead {
     /// Consecutive pieces that are being read or will be.
     pieces: VecDeque<Arc<Piece>>,
     /// Offset at which sequential reading began, and offset of the next piece.
@@ -38,7 +38,7 @@ pub(super) struct Piece {
     range: Range<u64>,
     bytes: Mutex<Option<Result<Arc<Vec<u8>>, Errno>>>,
     arrived: Condvar,
-    _room: Room,
+    _memory: Reservation,
 }
 
 /// Memory taken by all pieces of all files, in bytes.
@@ -47,9 +47,9 @@ pub(super) struct Memory(Arc<AtomicU64>);
 
 /// Reservation of memory, released when dropped.
 #[derive(Debug)]
-struct Room(Arc<AtomicU64>, u64);
+struct Reservation(Arc<AtomicU64>, u64);
 
-impl Ahead {
+impl ReadAhead {
     pub(super) fn new() -> Self {
         Self { pieces: VecDeque::new(), began: 0, next: 0, last: None }
     }
@@ -72,8 +72,8 @@ impl Ahead {
         let mut new = Vec::new();
         while self.next < length.min(range.end + wanted) {
             let end = length.min(self.next + (wanted / streams).clamp(MIN_PIECE_BYTES, MAX_PIECE_BYTES));
-            let Some(room) = memory.take(end - self.next) else { break };
-            let piece = Arc::new(Piece::new(self.next..end, room));
+            let Some(reservation) = memory.take(end - self.next) else { break };
+            let piece = Arc::new(Piece::new(self.next..end, reservation));
             self.pieces.push_back(Arc::clone(&piece));
             new.push(piece);
             self.next = end;
@@ -84,8 +84,9 @@ impl Ahead {
             self.last = Some(range.end);
             return Plan::Alone;
         }
-        let touched = |piece: &&Arc<Piece>| piece.range.start < range.end && range.start < piece.range.end;
-        Plan::InOrder(self.pieces.iter().filter(touched).cloned().collect(), new)
+        let mut pieces: Vec<_> = self.pieces.iter().cloned().collect();
+        pieces.retain(|piece| piece.range.start < range.end && range.start < piece.range.end);
+        Plan::InOrder(pieces, new)
     }
 
     /// Drops the pieces fetched ahead, and their memory.
@@ -102,8 +103,8 @@ impl Ahead {
 }
 
 impl Piece {
-    fn new(range: Range<u64>, room: Room) -> Self {
-        Self { range, bytes: Mutex::default(), arrived: Condvar::new(), _room: room }
+    fn new(range: Range<u64>, memory: Reservation) -> Self {
+        Self { range, bytes: Mutex::default(), arrived: Condvar::new(), _memory: memory }
     }
 
     /// Fills the piece with the result of `fetch`, unless no reader is left.
@@ -117,8 +118,11 @@ impl Piece {
 
     /// Returns the positions in the piece's bytes of those that belong to `range`.
     pub(super) fn part(&self, range: &Range<u64>) -> Range<usize> {
-        let place = |at: u64| usize::try_from(at.clamp(self.range.start, self.range.end) - self.range.start);
-        place(range.start).unwrap_or(0)..place(range.end).unwrap_or(0)
+        self.position_of(range.start)..self.position_of(range.end)
+    }
+
+    fn position_of(&self, offset: u64) -> usize {
+        usize::try_from(offset.clamp(self.range.start, self.range.end) - self.range.start).unwrap_or(0)
     }
 
     /// Waits for the piece's bytes.
@@ -130,10 +134,12 @@ impl Piece {
 }
 
 impl Memory {
-    fn take(&self, bytes: u64) -> Option<Room> {
-        let add = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= MAX_MEMORY_BYTES);
-        self.0.fetch_update(Relaxed, Relaxed, add).ok()?;
-        Some(Room(Arc::clone(&self.0), bytes))
+    fn take(&self, bytes: u64) -> Option<Reservation> {
+        let taken = self.0.fetch_update(Relaxed, Relaxed, |taken| {
+            taken.checked_add(bytes).filter(|taken| *taken <= MAX_MEMORY_BYTES)
+        });
+        taken.ok()?;
+        Some(Reservation(Arc::clone(&self.0), bytes))
     }
 
     /// Returns whether memory is so short that files that are no longer read should drop their pieces.
@@ -142,7 +148,7 @@ impl Memory {
     }
 }
 
-impl Drop for Room {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.0.fetch_sub(self.1, Relaxed);
     }
@@ -165,7 +171,7 @@ mod tests {
     const STREAMS: u64 = 4;
 
     /// Plans reads of this length at these offsets, and returns how many bytes each fetches ahead.
-    fn fetched(ahead: &mut Ahead, memory: &Memory, length: u64, places: impl IntoIterator<Item = u64>) -> Vec<u64> {
+    fn fetched(ahead: &mut ReadAhead, memory: &Memory, length: u64, places: impl IntoIterator<Item = u64>) -> Vec<u64> {
         let read = |start: u64| match ahead.plan(&(start..length.min(start + READ)), length, STREAMS, memory) {
             Plan::Alone => 0,
             Plan::InOrder(waited, new) => {
@@ -181,7 +187,7 @@ mod tests {
     #[test]
     fn reading_in_order_fetches_each_byte_once_and_never_far_more_than_was_read() {
         let (memory, length) = (Memory::default(), 256 << 20);
-        let mut ahead = Ahead::new();
+        let mut ahead = ReadAhead::new();
         let fetched = fetched(&mut ahead, &memory, length, (0..length).step_by(READ as usize));
         assert_eq!(fetched[0], 0, "one read is no order yet");
         assert_eq!(fetched.iter().sum::<u64>(), length - READ);
@@ -198,7 +204,7 @@ mod tests {
     #[test]
     fn a_little_out_of_order_is_in_order() {
         let (memory, length) = (Memory::default(), 64 << 20);
-        let (mut ahead, pairs) = (Ahead::new(), (0..length).step_by(2 * READ as usize));
+        let (mut ahead, pairs) = (ReadAhead::new(), (0..length).step_by(2 * READ as usize));
         let places = [0, READ].into_iter().chain(pairs.skip(1).flat_map(|pair| [pair + READ, pair]));
         let fetched = fetched(&mut ahead, &memory, length, places);
         assert_eq!(fetched.iter().sum::<u64>(), length - READ);
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn jumps_fetch_nothing_and_do_not_disturb_who_reads_in_order() {
         let (memory, length) = (Memory::default(), 1 << 30);
-        let mut ahead = Ahead::new();
+        let mut ahead = ReadAhead::new();
         let jumps = (0..100).map(|index| (index * 7_919 * READ * 3) % (length - READ));
         assert_eq!(fetched(&mut ahead, &memory, length, jumps).iter().sum::<u64>(), 0);
 
@@ -222,7 +228,7 @@ mod tests {
     fn without_memory_it_goes_on_without() {
         let (memory, length) = (Memory::default(), 64 << 20);
         let rooms = memory.take(MAX_MEMORY_BYTES).unwrap();
-        let mut ahead = Ahead::new();
+        let mut ahead = ReadAhead::new();
         let places = || (0..length).step_by(READ as usize);
         assert_eq!(fetched(&mut ahead, &memory, length, places()).iter().sum::<u64>(), 0);
         drop(rooms);
@@ -235,7 +241,7 @@ mod tests {
     fn a_piece_that_nobody_wants_is_not_fetched_and_one_that_fails_says_so() {
         let memory = Memory::default();
         let piece = |range: Range<u64>| Arc::new(Piece::new(range, memory.take(4).unwrap()));
-        piece(0..4).arrive(|_| panic!("nobody wants it"));
+        piece(0..4).arrive(|_| panic!("no reader is left"));
         for result in [Ok(vec![1; 4]), Err(Errno::EIO)] {
             let wanted = piece(4..8);
             Arc::clone(&wanted).arrive(|range| {

@@ -1,7 +1,7 @@
 //! Answers the kernel's requests: the shell between [`fuser`] and the [tree](super::tree).
 
-use super::ahead::{Ahead, Memory, Piece, Plan};
-use super::tree::{Is, Listed, Node, PROPERTY_TTL, Tree, lock};
+use super::ahead::{Memory, Piece, Plan, ReadAhead};
+use super::tree::{DirectoryContent, Node, NodeKind, PROPERTY_TTL, Tree, lock};
 use super::{Counters, OnEnd};
 use crate::Server;
 use crate::listing::Kind;
@@ -37,14 +37,14 @@ pub(super) struct Files {
 #[derive(Debug)]
 enum Handle {
     /// A directory, as it was when it was opened.
-    Directory(Arc<Listed>),
+    Directory(Arc<DirectoryContent>),
     File(Arc<Node>, Mutex<Reading>),
 }
 
 /// State of reading an open file.
 #[derive(Debug)]
 struct Reading {
-    ahead: Ahead,
+    ahead: ReadAhead,
     last: Instant,
 }
 
@@ -84,7 +84,7 @@ impl Files {
 
     fn fresh(&self, number: INodeNo) -> Result<FileAttr, Errno> {
         let node = self.tree.node(number.0)?;
-        if let Is::File(_) = node.is {
+        if let NodeKind::File(_) = node.kind {
             self.tree.refresh(&node)?;
         }
         Ok(self.shown(&node))
@@ -92,9 +92,9 @@ impl Files {
 
     /// Returns the attributes that `stat` shows.
     fn shown(&self, node: &Node) -> FileAttr {
-        let (kind, perm, (size, modified)) = match &node.is {
-            Is::Directory { modified, .. } => (FileType::Directory, 0o555, (0, *modified)),
-            Is::File(content) => (FileType::RegularFile, 0o444, lock(content).shown()),
+        let (kind, perm, (size, modified)) = match &node.kind {
+            NodeKind::Directory { modified, .. } => (FileType::Directory, 0o555, (0, *modified)),
+            NodeKind::File(content) => (FileType::RegularFile, 0o444, lock(content).shown()),
         };
         let time: SystemTime = modified.unwrap_or(UNIX_EPOCH);
         let (uid, gid) = self.owner;
@@ -121,7 +121,7 @@ impl Files {
         let node = self.tree.node(number.0)?;
         self.tree.open(&node)?;
         self.counters.opened.fetch_add(1, Relaxed);
-        Ok(self.keep(Handle::File(node, Mutex::new(Reading { ahead: Ahead::new(), last: Instant::now() }))))
+        Ok(self.keep(Handle::File(node, Mutex::new(Reading { ahead: ReadAhead::new(), last: Instant::now() }))))
     }
 
     fn open_directory(&self, number: INodeNo) -> Result<u64, Errno> {
@@ -168,8 +168,8 @@ impl Files {
             // The receiving threads live as long as `self`.
             let _ = self.wanted.send((Arc::clone(node), piece));
         }
-        let part = |piece: &Arc<Piece>| Ok((piece.wait()?, piece.part(&range)));
-        pieces.iter().map(part).collect::<Result<_, _>>().inspect_err(|_| lock(reading).ahead.stop())
+        let parts = pieces.iter().map(|piece| Ok((piece.wait()?, piece.part(&range))));
+        parts.collect::<Result<_, _>>().inspect_err(|_| lock(reading).ahead.stop())
     }
 
     /// Makes files that are not being read at the moment drop the pieces fetched ahead.

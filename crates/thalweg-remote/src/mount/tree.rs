@@ -31,22 +31,22 @@ pub(super) struct Node {
     path: String,
     parent: Option<Arc<Node>>,
     depth: u32,
-    pub(super) is: Is,
+    pub(super) kind: NodeKind,
 }
 
 #[derive(Debug)]
-pub(super) enum Is {
+pub(super) enum NodeKind {
     Directory {
         modified: Option<SystemTime>,
         /// Content of the directory, and when it was seen.
-        listed: Mutex<Option<(Instant, Arc<Listed>)>>,
+        listed: Mutex<Option<(Instant, Arc<DirectoryContent>)>>,
     },
     File(Mutex<Content>),
 }
 
 /// Content of a directory, in ascending order of names.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(super) struct DirectoryContent {
     pub(super) entries: Vec<Entry>,
     /// True for a run that is being recorded.
     is_recorded: bool,
@@ -67,8 +67,8 @@ pub(super) struct Content {
 
 impl Tree {
     pub(super) fn new(server: &Server, counters: Arc<Counters>) -> Self {
-        let is = Is::Directory { modified: Some(SystemTime::now()), listed: Mutex::default() };
-        let root = Node { number: ROOT_INODE, path: String::new(), parent: None, depth: 0, is };
+        let kind = NodeKind::Directory { modified: Some(SystemTime::now()), listed: Mutex::default() };
+        let root = Node { number: ROOT_INODE, path: String::new(), parent: None, depth: 0, kind };
         let known = HashMap::from([(ROOT_INODE, (Arc::new(root), 1))]);
         let table = Table { known, by_path: HashMap::new(), last: ROOT_INODE };
         Self { link: Link::new(server), counters, table: table.into() }
@@ -100,13 +100,13 @@ impl Tree {
             table.known.entry(node.number).and_modify(|(_, lookups)| *lookups += 1);
             return Ok(node);
         }
-        let is = match seen {
-            Some(content) => Is::File(content.into()),
-            None => Is::Directory { modified: modified(entry), listed: Mutex::default() },
+        let kind = match seen {
+            Some(content) => NodeKind::File(content.into()),
+            None => NodeKind::Directory { modified: modified(entry), listed: Mutex::default() },
         };
         table.last += 1;
         let (number, depth) = (table.last, parent.depth + 1);
-        let node = Arc::new(Node { number, path: path.clone(), parent: Some(Arc::clone(parent)), depth, is });
+        let node = Arc::new(Node { number, path: path.clone(), parent: Some(Arc::clone(parent)), depth, kind });
         table.known.insert(number, (Arc::clone(&node), 1));
         table.by_path.insert(path, number);
         Ok(node)
@@ -126,8 +126,8 @@ impl Tree {
     }
 
     /// Returns the content of a directory.
-    pub(super) fn listed(&self, node: &Node) -> Result<Arc<Listed>, Errno> {
-        let Is::Directory { listed, .. } = &node.is else { return Err(Errno::ENOTDIR) };
+    pub(super) fn listed(&self, node: &Node) -> Result<Arc<DirectoryContent>, Errno> {
+        let NodeKind::Directory { listed, .. } = &node.kind else { return Err(Errno::ENOTDIR) };
         if node.depth > MAX_DIRECTORY_DEPTH {
             return Err(Errno::ELOOP);
         }
@@ -139,7 +139,7 @@ impl Tree {
             return Ok(Arc::clone(listed));
         }
         let listing = self.link.ask(|server| server.list(&node.path));
-        let listed = Arc::new(Listed::new(listing.map_err(Errno::from)?));
+        let listed = Arc::new(DirectoryContent::new(listing.map_err(Errno::from)?));
         *kept = Some((Instant::now(), Arc::clone(&listed)));
         Ok(listed)
     }
@@ -159,7 +159,7 @@ impl Tree {
     /// Checks that a file is still the content that the kernel knows. After `ESTALE`, the kernel looks it up again,
     /// once.
     pub(super) fn open(&self, node: &Node) -> Result<(), Errno> {
-        let Is::File(content) = &node.is else { return Err(Errno::EISDIR) };
+        let NodeKind::File(content) = &node.kind else { return Err(Errno::EISDIR) };
         if !lock(content).is_growing() {
             let head = match self.link.ask(|server| server.head(&node.path)) {
                 Ok(head) => head,
@@ -176,7 +176,7 @@ impl Tree {
 
     /// Reads a range of a file, all of which exists.
     pub(super) fn fetch(&self, node: &Node, range: Range<u64>) -> Result<Vec<u8>, Errno> {
-        let Is::File(content) = &node.is else { return Err(Errno::EISDIR) };
+        let NodeKind::File(content) = &node.kind else { return Err(Errno::EISDIR) };
         let content = lock(content).clone();
         if content.stale {
             return Err(Errno::ESTALE);
@@ -193,11 +193,17 @@ impl Tree {
 
     /// Returns the content of a listed file. A growing file is asked for separately, since the listing's length is too
     /// large.
-    fn seen(&self, listed: &Listed, entry: &Entry, path: &str, node: Option<&Node>) -> Result<Content, Errno> {
+    fn seen(
+        &self,
+        listed: &DirectoryContent,
+        entry: &Entry,
+        path: &str,
+        node: Option<&Node>,
+    ) -> Result<Content, Errno> {
         if !listed.is_recorded || !entry.name.ends_with(".seg") {
             return Ok(Content::new(entry.bytes, modified(entry)));
         }
-        if let Some(Is::File(content)) = node.map(|node| &node.is) {
+        if let Some(NodeKind::File(content)) = node.map(|node| &node.kind) {
             let content = lock(content);
             if content.grows.is_some_and(|seen| seen.elapsed() < PROPERTY_TTL) && !content.stale {
                 return Ok(content.clone());
@@ -211,10 +217,10 @@ impl Tree {
 
     /// Marks the node as outdated: the next lookup finds another one.
     fn is_stale(&self, node: &Node) -> Errno {
-        if let Is::File(content) = &node.is {
+        if let NodeKind::File(content) = &node.kind {
             lock(content).stale = true;
         }
-        if let Some(Is::Directory { listed, .. }) = node.parent.as_ref().map(|parent| &parent.is) {
+        if let Some(NodeKind::Directory { listed, .. }) = node.parent.as_ref().map(|parent| &parent.kind) {
             *lock(listed) = None;
         }
         Errno::ESTALE
@@ -232,9 +238,9 @@ impl Node {
 
     /// Returns whether the node is the content seen in its place; a growing file takes over the new properties.
     fn agrees_with(&self, seen: Option<&Content>) -> bool {
-        match (&self.is, seen) {
-            (Is::Directory { .. }, None) => true,
-            (Is::File(content), Some(seen)) => lock(content).becomes(seen),
+        match (&self.kind, seen) {
+            (NodeKind::Directory { .. }, None) => true,
+            (NodeKind::File(content), Some(seen)) => lock(content).becomes(seen),
             _ => false,
         }
     }
@@ -246,14 +252,14 @@ impl Node {
 
     /// Returns the length in bytes, as far as known.
     pub(super) fn length(&self) -> u64 {
-        match &self.is {
-            Is::Directory { .. } => 0,
-            Is::File(content) => lock(content).length,
+        match &self.kind {
+            NodeKind::Directory { .. } => 0,
+            NodeKind::File(content) => lock(content).length,
         }
     }
 }
 
-impl Listed {
+impl DirectoryContent {
     fn new(listing: Listing) -> Self {
         let is_recorded = listing.info.is_some_and(|info| info.state == RunState::Open);
         let mut entries = listing.entries;
@@ -304,23 +310,22 @@ impl Content {
     }
 
     fn fetch(&self, server: &Server, path: &str, range: Range<u64>) -> Result<Vec<u8>, RemoteError> {
-        let changed = || RemoteError::Changed(server.url(path));
         let begun = Instant::now();
         let same = (!self.is_growing()).then(|| self.head());
         let mut reader = server.reader(path, range.clone(), same.as_ref())?;
         let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(0)];
-        let mut there = 0;
-        while there < bytes.len() {
-            match reader.read(&mut bytes[there..]) {
-                Ok(0) => return Err(changed()),
-                Ok(read) => there += read,
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match reader.read(&mut bytes[filled..]) {
+                Ok(0) => return Err(RemoteError::Changed(server.url(path))),
+                Ok(read) => filled += read,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(reader.error(error)),
             }
             if begun.elapsed() > RANGE_TIMEOUT {
                 return Err(RemoteError::Answer {
                     url: server.url(path),
-                    what: "it takes two minutes for a few bytes",
+                    what: "a few bytes take longer than two minutes",
                 });
             }
         }
@@ -352,8 +357,8 @@ struct Link {
     patient: Server,
     hasty: Server,
     is_down: AtomicBool,
-    /// Last message on standard error, so that it is not repeated.
-    said: Mutex<String>,
+    /// Last warning, so that it is not repeated.
+    last_warning: Mutex<String>,
 }
 
 /// Error as reported to a program.
@@ -379,7 +384,7 @@ impl From<Failure> for Errno {
 impl Link {
     fn new(server: &Server) -> Self {
         let (patient, hasty) = (server.clone(), server.with_timeout(Duration::ZERO));
-        Self { patient, hasty, is_down: AtomicBool::new(false), said: Mutex::default() }
+        Self { patient, hasty, is_down: AtomicBool::new(false), last_warning: Mutex::default() }
     }
 
     fn ask<T>(&self, act: impl Fn(&Server) -> Result<T, RemoteError>) -> Result<T, Failure> {
@@ -401,10 +406,10 @@ impl Link {
         };
         if failure != Failure::Gone {
             let text = error.to_string();
-            let mut said = lock(&self.said);
-            if *said != text {
+            let mut last_warning = lock(&self.last_warning);
+            if *last_warning != text {
                 tracing::warn!("{}", text.escape_debug());
-                *said = text;
+                *last_warning = text;
             }
         }
         failure

@@ -53,7 +53,7 @@ pub struct SimulatedDisk(Arc<Mutex<Inner>>);
 struct Inner {
     access: Access,
     now: Duration,
-    random: u64,
+    random: Random,
     fault: Option<DiskFault>,
     stuck_until: Duration,
     /// All changes, in the order in which they were made.
@@ -156,7 +156,7 @@ impl SimulatedDisk {
         Self(Arc::new(Mutex::new(Inner {
             access,
             now: Duration::ZERO,
-            random: seed,
+            random: Random(seed),
             fault: None,
             stuck_until: Duration::ZERO,
             changes: Vec::new(),
@@ -194,19 +194,16 @@ impl SimulatedDisk {
     /// # Errors
     /// If the files cannot be written.
     pub fn after_power_failure(&self, of: &Path, to: &Path, seed: u64) -> io::Result<()> {
-        Kept::draw(&self.lock().changes, seed).write(of, to)
+        DiskImage::draw(&self.lock().changes, seed).write(of, to)
     }
 
     /// Returns how long, at most, data written to segments was not synced.
     pub fn exposure(&self) -> Exposure {
         let inner = self.lock();
-        let Unsynced { bytes, names, .. } = &inner.unsynced;
-        let longest = |of: &BTreeMap<PathBuf, Duration>, before| {
-            of.values().map(|since| inner.now.saturating_sub(*since)).fold(before, Duration::max)
-        };
+        let Unsynced { bytes, names, longest } = &inner.unsynced;
         Exposure {
-            bytes: longest(bytes, inner.unsynced.longest.bytes),
-            name: longest(names, inner.unsynced.longest.name),
+            bytes: longest_unsynced(bytes, inner.now, longest.bytes),
+            name: longest_unsynced(names, inner.now, longest.name),
             now: !bytes.is_empty() || !names.is_empty(),
         }
     }
@@ -234,10 +231,30 @@ impl SimulatedDisk {
     }
 }
 
+/// Returns the longest time since one of these files changed; at least `synced`, the longest before a sync.
+fn longest_unsynced(since: &BTreeMap<PathBuf, Duration>, now: Duration, synced: Duration) -> Duration {
+    since.values().map(|since| now.saturating_sub(*since)).fold(synced, Duration::max)
+}
+
+/// Generator of random numbers from a seed.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next_number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GOLDEN_GAMMA);
+        mix(self.0)
+    }
+
+    fn next_bool(&mut self) -> bool {
+        self.next_number().is_multiple_of(2)
+    }
+}
+
 impl Inner {
-    fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(GOLDEN_GAMMA);
-        mix(self.random)
+    /// Returns the path of a file in an open directory.
+    fn path_inside(&self, directory: RawFd, name: &CStr) -> Option<PathBuf> {
+        Some(self.open.get(&directory)?.join(name.to_str().ok()?))
     }
 
     /// Returns the error with which the disk refuses the change, if it does.
@@ -298,7 +315,7 @@ impl SimulatedEngine {
         };
         let late = match operation.effect() {
             Effect::Nothing => Duration::ZERO,
-            _ => latency + jitter.mul_f64(inner.next_random() as f64 / u64::MAX as f64),
+            _ => latency + jitter.mul_f64(inner.random.next_number() as f64 / u64::MAX as f64),
         };
         let due = inner.now.max(inner.stuck_until) + late + per_mebibyte.mul_f64(bytes as f64 / f64::from(1 << 20));
         *inner.due.entry(due).or_insert(0) += 1;
@@ -322,13 +339,12 @@ impl SimulatedEngine {
             File::Open(file) => file.as_raw_fd(),
             _ => -1,
         };
-        let inside = |name: &CStr| Some(inner.open.get(&file)?.join(name.to_str().ok()?));
         let change = match operation.effect() {
             Effect::Write { offset, bytes } => Some(Change::Write { file, offset, bytes: bytes.to_vec() }),
             Effect::Allocate { offset, length } => Some(Change::Allocate { file, offset, length }),
             Effect::Truncate { length } => Some(Change::Truncate { file, length }),
-            Effect::Create { name } => inside(name).map(Change::File),
-            Effect::Remove { name } => inside(name).map(Change::Remove),
+            Effect::Create { name } => inner.path_inside(file, name).map(Change::File),
+            Effect::Remove { name } => inner.path_inside(file, name).map(Change::Remove),
             Effect::Sync => Some(Change::Sync { file }),
             Effect::Nothing => None,
         };
@@ -366,49 +382,45 @@ impl Drop for SimulatedEngine {
 
 /// Data that a disk kept: names, each of a file or a directory, and the files' bytes.
 #[derive(Debug, Default)]
-struct Kept {
+struct DiskImage {
     directories: BTreeSet<PathBuf>,
     names: BTreeMap<PathBuf, usize>,
     files: Vec<Vec<u8>>,
 }
 
-impl Kept {
+impl DiskImage {
     /// Determines for each change whether a later sync covers it; applies those changes, and a random part of the
     /// others.
     fn draw(changes: &[Change], seed: u64) -> Self {
-        let mut random = seed;
-        let mut keeps = move || {
-            random = random.wrapping_add(GOLDEN_GAMMA);
-            mix(random).is_multiple_of(2)
-        };
+        let mut random = Random(seed);
         let mut kept = Self::default();
         // Current names in memory: writes go to the file of this name, whatever name it has on the disk.
         let mut now: BTreeMap<PathBuf, usize> = BTreeMap::new();
         for (at, change) in changes.iter().enumerate() {
             let later = &changes[at + 1..];
             match change {
-                Change::Directory(path) if is_named(path, later) || keeps() => {
+                Change::Directory(path) if is_named(path, later) || random.next_bool() => {
                     kept.directories.insert(path.clone());
                 }
                 Change::File(path) => {
                     let file = kept.files.len();
                     kept.files.push(Vec::new());
                     now.insert(path.clone(), file);
-                    if is_named(path, later) || keeps() {
+                    if is_named(path, later) || random.next_bool() {
                         kept.names.insert(path.clone(), file);
                     }
                 }
                 Change::Rename(from, to) => {
                     let Some(file) = now.remove(from) else { continue };
                     now.insert(to.clone(), file);
-                    if is_named(to, later) || keeps() {
+                    if is_named(to, later) || random.next_bool() {
                         kept.names.retain(|path, _| path != from);
                         kept.names.insert(to.clone(), file);
                     }
                 }
                 Change::Remove(path) => {
                     now.remove(path);
-                    if is_named(path, later) || keeps() {
+                    if is_named(path, later) || random.next_bool() {
                         kept.names.remove(path);
                         kept.directories.remove(path);
                     }
@@ -418,13 +430,13 @@ impl Kept {
                     let safe = is_synced(path, later);
                     match &**change {
                         Change::Write { offset, bytes: written, .. } => {
-                            write(bytes, *offset, written, || safe || keeps());
+                            write(bytes, *offset, written, || safe || random.next_bool());
                         }
-                        Change::Allocate { offset, length, .. } if safe || keeps() => {
+                        Change::Allocate { offset, length, .. } if safe || random.next_bool() => {
                             let end = usize::try_from(offset + length).unwrap_or(usize::MAX);
                             bytes.resize(bytes.len().max(end), 0);
                         }
-                        Change::Truncate { length, .. } if safe || keeps() => {
+                        Change::Truncate { length, .. } if safe || random.next_bool() => {
                             bytes.resize(usize::try_from(*length).unwrap_or(usize::MAX), 0);
                         }
                         _ => {}
@@ -437,14 +449,19 @@ impl Kept {
     }
 
     fn write(&self, of: &Path, to: &Path) -> io::Result<()> {
-        let place = |path: &Path| path.strip_prefix(of).map(|path| to.join(path)).ok();
         std::fs::create_dir_all(to)?;
-        for directory in self.directories.iter().filter_map(|path| place(path)) {
-            std::fs::create_dir_all(directory)?;
+        for directory in &self.directories {
+            if let Ok(inside) = directory.strip_prefix(of) {
+                std::fs::create_dir_all(to.join(inside))?;
+            }
         }
         for (path, file) in &self.names {
-            let Some(path) = place(path).filter(|path| path.parent().is_some_and(Path::is_dir)) else { continue };
-            let out = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+            let Ok(inside) = path.strip_prefix(of) else { continue };
+            let copy = to.join(inside);
+            if !copy.parent().is_some_and(Path::is_dir) {
+                continue;
+            }
+            let out = OpenOptions::new().write(true).create(true).truncate(true).open(copy)?;
             let bytes = &self.files[*file];
             out.set_len(bytes.len() as u64)?;
             // Allocated space stays a hole.
@@ -520,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fails_as_it_is_told() {
+    fn operations_fail_with_the_configured_fault() {
         let folder = tempfile::tempdir().unwrap();
         let simulated = SimulatedDisk::new(QUICK, 1);
         let disk = Disk::Simulated(simulated.clone());

@@ -1,7 +1,7 @@
 //! Reads the part of a run that one builder writes, while it is being written.
 
 use super::{End, Followed};
-use crate::event::{Assembler, Event, Fragment, Located};
+use crate::event::{Assembler, Event, Located};
 use crate::files::Files;
 use crate::format::{Closing, EventStatus, FormatError};
 use crate::part::{one_of_each, trusted_footer};
@@ -107,8 +107,8 @@ impl FollowPart {
             while let Some((event, _)) = self.take_closed() {
                 self.assembler.close(event);
             }
-            let is_passed = (self.segment, self.walk.as_ref().map_or(0, Walk::at)) >= end;
-            if is_passed || !self.advance()? {
+            let is_past_end = (self.segment, self.walk.as_ref().map_or(0, Walk::at)) >= end;
+            if is_past_end || !self.advance()? {
                 return Ok(());
             }
         }
@@ -212,8 +212,8 @@ impl FollowPart {
         let next = self.segments()?.find(|number| *number > self.segment);
         self.segment = next.unwrap_or(self.segment.saturating_add(1));
         // Blocks missing at the end are reported at the end. A footer that the writer could not write is not reported.
-        let told_later = next.is_none() && self.info.totals.blocks > self.block;
-        match told_later || is_end && self.info.state == RunState::Incomplete {
+        let is_reported_later = next.is_none() && self.info.totals.blocks > self.block;
+        match is_reported_later || is_end && self.info.state == RunState::Incomplete {
             true => Ok(true),
             false => Err(StoreError::Format { path, offset, error }),
         }
@@ -242,8 +242,7 @@ impl FollowPart {
 
     fn assemble(&mut self, id: EventId, status: EventStatus) -> Result<Event, StoreError> {
         let located = self.assembler.close(id);
-        let find = |located: &Located| Fragment::find(&located.block, &located.entry);
-        let fragments = located.iter().map(find).collect::<Result<Vec<_>, _>>()?;
+        let fragments = located.iter().map(Located::read_fragment).collect::<Result<Vec<_>, _>>()?;
         one_of_each(&fragments, &self.info.source_ids(), id, self.files.path())?;
         Ok(Event { id, status, fragments })
     }

@@ -43,12 +43,7 @@ impl Recorder {
             mut begin,
         } = config;
         let block_bytes = pool.block_bytes();
-        if !(2 * BLOCK_ALIGN..=MAX_BLOCK_LEN).contains(&block_bytes) {
-            return Err(StoreError::BlockSize(block_bytes));
-        }
-        if builder >= builders.max(1) {
-            return Err(StoreError::Builder { builder, builders });
-        }
+        check_limits(block_bytes, builder, builders)?;
         let mut notes = Vec::new();
         let (mut engine, kind) = start_engine(&disk, engine, &mut notes)?;
         let registration = match kind {
@@ -73,11 +68,7 @@ impl Recorder {
             builder,
             builders: builders.max(1),
             assignment,
-            recorder: RecorderInfo {
-                block_size: block_bytes as u64,
-                segment_size: segment_bytes,
-                ..recorder_info(&method)
-            },
+            recorder: recorder_info(&method, block_bytes as u64, segment_bytes),
             ..open_run(begin)
         };
         info.write_first(&disk, &path)?;
@@ -108,17 +99,25 @@ impl Recorder {
     }
 }
 
+fn check_limits(block_bytes: usize, builder: u32, builders: u32) -> Result<(), StoreError> {
+    if !(2 * BLOCK_ALIGN..=MAX_BLOCK_LEN).contains(&block_bytes) {
+        return Err(StoreError::BlockSize(block_bytes));
+    }
+    if builder >= builders.max(1) {
+        return Err(StoreError::Builder { builder, builders });
+    }
+    Ok(())
+}
+
 fn start_engine(
     disk: &Disk,
     choice: EngineChoice,
     notes: &mut Vec<String>,
 ) -> Result<(Engine, EngineKind), StoreError> {
-    let threads = || StoreError::io("starting threads for", Path::new("the recorder"));
-    if let Some(simulated) = disk.engine() {
+    let simulated = disk.engine();
+    if simulated.is_some() {
         notes.push("the disk is simulated".into());
-        return Ok((simulated.map_err(threads())?, EngineKind::Threads));
-    }
-    if choice == EngineChoice::Best {
+    } else if choice == EngineChoice::Best {
         match Engine::ring() {
             Ok(ring) => return Ok((ring, EngineKind::IoUring)),
             Err(error) => notes.push(format!(
@@ -126,7 +125,8 @@ fn start_engine(
             )),
         }
     }
-    Ok((Engine::threads().map_err(threads())?, EngineKind::Threads))
+    let engine = simulated.unwrap_or_else(Engine::threads);
+    Ok((engine.map_err(StoreError::io("starting threads for", Path::new("the recorder")))?, EngineKind::Threads))
 }
 
 /// Registers the pool's blocks under their own numbers, if the kernel allows it.
@@ -193,8 +193,7 @@ fn other_run(parent: &Path, number: RunNumber, builders: u32) -> Option<PathBuf>
     if builders > 1 && alone.symlink_metadata().is_ok() {
         return Some(alone);
     }
-    let is_other = |part: &PathBuf| RunInfo::read(part).is_ok_and(|info| info.builders != builders);
-    parts_of(&alone).into_iter().find(is_other)
+    parts_of(&alone).into_iter().find(|part| RunInfo::read(part).is_ok_and(|info| info.builders != builders))
 }
 
 /// Takes the lock that shows readers that the run is being written. A reader that checks it holds it for an instant, so
@@ -289,14 +288,15 @@ fn open_run(begin: RunBegin) -> RunInfo {
     }
 }
 
-fn recorder_info(method: &RecorderMethod) -> RecorderInfo {
+fn recorder_info(method: &RecorderMethod, block_size: u64, segment_size: u64) -> RecorderInfo {
     RecorderInfo {
         engine: method.engine.to_string(),
         direct: method.direct,
         registered: method.registered,
         allocated_ahead: method.allocated_ahead,
+        block_size,
+        segment_size,
         notes: method.notes.clone(),
-        ..RecorderInfo::default()
     }
 }
 

@@ -4,6 +4,7 @@ use crate::common::{Builder, SOURCES, config, directory, payload};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use thalweg_arena::BlockPool;
+use thalweg_store::format::{BlockHeader, BlockKind};
 use thalweg_store::{
     BlockWriter, EngineChoice, EngineKind, Event, EventCounts, EventStatus, Recorder, RecorderConfig, Run, RunBegin,
     RunEnd, RunState, StoreError, Verdict, WriterLife, list, verify,
@@ -67,6 +68,22 @@ fn every_method_of_the_recorder_writes_the_same_run() {
     let names = list(&directory.path().join("runs")).unwrap();
     assert_eq!(names.iter().map(|listed| listed.run).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(names.iter().all(|listed| listed.writer.is_none() && listed.bytes > 6_000_000));
+}
+
+#[test]
+fn a_footer_has_the_time_of_the_last_block_before_it() {
+    let directory = directory();
+    let path = record(config(directory.path()));
+    for number in 0..Run::open(&path).unwrap().segments() {
+        let bytes = std::fs::read(path.join(format!("{number:05}.seg"))).unwrap();
+        let (mut headers, mut at) = (Vec::new(), 0);
+        while at < bytes.len() {
+            headers.push(BlockHeader::decode(&bytes[at..]).unwrap());
+            at += headers.last().unwrap().length as usize;
+        }
+        let [.., last, footer] = &headers[..] else { panic!("{} blocks", headers.len()) };
+        assert_eq!((footer.kind, footer.written), (BlockKind::Footer, last.written));
+    }
 }
 
 #[test]

@@ -59,13 +59,14 @@ pub fn slots<M: Memory>(mut memory: M, bytes: usize) -> Vec<Slot<M>> {
         memory.bytes().chunks_exact_mut(bytes).map(|slot| NonNull::from(slot).cast()).collect();
     let whole = Arc::new(memory);
     let numbered = starts.into_iter().enumerate();
-    let slot = |(number, start)| Slot {
-        start,
-        length: bytes,
-        number: u16::try_from(number).expect("at most 65536 slots"),
-        _whole: Arc::clone(&whole),
-    };
-    numbered.map(slot).collect()
+    numbered
+        .map(|(number, start)| Slot {
+            start,
+            length: bytes,
+            number: u16::try_from(number).expect("at most 65536 slots"),
+            _whole: Arc::clone(&whole),
+        })
+        .collect()
 }
 
 impl<M> Slot<M> {

@@ -1,9 +1,9 @@
-//! Any file is a recording or is refused, and what is played has the length that was said.
+//! Any file is a recording or is refused, and what is played has the stated length.
 
 use thalweg_device::{ModelAdcConfig, devices_for, open};
 use thalweg_wire::EventId;
 
-/// The endings by which a recording's kind is told; the first byte of the input chooses one.
+/// The endings by which a recording's kind is known; the first byte of the input chooses one.
 const ENDINGS: [&str; 6] = ["npy", "tif", "vdif", "pgm", "sigmf", "sigmf-collection"];
 
 /// Tries one input.

@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use thalweg_arena::SlotPool;
 use thalweg_device::{Acquired, Buffer, DeviceClock};
-use thalweg_frames::Place;
 use thalweg_gige::{Assembler, Intake, Stream, description, gvcp::Acknowledge};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -37,19 +36,19 @@ pub fn run(bytes: &[u8]) {
     };
     assembler.begin(stream.clone());
     let (mut intake, mut next, mut now) = (Intake::default(), 0, Duration::from_secs(1));
-    // Each packet has its length in front; several come at a time.
+    // Each packet follows its length; several come at a time.
     while !rest.is_empty() {
         let mut burst: Vec<&[u8]> = Vec::new();
-        while let Some((length, behind)) = rest.split_first() {
-            let (packet, behind) = behind.split_at(behind.len().min(usize::from(length & 0x7f)));
-            rest = behind;
+        while let Some((length, after)) = rest.split_first() {
+            let (packet, after) = after.split_at(after.len().min(usize::from(length & 0x7f)));
+            rest = after;
             burst.push(packet);
             now += Duration::from_millis(u64::from(*length & 3));
             if length & 0x80 != 0 || burst.len() == 64 {
                 break;
             }
         }
-        let fill = |places: &mut [Place<'_>]| {
+        let taken = intake.receive(&mut assembler, Some(CAMERA), (now, TaiNanos(7)), |places| {
             for (place, packet) in places.iter_mut().zip(&burst) {
                 let mut from = 0;
                 for part in [&mut *place.front, &mut *place.rest, &mut *place.more] {
@@ -60,8 +59,8 @@ pub fn run(bytes: &[u8]) {
                 (place.length, place.from) = (packet.len(), Some(SocketAddr::new(CAMERA, 5)));
             }
             Ok::<_, Infallible>(burst.len())
-        };
-        let Ok(_) = intake.receive(&mut assembler, Some(CAMERA), (now, TaiNanos(7)), fill);
+        });
+        let Ok(_) = taken;
         assembler.look(now, now);
         while assembler.next_request().is_some() {}
         while let Some(acquired) = assembler.next_acquired() {

@@ -5,7 +5,7 @@ use thalweg_arena::SlotPool;
 use thalweg_device::{Acquired, Buffer};
 use thalweg_drivers::instrument::Assembler;
 
-/// What the first byte of the input chooses from.
+/// Formats, of which the first byte of the input chooses one.
 const FORMATS: [&str; 6] = [
     "format = \"vdif\"\nrate = 100",
     "format = \"vdif\"\nsequence = true",
@@ -29,10 +29,10 @@ pub fn run(bytes: &[u8]) {
     }
     assembler.start();
     let (mut next, mut now) = (0, Duration::from_secs(1));
-    // Each datagram has its length in front.
-    while let Some((length, behind)) = rest.split_first() {
-        let (datagram, behind) = behind.split_at(behind.len().min(usize::from(*length)));
-        rest = behind;
+    // Each datagram follows its length.
+    while let Some((length, after)) = rest.split_first() {
+        let (datagram, after) = after.split_at(after.len().min(usize::from(*length)));
+        rest = after;
         now += Duration::from_millis(u64::from(*length));
         give(&mut assembler, datagram, now);
         while let Some(acquired) = assembler.next(now) {
@@ -52,7 +52,7 @@ pub fn run(bytes: &[u8]) {
     }
 }
 
-/// As a port does: in its place, with an odd length of a format where each datagram is a fragment, or from elsewhere.
+/// Passes a datagram on as a port does: in its place, with an odd length of a format where each datagram is a fragment, or from elsewhere.
 fn give(assembler: &mut Assembler, datagram: &[u8], now: Duration) {
     let mut buffers = Vec::new();
     let in_place = assembler.in_place().filter(|_| datagram.len() % 2 == 1);

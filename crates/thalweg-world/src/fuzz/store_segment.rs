@@ -12,7 +12,7 @@ use thalweg_wire::{HEADER_LEN, HEADER_MAGIC, crc32c};
 
 const RUN: u32 = 7;
 
-/// Memory, not a disk: a fuzzer writes the file thousands of times a second.
+/// Directory of the run, in memory: a fuzzer writes the file thousands of times a second.
 static DIRECTORY: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let info = serde_json::json!({
@@ -51,24 +51,24 @@ fn read(directory: &Path, follow: bool) {
         match follow.next(Duration::ZERO) {
             Ok(Followed::Event(_)) => {}
             Ok(_) => break,
-            // Those behind an event that cannot be read follow; the end comes all the same.
+            // Later events follow one that cannot be read; the end comes all the same.
             Err(_) => {}
         }
     }
 }
 
-/// A page of the file for every few bytes of input, since a fuzzer does not come upon long inputs of itself.
+/// A page of the file for every few bytes of input, since a fuzzer does not find long inputs by itself.
 fn pages(bytes: &[u8]) -> Vec<u8> {
-    let page = |piece: &[u8]| {
-        let mut page = piece.to_vec();
-        page.resize(BLOCK_ALIGN, 0);
-        page
-    };
-    bytes.chunks(320).flat_map(page).collect()
+    let mut pages = Vec::new();
+    for piece in bytes.chunks(320) {
+        pages.extend_from_slice(piece);
+        pages.resize(pages.len().next_multiple_of(BLOCK_ALIGN), 0);
+    }
+    pages
 }
 
 /// A fuzzer does not guess checksums: every page that begins with an odd byte becomes the beginning of a block that
-/// passes them, and leads to what is behind.
+/// passes them, and leads to what follows.
 fn make_valid(segment: &mut [u8]) {
     let (mut at, mut number) = (0, 0u64);
     while at + BLOCK_ALIGN <= segment.len() {
@@ -117,9 +117,8 @@ fn make_block(block: &mut [u8], offset: u64, number: u64) {
     block[60..64].copy_from_slice(&header.to_le_bytes());
 }
 
-/// Where an entry of the fragment table leads to a place in the block, puts a header there that the entry names.
+/// Puts a header to each place in the block that an entry of the fragment table names.
 fn make_records(block: &mut [u8]) {
-    let u32_at = |block: &[u8], at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap()) as usize;
     let (index, fragments) = (u32_at(block, 32), u32_at(block, 36).min(64));
     for entry in (0..fragments).map(|entry| index.saturating_add(entry * FRAGMENT_ENTRY_LEN)) {
         let Some(named) = block.get(entry..).and_then(|table| table.first_chunk::<FRAGMENT_ENTRY_LEN>()).copied()
@@ -136,4 +135,8 @@ fn make_records(block: &mut [u8]) {
         let crc = crc32c(&header[..60]);
         header[60..].copy_from_slice(&crc.to_le_bytes());
     }
+}
+
+fn u32_at(block: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(block[at..at + 4].try_into().unwrap()) as usize
 }

@@ -1,4 +1,4 @@
-//! Any 64 bytes are a fragment header or are refused, and what was understood can be said again in the same bytes.
+//! Any 64 bytes are a fragment header or are refused, and a header that was read can be written again in the same bytes.
 
 use thalweg_wire::{FragmentHeader, HEADER_LEN, HEADER_MAGIC, HEADER_VERSION, crc32c};
 

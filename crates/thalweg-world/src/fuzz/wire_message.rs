@@ -1,4 +1,4 @@
-//! Any 64 bytes are a control message or are refused, and what was understood can be said again in the same words.
+//! Any 64 bytes are a control message or are refused, and a message that was read can be written again in the same bytes.
 
 use thalweg_wire::{MESSAGE_LEN, MESSAGE_MAGIC, Message, PROTOCOL_VERSION, crc32c};
 

@@ -5,9 +5,9 @@
 //! continues. While all buffers are being written it waits, and the ring fills; packets that find no room there are
 //! counted. The file records that count, and is valid however it ends.
 //!
-//! # Files, in the order in which the data passes them
+//! # Files, in the order of the data path
 //!
-//! | file | what is in it |
+//! | file | contents |
 //! | --- | --- |
 //! | `packets` | Origins of packets: the kernel's ring, or a port that bypasses the kernel |
 //! | `pcapng` | Blocks of the format |
@@ -107,8 +107,7 @@ pub(crate) fn capture(
     begun: impl FnOnce(),
 ) -> Result<Captured, CaptureError> {
     let Options { interface, file, snap, .. } = options;
-    let create = |error| CaptureError::Create { file: file.clone(), error };
-    let mut writer = Writer::create(file).map_err(create)?;
+    let mut writer = Writer::create(file).map_err(|error| CaptureError::Create { file: file.clone(), error })?;
     let mut captured = Captured::default();
     let (clock, began) = (Instant::now(), now());
     let deadline = options.lasting.map(|lasting| clock + lasting);

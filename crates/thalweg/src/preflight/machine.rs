@@ -3,7 +3,7 @@
 use crate::preflight::{PreflightError, Recordings, needs};
 use thalweg_core::filter::Condition;
 use thalweg_doctor::{Finding, Level};
-use thalweg_node::{BuilderNodeConfig, NodeError, SourceNodeConfig, Topology};
+use thalweg_node::{BuilderNodeConfig, NodeError, Topology};
 use thalweg_store::{StoreError, run_directory_name};
 use thalweg_wire::RunNumber;
 
@@ -53,15 +53,16 @@ pub fn preflight(topology: &Topology, node: Option<&str>) -> Result<Vec<Finding>
 /// Checks that conditions use features that exist, as far as the topology determines them.
 fn check_conditions(topology: &Topology, builder: &BuilderNodeConfig) -> Result<(), NodeError> {
     for (level, mut condition) in builder.conditions() {
-        let wrong = |problem| NodeError::Config(format!("builder '{}': {level}.accept: {problem}", builder.name));
         let mut known = true;
         for variable in condition.variables() {
-            let named = |source: &&SourceNodeConfig| Condition::variable(&source.name) == variable;
-            match topology.sources.iter().find(named).map(|source| (source, &source.device)) {
+            let mut sources = topology.sources.iter();
+            let source = sources.find(|source| Condition::variable(&source.name) == variable);
+            match source.map(|source| (source, &source.device)) {
                 Some((source, Some(device))) => match device.features() {
                     Some(features) => condition.bind(variable, source.source_id(), features),
                     None => {
-                        return Err(wrong(format!("source '{}' has no features: it is no fit", source.name)));
+                        let problem = format!("source '{}' has no features: it is no fit", source.name);
+                        return Err(condition_error(builder, level, &problem));
                     }
                 },
                 // The features of a source that is pushed to are known to the other program only.
@@ -69,10 +70,14 @@ fn check_conditions(topology: &Topology, builder: &BuilderNodeConfig) -> Result<
             }
         }
         if known {
-            condition.check().map_err(wrong)?;
+            condition.check().map_err(|problem| condition_error(builder, level, &problem))?;
         }
     }
     Ok(())
+}
+
+fn condition_error(builder: &BuilderNodeConfig, level: &str, problem: &str) -> NodeError {
+    NodeError::Config(format!("builder '{}': {level}.accept: {problem}", builder.name))
 }
 
 #[cfg(test)]

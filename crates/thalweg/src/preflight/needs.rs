@@ -19,24 +19,23 @@ pub enum Recordings {
     Unopened,
 }
 
-/// Returns what a topology asks of this machine: all of it, or what one of its nodes asks.
+/// Returns the requirements of a topology on this machine: of all its nodes, or of one.
 pub fn needs(topology: &Topology, node: Option<&str>, recordings: Recordings) -> Needs {
-    let here = |name: &str| node.is_none_or(|node| node == name);
     let flows: Vec<Flow> = topology.sources.iter().map(|source| Flow::of(source, recordings)).collect();
     #[expect(clippy::cast_precision_loss, reason = "builders are few")]
     let builders = topology.builders.len() as f64;
     let rate = flows.iter().map(|flow| flow.bytes_per_second).sum::<Option<f64>>().filter(|_| !flows.is_empty());
     let each = rate.map(|rate| rate / builders);
 
-    let building: Vec<_> = topology.builders.iter().filter(|builder| here(&builder.name)).collect();
+    let building: Vec<_> = topology.builders.iter().filter(|builder| is_here(node, &builder.name)).collect();
     let mut nodes: Vec<NodeNeeds> = building.iter().map(|config| builder_needs(topology, config, each)).collect();
     let sources = topology.sources.iter().zip(&flows);
     // A source without a device belongs to another program.
-    let sources = sources.filter(|(source, _)| here(&source.name) && source.device.is_some());
+    let sources = sources.filter(|(source, _)| is_here(node, &source.name) && source.device.is_some());
     nodes.extend(sources.map(|(source, flow)| source_needs(topology, source, flow)));
 
     let of_event = flows.iter().map(|flow| flow.record).try_fold(0u64, |sum, record| Some(sum.saturating_add(record?)));
-    let share = |all: u64| all / topology.builders.len().max(1) as u64 * building.len() as u64;
+    let run_bytes = topology.run.events.zip(of_event).map(|(events, bytes)| events.saturating_mul(bytes));
     Needs {
         directory: topology.run.directory.clone(),
         record: topology.run.record && !building.is_empty(),
@@ -44,12 +43,17 @@ pub fn needs(topology: &Topology, node: Option<&str>, recordings: Recordings) ->
             #[expect(clippy::cast_precision_loss, reason = "builders are few")]
             bytes_per_second: each.map(|each| each * building.len() as f64),
             duration: topology.run.duration,
-            bytes: topology.run.events.zip(of_event).map(|(events, bytes)| share(events.saturating_mul(bytes))),
+            bytes: run_bytes.map(|all| all / topology.builders.len().max(1) as u64 * building.len() as u64),
             at_most: flows.iter().any(|flow| !flow.exact),
         },
         measure_disk: false,
         nodes,
     }
+}
+
+/// True if this node is examined: it is the named one, or none is named.
+fn is_here(node: Option<&str>, name: &str) -> bool {
+    node.is_none_or(|node| node == name)
 }
 
 fn builder_needs(topology: &Topology, config: &BuilderNodeConfig, rate: Option<f64>) -> NodeNeeds {
@@ -113,8 +117,8 @@ struct Flow {
 
 impl Flow {
     fn of(source: &SourceNodeConfig, recordings: Recordings) -> Self {
-        let size = |bytes: u64| usize::try_from(bytes).ok();
-        let stated = source.device.as_ref().and_then(|device| device.longest()).and_then(size);
+        let stated = source.device.as_ref().and_then(|device| device.longest());
+        let stated = stated.and_then(|bytes| usize::try_from(bytes).ok());
         let payload = stated.or_else(|| match &source.device {
             Some(recording) if recordings == Recordings::Opened && !recording.is_acquisition() => {
                 // A recording that cannot be opened is reported by its node.
@@ -180,6 +184,10 @@ mod tests {
         assert!(needs(&topology(&raw), None, Recordings::Unopened).data.at_most, "it may end before");
         let pushed = counted.replace("device = { kind = \"model-adc\", size = \"4MiB\" }", "");
         let pushed = needs(&topology(&pushed), None, Recordings::Opened);
-        assert_eq!((pushed.data.volume(), pushed.nodes.len()), (None, 3), "nobody knows what a program pushes");
+        assert_eq!(
+            (pushed.data.volume(), pushed.nodes.len()),
+            (None, 3),
+            "the data of a program that pushes are unknown"
+        );
     }
 }

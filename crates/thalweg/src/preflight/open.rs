@@ -51,9 +51,10 @@ pub fn open_device(topology: &Topology, source: &SourceNodeConfig) -> Result<Opt
         };
         feed = tapped;
         let description = feed.description().cloned().unwrap_or_default();
-        let of = |error: NodeError| NodeError::Config(format!("its fit '{}': {error}", other.name));
-        let fit = config.observe(&description, reorders, copies).map_err(|error| of(error.into()))?;
-        fits.push((index, fitting(topology, other, Feed::Acquisition(fit), Vec::new()).map_err(of)?));
+        let fit = config.observe(&description, reorders, copies).map_err(NodeError::from);
+        let fit = fit.and_then(|fit| fitting(topology, other, Feed::Acquisition(fit), Vec::new()));
+        let fit = fit.map_err(|error| NodeError::Config(format!("its fit '{}': {error}", other.name)))?;
+        fits.push((index, fit));
     }
     fitting(topology, source, feed, fits).map(Some)
 }

@@ -9,9 +9,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use thalweg_store::{
-    End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, SourceInfo, StoreError, WriterLife,
-};
+use thalweg_store::{End, Event, EventStatus, Follow, Followed, Run, RunInfo, RunState, StoreError, WriterLife};
 use thalweg_text::{count, many, plain, size, tai, wrapped};
 use thalweg_wire::{EventId, EventRange, FragmentHeader, Meaning, NumberKind, PayloadType, SourceId, Status};
 
@@ -56,7 +54,7 @@ pub(super) fn cat(options: &Options, json: bool, out: &mut Output) -> Result<Exi
     if options.raw && std::io::stdout().is_terminal() {
         return Err(Failure::Usage("--raw would write bytes to this terminal: send them to a file, or a pipe".into()));
     }
-    let mut cat = Cat { options, json, out, sources: Vec::new(), troubles: 0, unread: None, told: 0 };
+    let mut cat = Cat { options, json, out, sources: Vec::new(), troubles: 0, unread: None, reports: 0 };
     if options.follow {
         cat.follow()?
     } else {
@@ -76,7 +74,7 @@ struct Cat<'a> {
     /// Consecutive events with the same error that were not reported yet.
     unread: Option<Unread>,
     /// Number of reports so far.
-    told: u64,
+    reports: u64,
 }
 
 /// Events that cannot be read because their place in the file is damaged.
@@ -120,13 +118,12 @@ impl Cat<'_> {
     /// Prints the events that are there and those that follow, until the run ends.
     fn follow(&mut self) -> Result<(), Failure> {
         let path = &self.options.run;
-        let refused = |error| match error {
+        let mut follow = Follow::open(path).map_err(|error| match error {
             StoreError::Io { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
                 explain(path, &StoreError::NotARun(path.clone()))
             }
             error => explain(path, &error),
-        };
-        let mut follow = Follow::open(path).map_err(refused)?;
+        })?;
         self.find_sources(follow.info())?;
         let range = self.options.event.unwrap_or(EventRange::ALL);
         let mut timeout = Duration::ZERO;
@@ -170,10 +167,11 @@ impl Cat<'_> {
     }
 
     fn event(&mut self, event: &Event) -> Result<(), Failure> {
-        let wanted = |source: &SourceId| self.sources.is_empty() || self.sources.contains(source);
-        let fragments = || event.fragments.iter().filter(|fragment| wanted(&fragment.header.source));
+        let sources = &self.sources;
+        let fragments = event.fragments.iter();
+        let fragments = fragments.filter(|fragment| sources.is_empty() || sources.contains(&fragment.header.source));
         if self.options.raw {
-            for fragment in fragments() {
+            for fragment in fragments {
                 self.out.bytes(fragment.payload())?;
             }
             return Ok(());
@@ -182,12 +180,12 @@ impl Cat<'_> {
         let data = self.options.data;
         if self.json {
             let fragments =
-                fragments().map(|fragment| FragmentLine::new(&fragment.header, fragment.payload(), data)).collect();
+                fragments.map(|fragment| FragmentLine::new(&fragment.header, fragment.payload(), data)).collect();
             return self.out.json(&EventLine { event: event.id.0, complete, fragments });
         }
         let missing = event.fragments.iter().filter(|fragment| fragment.header.status.contains(Status::MISSING));
         let mut text = event_text(event.id, complete, missing.count(), event.fragments.len());
-        for fragment in fragments() {
+        for fragment in fragments {
             text.push_str(&fragment_text(&fragment.header, fragment.payload(), data));
         }
         self.out.text(&text)
@@ -226,10 +224,10 @@ impl Cat<'_> {
 
     /// Reports one of many errors, of which only the first few are printed.
     fn tell(&mut self, text: &str) {
-        self.told += 1;
-        match self.told {
+        self.reports += 1;
+        match self.reports {
             ..=TROUBLES => say(text),
-            told if told == TROUBLES + 1 => {
+            reports if reports == TROUBLES + 1 => {
                 say("further events cannot be read; run `thalweg verify` to see what is wrong");
             }
             _ => {}
@@ -240,8 +238,9 @@ impl Cat<'_> {
     fn find_sources(&mut self, info: &RunInfo) -> Result<(), Failure> {
         for wanted in &self.options.source {
             let known = self.sources.len();
-            let is_it = |source: &&SourceInfo| source.name == *wanted || source.id.to_string() == *wanted;
-            self.sources.extend(info.sources.iter().filter(is_it).map(|source| source.id));
+            let sources = info.sources.iter();
+            let found = sources.filter(|source| source.name == *wanted || source.id.to_string() == *wanted);
+            self.sources.extend(found.map(|source| source.id));
             if self.sources.len() == known {
                 let ids: Vec<String> = info.sources.iter().map(|source| source.id.to_string()).collect();
                 let names: Vec<&str> = info.sources.iter().map(|source| &source.name[..]).collect();
@@ -454,15 +453,17 @@ impl Data {
             Meaning::Image => "pixel",
             Meaning::Array => "value",
         };
-        let read = |bytes| Number::read(element.number_kind(), bytes);
+        let number_kind = element.number_kind();
         let elements = payload.chunks_exact(element.size());
         let left = elements.len().saturating_sub(limit) as u64;
         let elements = elements.take(limit);
         let values = match element.is_complex() {
-            false => Values::Numbers(elements.map(read).collect()),
+            false => Values::Numbers(elements.map(|bytes| Number::read(number_kind, bytes)).collect()),
             true => {
                 let parts = elements.map(|pair| pair.split_at(element.number_size()));
-                Values::Complex(parts.map(|(real, imaginary)| [read(real), read(imaginary)]).collect())
+                let pairs = parts
+                    .map(|(real, imaginary)| [Number::read(number_kind, real), Number::read(number_kind, imaginary)]);
+                Values::Complex(pairs.collect())
             }
         };
         Self { values, unit, left }

@@ -33,7 +33,7 @@ pub(crate) struct Options {
 
 /// Description of one directory.
 #[derive(Debug, Serialize)]
-struct Sight {
+struct DirectoryReport {
     #[serde(flatten)]
     named: Named,
     /// State of the process that writes the run, if the run is OPEN.
@@ -75,21 +75,21 @@ pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<Ex
         drop(busy);
         super::times::write(&run, file)?;
     }
-    let mut sights = Vec::new();
+    let mut reports = Vec::new();
     for named in directories(&options.runs)? {
         let busy = Busy::new(format!("reading {}", named.path.display()));
         let run = Part::open(&named.path).map_err(|error| explain(&named.path, &error))?;
         drop(busy);
-        sights.push(Sight::new(named, &run));
+        reports.push(DirectoryReport::new(named, &run));
     }
-    let together = Together::find(sights.iter().map(|sight| (&sight.named, &sight.info)));
-    let sums: Vec<(String, Sum)> = together.iter().map(|run| (run.title(), Sum::new(run, &sights))).collect();
+    let together = Together::find(reports.iter().map(|report| (&report.named, &report.info)));
+    let sums: Vec<(String, Sum)> = together.iter().map(|run| (run.title(), Sum::new(run, &reports))).collect();
     if json {
         let runs: Vec<&Sum> = sums.iter().map(|(_, sum)| sum).collect();
-        out.json(&serde_json::json!({ "directories": sights, "runs": runs }))?;
+        out.json(&serde_json::json!({ "directories": reports, "runs": runs }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let texts = sights.iter().map(Sight::text).chain(sums.iter().map(|(title, sum)| sum.text(title)));
+    let texts = reports.iter().map(DirectoryReport::text).chain(sums.iter().map(|(title, sum)| sum.text(title)));
     for (at, text) in texts.enumerate() {
         out.text(if at > 0 { "\n" } else { "" })?;
         out.text(&text)?;
@@ -97,7 +97,7 @@ pub(super) fn info(options: &Options, json: bool, out: &mut Output) -> Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-impl Sight {
+impl DirectoryReport {
     fn new(named: Named, run: &Part) -> Self {
         let incomplete = run.closings().iter().filter(|closing| closing.status == EventStatus::Incomplete);
         let incomplete = incomplete.fold(0, |sum: u64, closing| sum.saturating_add(closing.count.into()));
@@ -123,23 +123,12 @@ impl Sight {
                 format!(", builder {} of {builders}{assigned}", info.builder)
             }
         };
-        let life = match (info.state, self.writer) {
-            (RunState::Open, Some(WriterLife::Writing)) => ", being written",
-            (RunState::Open, Some(WriterLife::Gone)) => ", its writer died",
-            (RunState::Open, _) => ", being written, or its writer died",
-            _ => "",
-        };
-        let state = match self.problems.is_empty() {
-            true => print::verdict(state_word(info.state, None)),
-            false => format!("{}; run.json says {}", print::verdict("DAMAGED"), state_word(info.state, None)),
-        };
-        let mut out = format!("run {}{builder}: {state}{life}\n", info.run);
+        let mut out = format!("run {}{builder}: {}\n", info.run, self.state_text());
         out.push_str(&print::because(&info.reasons));
-        let mut line = |name: &str, text: &str| out.push_str(&wrapped(&format!("  {name:<11} "), &plain(text)));
         let path = self.named.path.display();
-        line("on disk", &path.to_string());
+        out.push_str(&row("on disk", &path.to_string()));
         let offset = info.tai_utc_offset;
-        line("began", &format!("{} UTC (TAI - UTC = {offset} s)", utc(info.began, offset)));
+        out.push_str(&row("began", &format!("{} UTC (TAI - UTC = {offset} s)", utc(info.began, offset))));
         if let Some(ended) = info.ended {
             let took = seconds(info.totals.seconds);
             // The clock may have been set in between.
@@ -148,50 +137,74 @@ impl Sight {
             } else {
                 format!(", {took} later")
             };
-            line("ended", &format!("{} UTC{later}", utc(ended, offset)));
+            out.push_str(&row("ended", &format!("{} UTC{later}", utc(ended, offset))));
         }
         let fragments = match info.state {
             RunState::Open => String::new(),
             _ => format!(", {}", print::fragments(info.totals.fragments, info.totals.missing)),
         };
-        line("events", &format!("{} ({} incomplete){fragments}", count(events.built), count(events.incomplete)));
-        line("stored", &stored(self.bytes, self.blocks, self.segments));
+        let incomplete = count(events.incomplete);
+        out.push_str(&row("events", &format!("{} ({incomplete} incomplete){fragments}", count(events.built))));
+        out.push_str(&row("stored", &stored(self.bytes, self.blocks, self.segments)));
         if let Some(end) = &self.recovery {
-            line("readable", &format!("{} up to byte {}; behind it: {}", end.segment, end.offset, end.found));
+            let text = format!("{} up to byte {}; behind it: {}", end.segment, end.offset, end.found);
+            out.push_str(&row("readable", &text));
         }
         for problem in self.problems.iter().take(SHOWN) {
-            line("damaged", &problem.to_string());
+            out.push_str(&row("damaged", &problem.to_string()));
         }
         if !self.problems.is_empty() {
             let missing = info.totals.events.saturating_sub(events.built);
             let events = if missing > 0 { format!("{} missing; ", many(missing, "event")) } else { String::new() };
-            line("", &format!("{events}run `thalweg verify {path}` to see all that is wrong"));
+            out.push_str(&row("", &format!("{events}run `thalweg verify {path}` to see all that is wrong")));
         }
-        let writer = &info.writer;
-        let process = format!("process {} on {}", writer.pid, writer.host);
-        line("written by", &format!("{} {}, {process}, Linux {}", writer.program, writer.version, writer.kernel));
-        line("recorder", &recorder(&info.recorder));
-        for note in &info.recorder.notes {
-            line("", note);
-        }
+        out.push_str(&writer_text(info));
         out.push_str(if info.sources.is_empty() { "" } else { "\nsources\n" });
         out.push_str(&sources(&info.sources));
-        match ledger(info) {
-            Ok(ledger) if ledger.sources.is_empty() => {}
-            Ok(ledger) => {
-                let _ = write!(out, "\nledger, in fragments\n{}{}", print::ledger(&ledger), print::dead_time(&ledger));
-            }
-            Err(error) => {
-                let _ = write!(out, "\nledger: cannot be read: {}\n", plain(&error.to_string()));
-            }
-        }
+        out.push_str(&ledger_text(info));
         out
+    }
+
+    fn state_text(&self) -> String {
+        let life = match (self.info.state, self.writer) {
+            (RunState::Open, Some(WriterLife::Writing)) => ", being written",
+            (RunState::Open, Some(WriterLife::Gone)) => ", its writer died",
+            (RunState::Open, _) => ", being written, or its writer died",
+            _ => "",
+        };
+        let state = state_word(self.info.state, None);
+        match self.problems.is_empty() {
+            true => format!("{}{life}", print::verdict(state)),
+            false => format!("{}; run.json says {state}{life}", print::verdict("DAMAGED")),
+        }
+    }
+}
+
+/// Returns one fact of a run, after its name.
+fn row(name: &str, text: &str) -> String {
+    wrapped(&format!("  {name:<11} "), &plain(text))
+}
+
+fn writer_text(info: &RunInfo) -> String {
+    let writer = &info.writer;
+    let process = format!("process {} on {}", writer.pid, writer.host);
+    let program = format!("{} {}, {process}, Linux {}", writer.program, writer.version, writer.kernel);
+    let mut out = row("written by", &program) + &row("recorder", &recorder(&info.recorder));
+    out.extend(info.recorder.notes.iter().map(|note| row("", note)));
+    out
+}
+
+fn ledger_text(info: &RunInfo) -> String {
+    match ledger(info) {
+        Ok(ledger) if ledger.sources.is_empty() => String::new(),
+        Ok(ledger) => format!("\nledger, in fragments\n{}{}", print::ledger(&ledger), print::dead_time(&ledger)),
+        Err(error) => format!("\nledger: cannot be read: {}\n", plain(&error.to_string())),
     }
 }
 
 impl Sum {
-    fn new(run: &Together, sights: &[Sight]) -> Self {
-        let infos: Vec<&RunInfo> = run.members.iter().map(|at| &sights[*at].info).collect();
+    fn new(run: &Together, reports: &[DirectoryReport]) -> Self {
+        let infos: Vec<&RunInfo> = run.members.iter().map(|at| &reports[*at].info).collect();
         let whole = RunInfo::whole(&infos);
         // A ledger that cannot be read was reported for its directory.
         let ledger = whole.as_ref().and_then(|whole| ledger(whole).ok()).unwrap_or_default();
@@ -208,14 +221,14 @@ impl Sum {
             missing: 0,
             ledger,
         };
-        for sight in run.members.iter().map(|at| &sights[*at]) {
-            sum.events.built = sum.events.built.saturating_add(sight.events.built);
-            sum.events.incomplete = sum.events.incomplete.saturating_add(sight.events.incomplete);
-            sum.blocks += sight.blocks;
-            sum.segments = sum.segments.saturating_add(sight.segments);
-            sum.bytes = sum.bytes.saturating_add(sight.bytes);
-            sum.fragments = sum.fragments.saturating_add(sight.info.totals.fragments);
-            sum.missing = sum.missing.saturating_add(sight.info.totals.missing);
+        for report in run.members.iter().map(|at| &reports[*at]) {
+            sum.events.built = sum.events.built.saturating_add(report.events.built);
+            sum.events.incomplete = sum.events.incomplete.saturating_add(report.events.incomplete);
+            sum.blocks += report.blocks;
+            sum.segments = sum.segments.saturating_add(report.segments);
+            sum.bytes = sum.bytes.saturating_add(report.bytes);
+            sum.fragments = sum.fragments.saturating_add(report.info.totals.fragments);
+            sum.missing = sum.missing.saturating_add(report.info.totals.missing);
         }
         sum
     }
@@ -263,14 +276,14 @@ fn sources(all: &[SourceInfo]) -> String {
             out.push_str(&source(&format!("{} {}", one.id, one.name), one));
             continue;
         };
-        let who = format!("{} {} to {} {}, {} alike", first.id, first.name, last.id, last.name, count(alike.len()));
-        out.push_str(&source(&who, first));
+        let names = format!("{} {} to {} {}, {} alike", first.id, first.name, last.id, last.name, count(alike.len()));
+        out.push_str(&source(&names, first));
     }
     out
 }
 
-fn source(who: &str, source: &SourceInfo) -> String {
-    let mut out = wrapped("  ", &plain(&format!("{who}: {}", what(source))));
+fn source(names: &str, source: &SourceInfo) -> String {
+    let mut out = wrapped("  ", &plain(&format!("{names}: {}", what(source))));
     let details = details(source);
     if !details.is_empty() {
         out.push_str(&wrapped("      ", &plain(&details)));
@@ -280,32 +293,39 @@ fn source(who: &str, source: &SourceInfo) -> String {
 
 /// Returns the kind and payload type that a source states, and whether its data were measured.
 fn what(source: &SourceInfo) -> String {
-    let says = |key: &str| source.description.get(key);
-    let is = |key: &str| says(key).and_then(Value::as_bool) == Some(true);
-    let mut words: Vec<String> = ["kind", "payload_type"].iter().filter_map(|key| says(key).map(value)).collect();
-    words.extend(is("simulated").then(|| "simulated".to_owned()));
-    words.extend(is("replayed").then(|| match is("loop") {
-        true => "replayed over and over".to_owned(),
-        false => "replayed".to_owned(),
-    }));
+    let description = &source.description;
+    let kinds = ["kind", "payload_type"].into_iter().filter_map(|key| description.get(key).map(value));
+    let mut words: Vec<String> = kinds.collect();
+    if is_true(description, "simulated") {
+        words.push("simulated".to_owned());
+    }
+    if is_true(description, "replayed") {
+        let again = if is_true(description, "loop") { " over and over" } else { "" };
+        words.push(format!("replayed{again}"));
+    }
     words.join(", ")
+}
+
+fn is_true(description: &Value, key: &str) -> bool {
+    description.get(key).and_then(Value::as_bool) == Some(true)
 }
 
 /// Returns the other facts that a source states, as `key value`; nested ones are left to `--json`.
 fn details(source: &SourceInfo) -> String {
-    const SAID: [&str; 7] = ["kind", "payload_type", "simulated", "replayed", "loop", "name", "source"];
+    const SHOWN_ELSEWHERE: [&str; 7] = ["kind", "payload_type", "simulated", "replayed", "loop", "name", "source"];
     let known = source.description.as_object().into_iter().flatten();
-    let told = known.filter(|(key, value)| {
-        !SAID.contains(&key.as_str()) && !value.is_null() && !value.is_object() && !value.is_array()
+    let facts = known.filter(|(key, value)| {
+        !SHOWN_ELSEWHERE.contains(&key.as_str()) && !value.is_null() && !value.is_object() && !value.is_array()
     });
-    let mut told: Vec<String> = told.map(|(key, content)| format!("{key} {}", value(content))).collect();
+    let mut facts: Vec<String> = facts.map(|(key, content)| format!("{key} {}", value(content))).collect();
     // For samples and images the channels, or width and height, show the shape.
-    let says = |key: &str| source.description.get(key).is_some_and(|value| !value.is_null());
+    let has_extent =
+        ["channels", "width"].into_iter().any(|key| source.description.get(key).is_some_and(|value| !value.is_null()));
     let shape = source.description.get("shape").and_then(Value::as_array);
-    if let Some(shape) = shape.filter(|_| !says("channels") && !says("width")) {
-        told.insert(0, format!("shape {}", shape.iter().map(value).collect::<Vec<_>>().join(" x ")));
+    if let Some(shape) = shape.filter(|_| !has_extent) {
+        facts.insert(0, format!("shape {}", shape.iter().map(value).collect::<Vec<_>>().join(" x ")));
     }
-    told.join(", ")
+    facts.join(", ")
 }
 
 fn value(value: &Value) -> String {
@@ -324,7 +344,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn sight(json: Value) -> Sight {
+    fn report(json: Value) -> DirectoryReport {
         let mut text = json!({
             "format": "thalweg-run", "version": 1, "run": 42, "builder": 0, "builders": 1, "state": "COMPLETE",
             "began": 1_795_292_395_285_473_552_u64, "ended": 1_795_292_400_285_473_552_u64, "tai_utc_offset": 37,
@@ -355,7 +375,7 @@ mod tests {
             whole.as_object_mut().unwrap().extend(entry.as_object().unwrap().clone());
             *entry = whole;
         }
-        Sight {
+        DirectoryReport {
             named: Named { path: "runs/run-000042".into(), as_whole: false },
             writer: None,
             events: EventCounts { built: 22_869, incomplete: 0 },
@@ -370,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_complete_run_is_described_on_one_page() {
-        let text = sight(json!({})).text();
+        let text = report(json!({})).text();
         assert!(text.lines().all(|line| line.chars().count() <= thalweg_text::TEXT_COLUMNS), "{text}");
         insta::assert_snapshot!(text, @"
         run 42: COMPLETE
@@ -398,16 +418,16 @@ mod tests {
 
     #[test]
     fn a_run_whose_writer_died_says_how_far_it_can_be_read() {
-        let mut sight = sight(json!({ "state": "OPEN", "ended": null, "ledger": null, "sources": [] }));
-        sight.writer = Some(WriterLife::Gone);
-        sight.recovery = Some(Recovery {
+        let mut report = report(json!({ "state": "OPEN", "ended": null, "ledger": null, "sources": [] }));
+        report.writer = Some(WriterLife::Gone);
+        report.recovery = Some(Recovery {
             blocks: 69,
             segment: "00000.seg".into(),
             offset: 286_670_848,
             found: "the block is cut off: 4096 of 65536 bytes are there".into(),
             is_end: false,
         });
-        insta::assert_snapshot!(sight.text(), @"
+        insta::assert_snapshot!(report.text(), @"
         run 42: OPEN, its writer died
           on disk     runs/run-000042
           began       2026-11-21 20:19:18 UTC (TAI - UTC = 37 s)
@@ -424,13 +444,13 @@ mod tests {
     #[test]
     fn builders_of_one_run_are_added_up() {
         let builder = |builder: u32| {
-            let mut sight = sight(json!({ "builders": 2, "builder": builder }));
-            sight.named.path = format!("runs/run-000042-b{builder}").into();
-            sight
+            let mut report = report(json!({ "builders": 2, "builder": builder }));
+            report.named.path = format!("runs/run-000042-b{builder}").into();
+            report
         };
-        let sights = [builder(0), builder(1)];
-        let together = Together::find(sights.iter().map(|sight| (&sight.named, &sight.info)));
-        let sum = Sum::new(&together[0], &sights);
+        let reports = [builder(0), builder(1)];
+        let together = Together::find(reports.iter().map(|report| (&report.named, &report.info)));
+        let sum = Sum::new(&together[0], &reports);
         insta::assert_snapshot!(sum.text(&together[0].title()), @"
         run 42, all 2 builders together: COMPLETE
           events      45,738 (0 incomplete), 91,476 fragments

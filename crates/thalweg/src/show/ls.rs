@@ -22,7 +22,7 @@ reads them.
 
 Exit code: 0; 2 where there is no such directory.")]
 pub(crate) struct Options {
-    /// Where the runs' directories are
+    /// Directory that holds the runs' directories
     #[arg(value_name = "DIR", default_value = "runs")]
     directory: PathBuf,
 }

@@ -101,8 +101,8 @@ impl Together {
                 }
             }
         }
-        let asked = |run: &Self| run.members.len() > 1 || run.members.iter().any(|at| whole.contains(at));
-        runs.into_iter().map(|(_, run)| run).filter(asked).collect()
+        let runs = runs.into_iter().map(|(_, run)| run);
+        runs.filter(|run| run.members.len() > 1 || run.members.iter().any(|at| whole.contains(at))).collect()
     }
 
     /// Returns true if all builders' directories are among those that were named.

@@ -75,13 +75,10 @@ fn one(options: &Options, run: &Path, to: &Path, json: bool, out: &mut Output) -
 
 /// Returns the default directory for the new run: it has the run's name, so that `thalweg ls` shows it there.
 fn beside(run: &Path) -> Result<PathBuf, Failure> {
-    let name_it = || Failure::Usage(format!("{}: name the new run's directory with --to", run.display()));
     // Resolves the name of `.`.
-    let whole = if run.file_name().is_none() { run.canonicalize().map_err(|_| name_it())? } else { run.to_owned() };
-    match (whole.parent(), whole.file_name()) {
-        (Some(parent), Some(name)) => Ok(parent.join("salvaged").join(name)),
-        _ => Err(name_it()),
-    }
+    let whole = if run.file_name().is_none() { run.canonicalize().ok() } else { Some(run.to_owned()) };
+    let place = whole.and_then(|whole| Some(whole.parent()?.join("salvaged").join(whole.file_name()?)));
+    place.ok_or_else(|| Failure::Usage(format!("{}: name the new run's directory with --to", run.display())))
 }
 
 fn text(run: &Path, salvaged: &Salvaged) -> String {

@@ -42,9 +42,10 @@ impl Series {
     /// Returns the median distance from that line, in seconds.
     fn spread(&self) -> Option<f64> {
         let (drift, from) = (self.drift().unwrap_or(0.0) / 1e6, self.points.first()?.0);
-        let straight = || self.points.iter().map(|(at, difference)| difference - drift * (at - from));
-        let middle = median(straight())?;
-        median(straight().map(|difference| (difference - middle).abs()))
+        let points = self.points.iter();
+        let straight: Vec<f64> = points.map(|(at, difference)| difference - drift * (at - from)).collect();
+        let middle = median(straight.iter().copied())?;
+        median(straight.into_iter().map(|difference| (difference - middle).abs()))
     }
 }
 
@@ -80,21 +81,22 @@ fn series(run: &Run) -> Result<(Option<String>, Vec<Series>), StoreError> {
         }
         times.push(row);
     }
-    let dated = |source: usize| times.iter().filter(|row| row[source].is_some()).count();
-    let reference = (0..sources.len()).rev().max_by_key(|source| dated(*source)).filter(|source| dated(*source) > 0);
-    let name = |source: usize| format!("{} {}", sources[source].id, sources[source].name);
+    let dated: Vec<usize> =
+        (0..sources.len()).map(|source| times.iter().filter(|row| row[source].is_some()).count()).collect();
+    let reference = (0..sources.len()).rev().max_by_key(|source| dated[*source]).filter(|source| dated[*source] > 0);
     let Some(reference) = reference else { return Ok((None, Vec::new())) };
+    let names: Vec<String> = sources.iter().map(|source| format!("{} {}", source.id, source.name)).collect();
     let begin = times.iter().find_map(|row| row[reference]).unwrap_or(0);
-    let seconds = |time: u64, from: u64| time.wrapping_sub(from).cast_signed() as f64 / 1e9;
-    let point = |row: &Vec<Option<u64>>, source: usize| {
-        let (time, other) = (row[source]?, row[reference]?);
-        Some((seconds(other, begin), seconds(time, other)))
-    };
-    let series = (0..sources.len()).map(|source| Series {
-        source: name(source),
-        points: times.iter().filter_map(|row| point(row, source)).collect(),
+    let series = names.iter().enumerate().map(|(source, name)| {
+        let pairs = times.iter().filter_map(|row| Some((row[source]?, row[reference]?)));
+        let points = pairs.map(|(time, other)| (seconds_between(begin, other), seconds_between(other, time)));
+        Series { source: name.clone(), points: points.collect() }
     });
-    Ok((Some(name(reference)), series.collect()))
+    Ok((Some(names[reference].clone()), series.collect()))
+}
+
+fn seconds_between(from: u64, to: u64) -> f64 {
+    to.wrapping_sub(from).cast_signed() as f64 / 1e9
 }
 
 fn page(run: &Run, reference: Option<&str>, all: &[Series]) -> Result<String, String> {
@@ -117,14 +119,13 @@ fn page(run: &Run, reference: Option<&str>, all: &[Series]) -> Result<String, St
     let picture = draw(all).map_err(|error| error.to_string())?;
     body += &html::figure("Differences from their medians", &picture);
     let headings = ["source", "events with times", "median difference", "drift in ppm", "spread around it"];
-    let cell = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(String::new, text);
     let rows = all.iter().map(|series| {
         vec![
             series.source.clone(),
             count(series.points.len() as u64),
-            cell(series.offset(), duration),
-            cell(series.drift(), |drift| format!("{drift:.3}")),
-            cell(series.spread(), duration),
+            series.offset().map_or_else(String::new, duration),
+            series.drift().map_or_else(String::new, |drift| format!("{drift:.3}")),
+            series.spread().map_or_else(String::new, duration),
         ]
     });
     body += &html::table("figures", &headings, rows);
@@ -149,9 +150,8 @@ fn duration(seconds: f64) -> String {
 fn draw(all: &[Series]) -> Result<String, thalweg_text::plot::DrawError> {
     let centred: Vec<(usize, &Series, f64)> =
         all.iter().enumerate().filter_map(|(at, series)| Some((at, series, series.offset()?))).collect();
-    let values =
-        || centred.iter().flat_map(|(_, series, middle)| series.points.iter().map(move |point| point.1 - middle));
-    let most = values().map(f64::abs).fold(0.0, f64::max).max(1e-9);
+    let values = centred.iter().flat_map(|(_, series, middle)| series.points.iter().map(move |point| point.1 - middle));
+    let most = values.map(f64::abs).fold(0.0, f64::max).max(1e-9);
     let end =
         centred.iter().flat_map(|(_, series, _)| &series.points).map(|point| point.0).fold(0.0, f64::max).max(1e-9);
     let (factor, unit) = unit(most);

@@ -225,8 +225,8 @@ fn damaged(path: &str, report: &VerifyReport) -> String {
 
 impl Sum {
     fn new(run: &Together, readable: &[(&Named, &(RunInfo, VerifyReport))]) -> Self {
-        let members = || run.members.iter().map(|at| readable[*at].1);
-        let whole = RunInfo::whole(&members().map(|(info, _)| info).collect::<Vec<_>>());
+        let members: Vec<_> = run.members.iter().map(|at| readable[*at].1).collect();
+        let whole = RunInfo::whole(&members.iter().map(|(info, _)| info).collect::<Vec<_>>());
         // A ledger that cannot be read does not agree with the records, which was reported for its directory.
         let ledger = whole.as_ref().and_then(|whole| ledger(whole).ok()).unwrap_or_default();
         let mut sum = Self {
@@ -235,7 +235,7 @@ impl Sum {
             present: run.present.clone(),
             ok: false,
             state: whole.map_or(RunState::Open, |whole| whole.state),
-            consistent: members().all(|(_, report)| report.consistent),
+            consistent: members.iter().all(|(_, report)| report.consistent),
             events: EventCounts::default(),
             fragments: 0,
             missing: 0,
@@ -246,7 +246,7 @@ impl Sum {
             ledger,
         };
         let mut times = RunTimes::default();
-        for (_, report) in members() {
+        for (_, report) in &members {
             sum.events.built = sum.events.built.saturating_add(report.events);
             sum.events.incomplete = sum.events.incomplete.saturating_add(report.incomplete_events);
             sum.fragments = sum.fragments.saturating_add(report.fragments);
@@ -256,7 +256,7 @@ impl Sum {
             sum.bytes = sum.bytes.saturating_add(report.bytes);
             times.merge(report.times.clone());
         }
-        sum.shifts = members().next().map_or(Vec::new(), |(_, report)| times.shifts(&report.sources));
+        sum.shifts = members.first().map_or(Vec::new(), |(_, report)| times.shifts(&report.sources));
         if !sum.shifts.is_empty() && sum.state == RunState::Complete {
             sum.state = RunState::Incomplete;
         }

@@ -18,27 +18,27 @@ pub struct Options {
 /// A directory or a file cannot be written.
 pub fn generate(mut program: clap::Command, options: &Options) -> Result<ExitCode, Failure> {
     let name = program.get_name().to_owned();
-    let directory = |name: &str| {
-        let path = options.share.join(name);
-        let made = std::fs::create_dir_all(&path);
-        made.map(|()| path.clone()).map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
-    };
-    let broken = |path: PathBuf| move |error| Failure::Broken(format!("{}: {error}", path.display()));
-    let man = directory("man/man1")?;
-    clap_mangen::generate_to(program.clone(), &man).map_err(broken(man))?;
+    let man = make_directory(options, "man/man1")?;
+    clap_mangen::generate_to(program.clone(), &man).map_err(|error| Failure::file_broken(&man, error))?;
     for (shell, place) in [
         (Shell::Bash, "bash-completion/completions"),
         (Shell::Zsh, "zsh/vendor-completions"),
         (Shell::Fish, "fish/vendor_completions.d"),
     ] {
-        let place = directory(place)?;
+        let place = make_directory(options, place)?;
         let written = clap_complete::generate_to(shell, &mut program, &name, &place);
-        let written = written.map_err(broken(place.clone()))?;
+        let written = written.map_err(|error| Failure::file_broken(&place, error))?;
         // bash-completion looks for a file named like the command.
         if shell == Shell::Bash {
             let named = place.join(&name);
-            std::fs::rename(&written, &named).map_err(broken(named))?;
+            std::fs::rename(&written, &named).map_err(|error| Failure::file_broken(&named, error))?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn make_directory(options: &Options, name: &str) -> Result<PathBuf, Failure> {
+    let path = options.share.join(name);
+    std::fs::create_dir_all(&path).map_err(|error| Failure::file_usage(&path, error))?;
+    Ok(path)
 }

@@ -121,7 +121,7 @@ impl Outlet {
                 (written, since) = (state.written, Instant::now());
             }
             let Some(left) = limit.checked_sub(since.elapsed()) else {
-                return Err(io::Error::new(ErrorKind::TimedOut, "nobody reads it"));
+                return Err(io::Error::new(ErrorKind::TimedOut, "no program reads it"));
             };
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -133,8 +133,11 @@ impl Outlet {
         let mut state = self.lock();
         let now = Instant::now();
         state.sum_up(Some(now));
-        let fresh = || Repeated { since: now, written: 0, more: 0, last: Vec::new() };
-        match warning.map(|place| state.warnings.entry(place).or_insert_with(fresh)) {
+        let repeated = warning.map(|place| {
+            let fresh = Repeated { since: now, written: 0, more: 0, last: Vec::new() };
+            state.warnings.entry(place).or_insert(fresh)
+        });
+        match repeated {
             Some(repeated) if repeated.written == REPEATED => {
                 repeated.more += 1;
                 repeated.last = line.to_vec();
@@ -199,7 +202,8 @@ impl State {
     fn own_up(&mut self) {
         if self.left_out > 0 && self.waiting.len() < MOST_WAITING {
             let left_out = std::mem::take(&mut self.left_out);
-            self.waiting.push_back(format!("{left_out} lines of the log are left out here: nobody read it\n").into());
+            self.waiting
+                .push_back(format!("{left_out} lines of the log are left out here: no program read them\n").into());
         }
     }
 
@@ -290,7 +294,7 @@ mod tests {
         impl tracing::callsite::Callsite for Place {
             fn set_interest(&self, _: tracing::subscriber::Interest) {}
             fn metadata(&self) -> &Metadata<'_> {
-                unreachable!("nobody asks")
+                unreachable!("no caller needs it")
             }
         }
         static HERE: Place = Place;
@@ -298,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_a_pipe_that_is_not_read_and_what_is_left_out_is_counted() {
+    fn no_thread_waits_for_a_pipe_that_is_not_read_and_what_is_left_out_is_counted() {
         let (outlet, allow, read) = pipe();
         let lines = 3 * MOST_WAITING as u64;
         for line in 0..lines {
@@ -311,9 +315,9 @@ mod tests {
         outlet.flush(Duration::from_secs(60)).unwrap();
         let text: String = read.try_iter().collect();
         let read: Vec<&str> = text.split_inclusive('\n').collect();
-        let (told, lines_read): (Vec<&str>, Vec<&str>) = read.iter().partition(|line| line.contains("left out"));
+        let (reports, lines_read): (Vec<&str>, Vec<&str>) = read.iter().partition(|line| line.contains("left out"));
         let left_out = |line: &&str| line.split_once(' ').unwrap().0.parse::<u64>().unwrap();
-        assert_eq!(lines_read.len() as u64 + told.iter().map(left_out).sum::<u64>(), lines);
+        assert_eq!(lines_read.len() as u64 + reports.iter().map(left_out).sum::<u64>(), lines);
         assert_eq!(read[0], "0\n");
     }
 
@@ -351,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn that_it_cannot_be_written_is_said_at_the_end() {
+    fn that_it_cannot_be_written_is_reported_at_the_end() {
         let (outlet, allow, _read) = pipe();
         drop(allow);
         outlet.put("the result\n");

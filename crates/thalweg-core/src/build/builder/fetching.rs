@@ -4,6 +4,7 @@ use super::Builder;
 use crate::build::BuilderConfig;
 use crate::build::credit::Credit;
 use crate::build::source::{self, NO_EVENT, Ticket};
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_wire::{Announcement, Disposition};
@@ -30,6 +31,31 @@ impl Turn {
         #[expect(clippy::cast_possible_truncation, reason = "below the number of sources")]
         let source = ((begins + sources).saturating_sub(1) % sources.max(1)) as usize;
         Self { source, left: 0 }
+    }
+}
+
+/// Sources that may be fetched from.
+struct Candidates<'a> {
+    builder: &'a Builder,
+    /// True if slots of which nothing was requested yet count too.
+    begin: bool,
+    /// Result of [`Builder::lead_limit`], once it was needed.
+    limit: OnceCell<Option<u64>>,
+}
+
+impl Candidates<'_> {
+    /// Returns whether a source may be fetched from, by up to `lead` events ahead of the others.
+    fn contains(&self, source: usize, lead: u64) -> bool {
+        let Builder { sources, due, credit, .. } = self.builder;
+        let (next, is_begun) = (due[source].next, sources[source].begun.is_some());
+        if next == NO_EVENT || !self.begin && !is_begun || credit.holds_back(source) {
+            return false;
+        }
+        // A slot that was requested in part is continued.
+        is_begun || {
+            let limit = self.limit.get_or_init(|| self.builder.lead_limit());
+            limit.is_none_or(|limit| next <= limit.saturating_add(lead))
+        }
     }
 }
 
@@ -73,47 +99,45 @@ impl Builder {
 
     /// Returns the source to be fetched from next, and whether a turn begins with it. `begin`: slots of which nothing
     /// was requested yet count too.
-    fn whose_turn(&mut self, begin: bool) -> Option<(usize, bool)> {
-        let Self { sources, due, credit, turn, config, .. } = self;
-        // Average distance, in event numbers, from one event of this builder to the next.
-        let apart = u64::from((config.rank.1 / config.builders.max(1)).max(1));
-        // All other sources wait for events of these sources.
-        let keeps_up = |source: &usize| !credit.is_slow(*source) && !credit.holds_back(*source);
-        let mut furthest = None;
-        let mut furthest = || {
-            *furthest.get_or_insert_with(|| {
-                let behind = (0..due.len()).filter(keeps_up).min_by_key(|source| due[*source].next)?;
-                let count = u64::from(sources[behind].front()?.offer.count);
-                Some(due[behind].next.saturating_add(if self.short { 0 } else { MAX_SPREAD_SLOTS * count * apart }))
-            })
-        };
-        let mut may = |source: usize, lead: u64| {
-            let next = due[source].next;
-            let can = next != NO_EVENT && (begin || sources[source].begun.is_some()) && !credit.holds_back(source);
-            // A slot that was requested in part is continued.
-            can && (sources[source].begun.is_some()
-                || furthest().is_none_or(|furthest| next <= furthest.saturating_add(lead)))
-        };
+    fn whose_turn(&self, begin: bool) -> Option<(usize, bool)> {
+        let Self { due, credit, turn, .. } = self;
+        let candidates = Candidates { builder: self, begin, limit: OnceCell::new() };
         if credit.has_slow() {
             // If there is no place for what others are behind with, there is none for what is ahead of them.
             let lead = if self.short { 0 } else { MAX_LEAD_EVENTS };
-            let slow = (0..due.len()).filter(|source| credit.is_slow(*source) && may(*source, lead));
+            let slow = (0..due.len()).filter(|source| credit.is_slow(*source) && candidates.contains(*source, lead));
             if let Some(source) = slow.min_by_key(|source| due[*source].next) {
                 return Some((source, false));
             }
         }
-        let mut may_now = |source: usize| !credit.has_its_share(source) && may(source, 0);
-        if turn.left > 0 && may_now(turn.source) {
+        if turn.left > 0 && !credit.has_its_share(turn.source) && candidates.contains(turn.source, 0) {
             return Some((turn.source, false));
         }
-        let around = || (turn.source + 1..due.len()).chain(0..due.len().min(turn.source + 1));
-        let keeps_up = |source: &usize| !credit.is_slow(*source);
-        let next = around().filter(keeps_up).find(|source| may_now(*source));
-        // If no other source has anything, those that have their share are fetched from further, but not up to the
-        // limit.
-        let mut more = || around().filter(keeps_up).find(|source| may(*source, 0));
-        let source = next.or_else(|| if credit.has_spare() { more() } else { None })?;
+        let mut around = (turn.source + 1..due.len())
+            .chain(0..due.len().min(turn.source + 1))
+            .filter(|source| !credit.is_slow(*source));
+        let next = around.clone().find(|source| !credit.has_its_share(*source) && candidates.contains(*source, 0));
+        let source = match next {
+            Some(source) => source,
+            // If no other source has anything, those that have their share are fetched from further, but not up to the
+            // limit.
+            None if credit.has_spare() => around.find(|source| candidates.contains(*source, 0))?,
+            None => return None,
+        };
         Some((source, true))
+    }
+
+    /// Returns the last event for which sources may be fetched from, by the source that is furthest behind; `None` if
+    /// there is no limit.
+    fn lead_limit(&self) -> Option<u64> {
+        let Self { sources, due, credit, config, .. } = self;
+        // Average distance, in event numbers, from one event of this builder to the next.
+        let apart = u64::from((config.rank.1 / config.builders.max(1)).max(1));
+        // All other sources wait for events of the sources that keep up.
+        let keeping_up = (0..due.len()).filter(|source| !credit.is_slow(*source) && !credit.holds_back(*source));
+        let behind = keeping_up.min_by_key(|source| due[*source].next)?;
+        let count = u64::from(sources[behind].front()?.offer.count);
+        Some(due[behind].next.saturating_add(if self.short { 0 } else { MAX_SPREAD_SLOTS * count * apart }))
     }
 
     /// Requests as much from a source as the window allows.
@@ -121,12 +145,12 @@ impl Builder {
         let Self { sources, credit, turn, .. } = self;
         let entry = &mut sources[source];
         let fetch = Self::ask(credit, entry.front_mut()?, source, now)?;
-        let asked = u64::from(fetch.range.end - fetch.range.start);
+        let requested = u64::from(fetch.range.end - fetch.range.start);
         if begins {
             *turn = Turn { source, left: credit.turn() };
         }
         if turn.source == source {
-            turn.left = turn.left.saturating_sub(asked);
+            turn.left = turn.left.saturating_sub(requested);
         }
         if fetch.range.start == 0 {
             let ticket = entry.ready.pop_front()?;

@@ -3,7 +3,7 @@
 use super::Builder;
 use crate::build::Missing;
 use crate::build::events::Answer;
-use crate::build::source::{self, Source};
+use crate::build::source;
 use thalweg_wire::EventId;
 
 /// Number of events that entered and passed each trigger level, and number of bytes that were never fetched.
@@ -36,8 +36,11 @@ impl Builder {
         }
         let Self { events, sources, .. } = self;
         if !accept {
-            let here = |(source, _): &(usize, &mut Source)| events.answer(index, *source) == Answer::Present;
-            sources.iter_mut().enumerate().filter(here).for_each(|(_, entry)| entry.unbuild());
+            for (source, entry) in sources.iter_mut().enumerate() {
+                if events.answer(index, source) == Answer::Present {
+                    entry.unbuild();
+                }
+            }
         }
         events.decide(index, accept);
         for source in 0..self.sources.len() {
@@ -50,7 +53,7 @@ impl Builder {
         let Self { events, sources, expired, .. } = self;
         let entry = &mut sources[source];
         let mut at = entry.undecided.partition_point(|ticket| ticket.end() <= index);
-        let mut news = false;
+        let mut changed = false;
         while let Some(ticket) = entry.undecided.get_mut(at).filter(|ticket| ticket.first <= index) {
             ticket.undecided -= 1;
             let ticket = *ticket;
@@ -64,9 +67,9 @@ impl Builder {
                 continue;
             }
             entry.undecided.remove(at);
-            news = true;
+            changed = true;
         }
-        if !news {
+        if !changed {
             return;
         }
         entry.settle_pieces(events, index..index + 1, *expired, source);

@@ -29,7 +29,7 @@ enum Command {
     Listen(net::listen::Options),
     /// The same work by Thalweg and by the programs that people use today, in turns
     Peers(thalweg_bench::peers::Options),
-    /// What changed between two reports
+    /// Differences between two reports
     Compare(compare::Options),
 }
 
@@ -37,17 +37,17 @@ pub(crate) fn bench(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     match &options.command {
         Command::Measure(plan) => measure(plan, &options.files, json),
         Command::Listen(options) => listen(options),
-        Command::Peers(asked) => peers::peers(asked, &options.files, json),
-        Command::Compare(compared) => compare::compare(compared, &options.files, json),
+        Command::Peers(pairings) => peers::peers(pairings, &options.files, json),
+        Command::Compare(reports) => compare::compare(reports, &options.files, json),
     }
 }
 
 fn listen(options: &net::listen::Options) -> Result<ExitCode, Failure> {
     if options.local {
-        // An interrupt from the terminal reaches both ends. The asking end decides, and this one ends with it.
+        // An interrupt from the terminal reaches both ends. The end that measures decides, and this one ends with it.
         flag::register(SIGINT, Stop::default().flag()).map_err(Failure::broken)?;
     }
-    net::listen::serve(options, |said| outlet::stderr().put(format!("{said}\n"))).map_err(failure)?;
+    net::listen::serve(options, |line| outlet::stderr().put(format!("{line}\n"))).map_err(failure)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -76,18 +76,22 @@ fn measure(plan: &Plan, files: &Files, json: bool) -> Result<ExitCode, Failure> 
     })
 }
 
-/// Writes each file that was asked for; a file that cannot be written does not keep the others from being written.
+/// Writes each requested file; a file that cannot be written does not keep the others from being written.
 fn write(open: Open, report: &Report) -> Result<(), Failure> {
-    let json = |report: &Report| serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::broken);
-    let one = |target: Option<Target>, text: &dyn Fn(&Report) -> Result<String, Failure>| match target {
-        Some(target) => target.write(&text(report)?),
-        None => Ok(()),
-    };
-    let json = one(open.json, &json);
-    let markdown = one(open.markdown, &|report| Ok(render::markdown(report)));
-    let plot = one(open.plot, &|report| render::svg(report).map_err(Failure::broken));
-    let html = one(open.html, &|report| render::html(report).map_err(Failure::broken));
+    let json = write_target(open.json, || {
+        serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::broken)
+    });
+    let markdown = write_target(open.markdown, || Ok(render::markdown(report)));
+    let plot = write_target(open.plot, || render::svg(report).map_err(Failure::broken));
+    let html = write_target(open.html, || render::html(report).map_err(Failure::broken));
     json.and(markdown).and(plot).and(html)
+}
+
+fn write_target(target: Option<Target>, text: impl FnOnce() -> Result<String, Failure>) -> Result<(), Failure> {
+    match target {
+        Some(target) => target.write(&text()?),
+        None => Ok(()),
+    }
 }
 
 /// Returns the command line as it was given, for the report.

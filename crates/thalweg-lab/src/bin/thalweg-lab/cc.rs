@@ -59,7 +59,7 @@ fn entries() -> Result<Vec<Entry>, Failure> {
     let kernel = Kernel::look().map_err(LoadError::Kernel).map_err(Failure::broken)?;
     let ours = CONTROLS.iter().map(|control| control.name);
     let others = kernel.available().filter(|name| control(name).is_none());
-    let entry = |name: &str| {
+    let entries = others.chain(ours).map(|name| {
         let known = control(name);
         Entry {
             name: name.to_owned(),
@@ -68,8 +68,8 @@ fn entries() -> Result<Vec<Entry>, Failure> {
             about: known.map(|control| control.about),
             source: known.map(|control| control.source),
         }
-    };
-    Ok(others.chain(ours).map(entry).collect())
+    });
+    Ok(entries.collect())
 }
 
 fn text(entries: &[Entry]) -> String {
@@ -98,7 +98,8 @@ struct Outcome {
     name: &'static str,
     /// True if the name is now in the requested state.
     done: bool,
-    said: String,
+    #[serde(rename = "said")]
+    message: String,
 }
 
 impl Names {
@@ -106,27 +107,27 @@ impl Names {
         if self.names.iter().any(|name| name == "all") {
             return Ok(CONTROLS.iter().collect());
         }
-        let known = |name: &String| {
+        let controls = self.names.iter().map(|name| {
             control(name).ok_or_else(|| {
                 let all: Vec<_> = CONTROLS.iter().map(|control| control.name).collect();
                 Failure::Usage(format!("there is no congestion control '{name}' to load; there are {}", all.join(", ")))
             })
-        };
-        self.names.iter().map(known).collect()
+        });
+        controls.collect()
     }
 
     fn loaded(&self) -> Result<Vec<Outcome>, Failure> {
-        let outcome = |control: &'static Control| {
+        let outcomes = self.controls()?.into_iter().map(|control| {
             let name = control.name;
-            let (done, said) = match load(control) {
+            let (done, message) = match load(control) {
                 Ok(Loaded::Now) => (true, format!("{name}: loaded")),
                 Ok(Loaded::Already) => (true, format!("{name}: was loaded before")),
                 Ok(Loaded::ByKernel) => (true, format!("{name}: the kernel has its own, which is as good")),
                 Err(error) => (false, error.to_string()),
             };
-            Outcome { name, done, said }
-        };
-        Ok(self.controls()?.into_iter().map(outcome).collect())
+            Outcome { name, done, message }
+        });
+        Ok(outcomes.collect())
     }
 
     /// Unloads the named controls; 'all' stands for those that are loaded.
@@ -136,11 +137,11 @@ impl Names {
             let kernel = Kernel::look().map_err(LoadError::Kernel).map_err(Failure::broken)?;
             controls.retain(|control| matches!(kernel.standing(control.name), Standing::Thalweg | Standing::Unknown));
         }
-        let outcome = |control: &'static Control| match unload(control) {
-            Ok(()) => Outcome { name: control.name, done: true, said: format!("{}: unloaded", control.name) },
-            Err(error) => Outcome { name: control.name, done: false, said: error.to_string() },
-        };
-        Ok(controls.into_iter().map(outcome).collect())
+        let outcomes = controls.into_iter().map(|control| match unload(control) {
+            Ok(()) => Outcome { name: control.name, done: true, message: format!("{}: unloaded", control.name) },
+            Err(error) => Outcome { name: control.name, done: false, message: error.to_string() },
+        });
+        Ok(outcomes.collect())
     }
 }
 
@@ -150,8 +151,8 @@ fn tell(outcomes: &[Outcome], json: bool, out: &mut Output) -> Result<ExitCode, 
     } else {
         for outcome in outcomes {
             match outcome.done {
-                true => out.text(&format!("{}\n", outcome.said))?,
-                false => outlet::stderr().put(progress::error_text(&outcome.said)),
+                true => out.text(&format!("{}\n", outcome.message))?,
+                false => outlet::stderr().put(progress::error_text(&outcome.message)),
             }
         }
     }

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thalweg::terminal::{Failure, Output, progress::Busy};
 use thalweg_lab::kernel::{self, Kernel, Progress};
-use thalweg_lab::scenario::{Assignment, Carrier, Control, Measure, Network, Traffic, Wrong, defaults, time};
-use thalweg_lab::{HowFar, LabError, Laboratory, Report, Scenario, render};
+use thalweg_lab::scenario::{Assignment, Carrier, Control, InvalidValue, Measure, Network, Traffic, defaults, time};
+use thalweg_lab::{LabError, Laboratory, Report, RunProgress, Scenario, render};
 use thalweg_text::{BitRate, ByteSize, seconds, volume, wrapped};
 
 #[derive(Debug, clap::Args)]
@@ -37,10 +37,10 @@ enum Command {
     Shell,
     /// A command in another machine: a whole PC with PCI devices behind an IOMMU, NICs for DPDK, Debian's kernel
     Machine(machine::Options),
-    /// What runs in the virtual machine
+    /// Program that runs in the virtual machine
     #[command(hide = true)]
     Guest {
-        /// What it shares with the outside
+        /// Directory that it shares with the outside
         directory: PathBuf,
     },
 }
@@ -55,21 +55,21 @@ struct Run {
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Where it runs: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as root),
+    /// Laboratory that runs it: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as root),
     /// ns3, model (this program's own event builder in a network of queues, simulated)
     #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
     on: Laboratory,
-    /// Give up after so long, by the clock on the wall
+    /// Give up after this time, by the clock on the wall
     #[arg(long, value_name = "TIME", value_parser = time::parse)]
     wall_limit: Option<Duration>,
-    /// Leave report.json, report.html and what each node said here
+    /// Leave report.json, report.html and the output of each node here
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
 struct Incast {
-    /// How many senders
+    /// Number of senders
     #[arg(long, default_value_t = 3)]
     senders: u32,
     /// The rate of every link
@@ -78,7 +78,7 @@ struct Incast {
     /// One way from sender to receiver
     #[arg(long, default_value = "0.1ms", value_parser = time::parse)]
     delay: Duration,
-    /// What the switch port in front of the receiver holds
+    /// Size of the buffer of the receiver's switch port
     #[arg(long, default_value = "340kB", value_parser = size)]
     buffer: ByteSize,
     /// Longest IP packet, in bytes
@@ -94,7 +94,7 @@ struct Incast {
     /// vegas, veno, westwood, reno, bbr, dctcp
     #[arg(long, default_value_t)]
     control: Control,
-    /// What carries it: tcp, or udp with credit only
+    /// Link that carries it: tcp, or udp with credit only
     #[arg(long, value_name = "tcp|udp", default_value = "tcp")]
     link: Carrier,
     /// From one event to the next; without it sources always have more
@@ -109,7 +109,7 @@ struct Incast {
     /// Other TCP flows through the receiver's port
     #[arg(long, default_value_t = 0)]
     cross: u32,
-    /// How long is measured, in seconds of the network's time
+    /// Duration of the measurement, in seconds of the network's time
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
     /// Instead of measuring: the builder finds out what its link carries, as `thalweg calibrate` has it do
@@ -125,7 +125,7 @@ fn size(text: &str) -> Result<ByteSize, thalweg_text::ByteSizeError> {
 }
 
 impl Incast {
-    fn scenario(&self) -> Result<Scenario, Wrong> {
+    fn scenario(&self) -> Result<Scenario, InvalidValue> {
         let scenario = Scenario {
             network: Network {
                 senders: self.senders,
@@ -231,9 +231,10 @@ fn text(report: &Report) -> String {
             out.push_str(&format!("  {name:width$}  {value}\n"));
         }
     }
-    let share = |name: &str, bits: f64| format!("  {name:width$}  {:.1} Mbit/s\n", bits / 1e6);
     if report.receivers.len() > 1 {
-        out.extend(report.receivers.iter().map(|one| share(&one.name, one.goodput_bits_per_second)));
+        for one in &report.receivers {
+            out.push_str(&format!("  {:width$}  {:.1} Mbit/s\n", one.name, one.goodput_bits_per_second / 1e6));
+        }
     }
     out.push('\n');
     out.extend(report.notes.iter().map(|note| wrapped("  note: ", note)));
@@ -261,11 +262,11 @@ fn watched<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T)
     thread::scope(|scope| {
         let busy = &busy;
         scope.spawn(move || {
-            // Files of an earlier run in the directory tell nothing of this one.
-            let earlier = HowFar::read(directory);
+            // Files of an earlier run in the directory do not belong to this one.
+            let earlier = RunProgress::read(directory);
             let mut began = None;
             while is_over.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                if let Some(far) = HowFar::read(directory).filter(|far| Some(*far) != earlier && far.done > 0.0) {
+                if let Some(far) = RunProgress::read(directory).filter(|far| Some(*far) != earlier && far.done > 0.0) {
                     let (at, before) = *began.get_or_insert((Instant::now(), far.done));
                     busy.now(going_on(&far, at.elapsed(), before));
                 }
@@ -278,8 +279,8 @@ fn watched<T>(directory: &Path, act: impl FnOnce(&mut dyn FnMut(Progress)) -> T)
 }
 
 /// Returns the progress of a scenario as text, and the remaining time by this host's clock.
-fn going_on(far: &HowFar, since: Duration, before: f64) -> String {
-    let HowFar { done, bytes, bits_per_second } = far;
+fn going_on(far: &RunProgress, since: Duration, before: f64) -> String {
+    let RunProgress { done, bytes, bits_per_second } = far;
     let left = match done - before {
         so_far if so_far > 0.0 => {
             format!(", {} left", seconds((1.0 - done).max(0.0) * since.as_secs_f64() / so_far))

@@ -19,18 +19,18 @@ use thalweg_text::{seconds, wrapped};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Which paper. Without it, those there are
+    /// Name of the paper. Without it, those there are
     name: Option<String>,
     /// A first look: short points, and not the largest sizes. Takes seconds; tdaq and fabric, minutes
     #[arg(long, requires = "name")]
     quick: bool,
-    /// Where the cells of tdaq and fabric run: virtual (without it), host, ns3
+    /// Laboratory for the cells of tdaq and fabric: virtual (without it), host, ns3
     #[arg(long, value_name = "LABORATORY", requires = "name")]
     on: Option<Laboratory>,
-    /// How many of these cells run at a time. Without it: two; on the host one
+    /// Number of these cells that run at a time. Without it: two; on the host one
     #[arg(long, value_name = "NUMBER", requires = "name")]
     jobs: Option<usize>,
-    /// Where the report is written: report.html, report.md and its pictures. Without it: reproduce-NAME
+    /// Directory for the report: report.html, report.md and its pictures. Without it: reproduce-NAME
     #[arg(long, value_name = "DIR", requires = "name")]
     out: Option<PathBuf>,
     /// Write everything that was measured as JSON
@@ -121,15 +121,15 @@ fn in_the_laboratory(experiment: &laboratory::Experiment, options: &Options, jso
     let stop = Arc::new(AtomicBool::new(false));
     crate::lab::heed_signals(stop.clone())?;
     let sweeps = experiment.sweeps(options.on.unwrap_or_default(), options.quick).map_err(Failure::broken)?;
-    let how = |on| lab::How { on, jobs: options.jobs };
+    let jobs = options.jobs;
     let cells: usize = sweeps.iter().map(|(sweep, _)| sweep.cells.len()).sum();
-    let all: Duration = sweeps.iter().map(|(sweep, on)| how(*on).estimate(sweep)).sum();
+    let all: Duration = sweeps.iter().map(|(sweep, on)| lab::How { on: *on, jobs }.estimate(sweep)).sum();
     let time = seconds(all.as_secs_f64().round());
     outlet::stderr().put(format!("{name}: {cells} cells; where none is done yet, about {time} in all\n"));
     let mut measured = Vec::new();
     for (sweep, on) in sweeps {
         let own = directory.join(&sweep.name);
-        measured.push(lab::run(sweep, how(on), &own, &stop)?);
+        measured.push(lab::run(sweep, lab::How { on, jobs }, &own, &stop)?);
     }
     let reproduction = experiment.reproduction(measured);
     let mut out = Output::new();

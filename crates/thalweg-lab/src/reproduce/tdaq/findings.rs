@@ -54,8 +54,9 @@ fn over_bic(sizes: &Results) -> Vec<(&str, &str, f64)> {
     let mut all = Vec::new();
     for control in values(sizes, CONTROL).iter().filter(|control| !["bic", "credit"].contains(&control.as_str())) {
         for size in values(sizes, SIZE) {
-            let goodput = |control: &str| find(sizes, &[(CONTROL, control), (SIZE, size)]).map(megabits);
-            if let (Some(own), Some(bic)) = (goodput(control), goodput("bic").filter(|bic| *bic > 0.0)) {
+            let [own, bic] =
+                [control.as_str(), "bic"].map(|control| find(sizes, &[(CONTROL, control), (SIZE, size)]).map(megabits));
+            if let (Some(own), Some(bic)) = (own, bic.filter(|bic| *bic > 0.0)) {
                 all.push((control.as_str(), size.as_str(), own / bic));
             }
         }
@@ -67,12 +68,10 @@ fn alike(sizes: &Results) -> Finding {
     let mut others: Vec<_> = over_bic(sizes).into_iter().filter(|(control, ..)| *control != "vegas").collect();
     others.sort_by(|a, b| (b.2 - 1.0).abs().total_cmp(&(a.2 - 1.0).abs()));
     let unlike: Vec<_> = others.iter().filter(|(.., ratio)| (ratio - 1.0).abs() > RATIO_TOLERANCE).collect();
-    let said =
-        |(control, size, ratio): &(&str, &str, f64)| format!("{control} at {size} {:+.1} %", 100.0 * (ratio - 1.0));
     let outcome = others.first().ok_or(NOTHING).map(|first| match unlike.len() {
-        0 => (true, format!("the farthest from BIC: {}", said(first))),
+        0 => (true, format!("the farthest from BIC: {}", deviation_text(first))),
         many => {
-            let named: Vec<String> = unlike.iter().map(|one| said(one)).collect();
+            let named: Vec<String> = unlike.into_iter().map(deviation_text).collect();
             (false, format!("{many} of {} are farther from BIC: {}", others.len(), named.join(", ")))
         }
     });
@@ -83,13 +82,17 @@ fn alike(sizes: &Results) -> Finding {
     )
 }
 
+fn deviation_text((control, size, ratio): &(&str, &str, f64)) -> String {
+    format!("{control} at {size} {:+.1} %", 100.0 * (ratio - 1.0))
+}
+
 fn vegas_differs(sizes: &Results) -> Finding {
     let vegas: Vec<_> = over_bic(sizes).into_iter().filter(|(control, ..)| *control == "vegas").collect();
-    let said: Vec<String> =
+    let ratios: Vec<String> =
         vegas.iter().map(|(_, size, ratio)| format!("{size} {:+.1} %", 100.0 * (ratio - 1.0))).collect();
     let lower = vegas.iter().any(|(.., ratio)| *ratio < 1.0 - RATIO_TOLERANCE);
     let outcome =
-        if vegas.is_empty() { Err(NOTHING) } else { Ok((lower, format!("Vegas against BIC: {}", said.join(", ")))) };
+        if vegas.is_empty() { Err(NOTHING) } else { Ok((lower, format!("Vegas against BIC: {}", ratios.join(", ")))) };
     Finding::new(
         "On the fast server Vegas alone is lower.",
         "A receiver whose processor is no limit: at some message size Vegas is more than 2 % below BIC.",
@@ -99,8 +102,9 @@ fn vegas_differs(sizes: &Results) -> Finding {
 
 /// Returns Vegas's report, and BIC's.
 fn both<'a>(grid: &'a Results, senders: &str, interval: &str, delay: &str) -> Option<[&'a Report; 2]> {
-    let of = |control: &str| find(grid, &[(CONTROL, control), (COUNT, senders), (INTERVAL, interval), (DELAY, delay)]);
-    Some([of("vegas")?, of("bic")?])
+    let [vegas, bic] = ["vegas", "bic"]
+        .map(|control| find(grid, &[(CONTROL, control), (COUNT, senders), (INTERVAL, interval), (DELAY, delay)]));
+    Some([vegas?, bic?])
 }
 
 /// Returns Vegas minus BIC in Mbit/s.
@@ -151,12 +155,11 @@ fn vegas_long(grid: &Results) -> Finding {
         .map(|senders| (*senders, ahead(grid, &[senders], LONG.iter(), &LONG)))
         .filter(|(_, counts)| counts.iter().sum::<usize>() > 0)
         .collect();
-    let vegas = |(_, counts): &(&str, [usize; 3])| counts[1] > counts[0];
-    let said: Vec<String> =
+    let counts: Vec<String> =
         per_senders.iter().map(|(senders, counts)| format!("with {senders} senders {}", counted(*counts))).collect();
     let outcome = match per_senders.is_empty() {
         true => Err(NOTHING),
-        false => Ok((per_senders.iter().all(vegas), said.join("; "))),
+        false => Ok((per_senders.iter().all(|(_, counts)| counts[1] > counts[0]), counts.join("; "))),
     };
     Finding::new(
         "Where delay and interval are both long, Vegas is higher, whatever the number of senders.",
@@ -175,10 +178,10 @@ fn far_apart(grid: &Results) -> Finding {
     }
     let farthest = all.into_iter().max_by(|a, b| a.0.abs().total_cmp(&b.0.abs()));
     let outcome = farthest.ok_or(NOTHING).map(|(difference, interval, delay)| {
-        let said = format!(
+        let text = format!(
             "at most {difference:+.1} Mbit/s (Vegas minus BIC), at an interval of {interval} and a delay of {delay}"
         );
-        (difference.abs() > 100.0, said)
+        (difference.abs() > 100.0, text)
     });
     Finding::new(
         "With three senders the two differ by up to 690 Mbit/s of 1000.",
@@ -215,16 +218,17 @@ fn incasts<'a>(results: [&'a Results; 2], control: &'a str) -> impl Iterator<Ite
 }
 
 fn collapse(each: &Results, whole: &Results) -> Finding {
-    let worst = |control: &'static str| {
+    let [reno, cubic] = ["reno", "cubic"].map(|control| {
         let all = incasts([each, whole], control);
         all.min_by(|a, b| a.1.share_of_ceiling.total_cmp(&b.1.share_of_ceiling))
-    };
-    let outcome = worst("reno").zip(worst("cubic")).ok_or(NOTHING).map(|(reno, cubic)| {
-        let down = |report: &Report| report.share_of_ceiling < 0.5 && report.timeouts > 0;
-        let said = |(name, report): &(String, &Report)| {
+    });
+    let outcome = reno.zip(cubic).ok_or(NOTHING).map(|(reno, cubic)| {
+        let both = [reno, cubic];
+        let collapsed = both.iter().all(|(_, report)| report.share_of_ceiling < 0.5 && report.timeouts > 0);
+        let texts = both.map(|(name, report)| {
             format!("{name}: {:.1} % of the ceiling, {} timeouts", 100.0 * report.share_of_ceiling, report.timeouts)
-        };
-        (down(reno.1) && down(cubic.1), format!("at worst {}; {}", said(&reno), said(&cubic)))
+        });
+        (collapsed, format!("at worst {}", texts.join("; ")))
     });
     Finding::new(
         "(Phanishayee and others:) Many senders of one block each overrun the switch, wait for their timers, and throughput collapses.",
@@ -235,10 +239,9 @@ fn collapse(each: &Results, whole: &Results) -> Finding {
 
 fn no_collapse(each: &Results, whole: &Results) -> Finding {
     let all: Vec<_> = incasts([each, whole], "credit").collect();
-    let slow = |report: &Report| report.completion.is_none_or(|completion| completion.max_us >= TIMER_US);
     let bad: Vec<String> = all
         .iter()
-        .filter(|(_, report)| report.timeouts > 0 || slow(report))
+        .filter(|(_, report)| report.timeouts > 0 || report.completion.is_none_or(|times| times.max_us >= TIMER_US))
         .map(|(name, report)| format!("{name}: {} timeouts", report.timeouts))
         .collect();
     let slowest = all.iter().filter_map(|(_, report)| Some(report.completion?.max_us)).fold(0.0, f64::max);
@@ -257,7 +260,7 @@ fn no_collapse(each: &Results, whole: &Results) -> Finding {
 }
 
 fn by_size(sizes: &Results) -> Table {
-    let row = |control: &String| Row {
+    let rows = values(sizes, CONTROL).iter().map(|control| Row {
         name: control.clone(),
         cells: values(sizes, SIZE)
             .iter()
@@ -266,12 +269,12 @@ fn by_size(sizes: &Results) -> Table {
                 report.map_or("-".into(), |report| format!("{:.1}", megabits(report)))
             })
             .collect(),
-    };
+    });
     Table {
         title: "Measured, 3 to 1: goodput in Mbit/s by message size".into(),
         headings: ["control"].into_iter().map(str::to_owned).chain(values(sizes, SIZE).iter().cloned()).collect(),
         paper: Vec::new(),
-        here: values(sizes, CONTROL).iter().map(row).collect(),
+        here: rows.collect(),
         remarks: vec![
             "The paper shows curves (figures 3 and 4) and no numbers. A fragment of 1 B takes 128 B on the way.".into(),
         ],
@@ -331,21 +334,21 @@ fn standings(sizes: &Results, grid: &Results) -> Table {
 
 fn incast(results: &Results) -> Table {
     let controls = values(results, CONTROL);
-    let row = |senders: &String| {
-        let cell = |control: &String| {
+    let rows = values(results, COUNT).iter().map(|senders| {
+        let cells = controls.iter().flat_map(|control| {
             let report = find(results, &[(CONTROL, control), (COUNT, senders)]);
             report.map_or(["-", "-"].map(str::to_owned), |report| {
                 [format!("{:.1}", 100.0 * report.share_of_ceiling), report.timeouts.to_string()]
             })
-        };
-        Row { name: senders.clone(), cells: controls.iter().flat_map(cell).collect() }
-    };
+        });
+        Row { name: senders.clone(), cells: cells.collect() }
+    });
     let headings = controls.iter().flat_map(|control| [format!("{control} %"), "timeouts".to_owned()]);
     Table {
         title: format!("{}: share of the ceiling in %", results.sweep.title),
         headings: ["senders".to_owned()].into_iter().chain(headings).collect(),
         paper: Vec::new(),
-        here: values(results, COUNT).iter().map(row).collect(),
+        here: rows.collect(),
         remarks: Vec::new(),
     }
 }
@@ -358,6 +361,8 @@ pub(super) fn sides(grid: &Results) -> [&[String]; 2] {
 /// Returns Vegas minus BIC for one number of senders.
 pub(super) fn surface(grid: &Results, senders: &str) -> Vec<Vec<Option<f64>>> {
     let [intervals, delays] = sides(grid);
-    let row = |interval| delays.iter().map(|delay| difference(grid, senders, interval, delay)).collect();
-    intervals.iter().map(|interval: &String| row(interval)).collect()
+    let rows = intervals
+        .iter()
+        .map(|interval| delays.iter().map(|delay| difference(grid, senders, interval, delay)).collect());
+    rows.collect()
 }

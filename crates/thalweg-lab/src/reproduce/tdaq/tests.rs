@@ -5,17 +5,18 @@ use crate::scenario::Scenario;
 use crate::sweep::tests::{report, results};
 use crate::sweep::{Results, Sweep};
 use std::time::Duration;
-use thalweg_bench::paper::{Row, Verdict};
+use thalweg_bench::paper::Verdict;
 
 /// Returns the goodput that a control would need for the paper's table, in Mbit/s.
 fn as_the_paper(scenario: &Scenario) -> f64 {
-    let place = |names: [&str; 6], time: Duration| {
-        names.iter().position(|name| crate::scenario::time::parse(name) == Ok(time)).unwrap_or(0)
-    };
-    let interval = place(INTERVALS, scenario.traffic.interval.unwrap_or_default());
-    let difference = VEGAS_MINUS_BIC[interval][place(DELAYS, scenario.network.delay)];
+    let interval = position_of(INTERVALS, scenario.traffic.interval.unwrap_or_default());
+    let difference = VEGAS_MINUS_BIC[interval][position_of(DELAYS, scenario.network.delay)];
     let bic = if interval < 3 { 800.0 } else { 200.0 };
     bic + if scenario.traffic.control.congestion == "vegas" { difference } else { 0.0 }
+}
+
+fn position_of(names: [&str; 6], time: Duration) -> usize {
+    names.iter().position(|name| crate::scenario::time::parse(name) == Ok(time)).unwrap_or(0)
 }
 
 fn experiment() -> Experiment {
@@ -57,8 +58,9 @@ fn a_laboratory_like_the_paper_s_confirms_it() {
     assert_eq!(others, [2, 6], "{verdicts:?}");
     assert!(reproduction.findings[6].measured.contains("senders 1, interval 50ms, delay 50ms: credit 100.0 %, vegas"));
     let differences = &reproduction.tables[1];
-    let cells = |rows: &[Row]| rows.iter().map(|row| row.cells.clone()).collect::<Vec<_>>();
-    assert_eq!(cells(&differences.paper), cells(&differences.here), "the same arithmetic, and the same order");
+    let [paper, here] = [&differences.paper, &differences.here]
+        .map(|rows| rows.iter().map(|row| row.cells.clone()).collect::<Vec<_>>());
+    assert_eq!(paper, here, "the same arithmetic, and the same order");
     assert_eq!(differences.here[0].cells[2], "+0.16");
     // The paper's own table: BIC ahead in 28 of 36 conditions by its sign, Vegas in 6 of the 9 that are long.
     let ahead = VEGAS_MINUS_BIC.as_flattened().iter().filter(|difference| **difference < 0.0).count();
@@ -82,8 +84,9 @@ fn the_first_look_fits_a_terminal_and_leaves_out_what_it_did_not_measure() {
 
 #[test]
 fn without_cells_nothing_is_claimed() {
-    let lacking = |sweep: Sweep| Results { outcomes: vec![None; sweep.cells.len()], sweep, laboratory: "ns3".into() };
-    let reproduction = experiment().reproduction(sweeps(true).map(lacking).collect());
+    let measured =
+        sweeps(true).map(|sweep| Results { outcomes: vec![None; sweep.cells.len()], sweep, laboratory: "ns3".into() });
+    let reproduction = experiment().reproduction(measured.collect());
     assert!(reproduction.findings.iter().all(|finding| finding.verdict == Verdict::CannotBeTested));
     assert!(reproduction.text().contains("this run has no cells to compare"));
 }

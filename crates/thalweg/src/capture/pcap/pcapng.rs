@@ -41,10 +41,11 @@ pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>, snap: u32) {
     let tag = tag.as_ref().map_or(&[][..], |tag| tag);
     let kept = (packet.bytes.len() + tag.len()).min(snap as usize);
     block(out, ENHANCED_PACKET_BLOCK, |out| {
-        let length = |length: usize| u32::try_from(length).unwrap_or(u32::MAX);
-        let words =
-            [0, (packet.nanos >> 32) as u32, packet.nanos as u32, length(kept), length(packet.length + tag.len())];
-        out.extend(words.map(u32::to_ne_bytes).as_flattened());
+        out.extend(0u32.to_ne_bytes());
+        out.extend(timestamp(packet.nanos).as_flattened());
+        for length in [kept, packet.length + tag.len()] {
+            out.extend(u32::try_from(length).unwrap_or(u32::MAX).to_ne_bytes());
+        }
         let begin = out.len();
         for part in [&packet.bytes[..addresses], tag, &packet.bytes[addresses..]] {
             out.extend_from_slice(part);
@@ -56,12 +57,11 @@ pub(crate) fn packet(out: &mut Vec<u8>, packet: &Packet<'_>, snap: u32) {
 
 /// Appends the numbers of packets received and dropped, between `begin` and `end` (section 4.6).
 pub(crate) fn statistics(out: &mut Vec<u8>, begin: u64, end: u64, received: u64, dropped: Option<u64>) {
-    let time = |nanos: u64| [(nanos >> 32) as u32, nanos as u32].map(u32::to_ne_bytes);
     block(out, INTERFACE_STATISTICS_BLOCK, |out| {
         out.extend(0u32.to_ne_bytes());
-        out.extend(time(end).as_flattened());
-        option(out, 2, time(begin).as_flattened());
-        option(out, 3, time(end).as_flattened());
+        out.extend(timestamp(end).as_flattened());
+        option(out, 2, timestamp(begin).as_flattened());
+        option(out, 3, timestamp(end).as_flattened());
         if let Some(dropped) = dropped {
             // isb_ifrecv includes the dropped packets.
             option(out, 4, &(received + dropped).to_ne_bytes());
@@ -71,6 +71,11 @@ pub(crate) fn statistics(out: &mut Vec<u8>, begin: u64, end: u64, received: u64,
         option(out, 8, &received.to_ne_bytes());
         option(out, 0, &[]);
     });
+}
+
+/// Returns a time: its upper 32 bits before the lower ones.
+fn timestamp(nanos: u64) -> [[u8; 4]; 2] {
+    [(nanos >> 32) as u32, nanos as u32].map(u32::to_ne_bytes)
 }
 
 /// Appends a block: its type, and its length before and after its content (section 3.1).

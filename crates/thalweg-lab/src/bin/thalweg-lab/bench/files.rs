@@ -25,12 +25,11 @@ pub(crate) struct Files {
 impl Files {
     /// Opens all files: a file that cannot be written must be known before the measurement, not after.
     pub(crate) fn open(&self) -> Result<Open, Failure> {
-        let target = |path: Option<&PathBuf>| path.map(|path| Target::open(path)).transpose();
         Ok(Open {
-            json: target(self.json_file.as_ref())?,
-            markdown: target(self.markdown_file.as_ref())?,
-            plot: target(self.plot_file.as_ref())?,
-            html: target(self.html_file.as_ref())?,
+            json: self.json_file.as_deref().map(Target::open).transpose()?,
+            markdown: self.markdown_file.as_deref().map(Target::open).transpose()?,
+            plot: self.plot_file.as_deref().map(Target::open).transpose()?,
+            html: self.html_file.as_deref().map(Target::open).transpose()?,
         })
     }
 }
@@ -45,7 +44,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// Returns true if no file was asked for.
+    /// Returns true if no file was requested.
     pub(crate) fn is_empty(&self) -> bool {
         [&self.json, &self.markdown, &self.plot, &self.html].iter().all(|target| target.is_none())
     }
@@ -62,17 +61,13 @@ pub(crate) struct Target {
 
 impl Target {
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        let open = || {
-            let made = OpenOptions::new().write(true).create_new(true).open(path);
-            match made {
-                Ok(file) => Ok((file, true)),
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    OpenOptions::new().write(true).open(path).map(|file| (file, false))
-                }
-                Err(error) => Err(error),
+        let (opened, made) = match OpenOptions::new().write(true).create_new(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                (OpenOptions::new().write(true).open(path), false)
             }
+            created => (created, true),
         };
-        let (file, made) = open().map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))?;
+        let file = opened.map_err(|error| Failure::file_usage(path, error))?;
         Ok(Self { path: path.to_owned(), file, made })
     }
 

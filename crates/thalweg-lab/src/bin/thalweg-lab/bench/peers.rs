@@ -72,7 +72,7 @@ impl Observer for Show {
     }
 
     fn pairing(&mut self, pairing: &Pairing) {
-        let said = self.bar.suspend(|| {
+        let written = self.bar.suspend(|| {
             let mut out = Output::new();
             match self.json {
                 true => out.json(&Line::Pairing(pairing)),
@@ -81,7 +81,7 @@ impl Observer for Show {
             out.flush()
         });
         self.first = false;
-        if let Err(failure) = said {
+        if let Err(failure) = written {
             self.failed.get_or_insert(failure);
         }
     }

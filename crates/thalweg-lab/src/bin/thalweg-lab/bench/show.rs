@@ -82,14 +82,14 @@ impl Observer for Show {
 
     fn point(&mut self, point: &Point) {
         let Self { out, table, bar, .. } = self;
-        let said = bar.suspend(|| {
+        let written = bar.suspend(|| {
             match table {
                 Some(table) => out.text(&table.point(point)),
                 None => out.json(&Line::Point(point)),
             }?;
             out.flush()
         });
-        if let Err(failure) = said {
+        if let Err(failure) = written {
             self.failed.get_or_insert(failure);
         }
         if self.deserted() {

@@ -31,22 +31,22 @@ pub(super) struct Options {
     /// Without an IOMMU: devices reach all of memory, and VFIO is used in its no-IOMMU mode
     #[arg(long)]
     no_iommu: bool,
-    /// Its memory
+    /// Size of its memory
     #[arg(long, value_name = "SIZE", default_value_t = Machine::default().memory, value_parser = size)]
     memory: ByteSize,
-    /// How many processors it has
+    /// Number of its processors
     #[arg(long, value_name = "NUMBER", default_value_t = Machine::default().processors)]
     processors: u32,
-    /// How many huge pages of 2 MiB are set aside at the start
+    /// Number of huge pages of 2 MiB that are reserved at the start
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     huge_pages: u32,
-    /// End it after so long, the boot (about ten seconds) included
+    /// End it after this time, the boot (about ten seconds) included
     #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time::parse)]
     timeout: Duration,
-    /// What the command sees as /out: what it writes there stays. The kernel's log is left there, too
+    /// Directory that the command sees as /out: what it writes there stays. The kernel's log is left there, too
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
-    /// What runs there, as root. Without it: only set up what a machine boots from, and say what is there
+    /// Command that runs there, as root. Without it: only set up what a machine boots from, and report what is there
     #[arg(last = true)]
     command: Vec<OsString>,
 }

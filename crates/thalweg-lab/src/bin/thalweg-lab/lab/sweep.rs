@@ -21,10 +21,10 @@ pub(super) struct Options {
     sweep: Option<String>,
     #[command(flatten)]
     how: How,
-    /// Where results.jsonl (which a later run goes on from), report.json and report.html are. Without it: sweep-NAME
+    /// Directory of results.jsonl (which a later run goes on from), report.json and report.html. Without it: sweep-NAME
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
-    /// Only the sample that the file's `[quick]` says: fewer cells, shorter measurements
+    /// Only the sample that the file's `[quick]` defines: fewer cells, shorter measurements
     #[arg(long, requires = "sweep")]
     quick: bool,
     /// Only cells with this value of a key, or one of several: delay=1ms, senders=1,2
@@ -32,14 +32,14 @@ pub(super) struct Options {
     only: Vec<String>,
 }
 
-/// Where cells run, and how many at a time.
+/// Laboratory of the cells, and number of cells at a time.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct How {
-    /// Where cells run: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as
+    /// Laboratory that runs the cells: virtual (real TCP under virtual time), host (namespaces of this machine, in real time, as
     /// root), ns3, model
     #[arg(long, default_value = "virtual", value_name = "LABORATORY")]
     pub(crate) on: Laboratory,
-    /// How many cells run at a time; each takes about one processor. On the host: one, which is not to be disturbed
+    /// Number of cells that run at a time; each takes about one processor. On the host: one, which is not to be disturbed
     #[arg(long, value_name = "NUMBER")]
     pub(crate) jobs: Option<usize>,
 }
@@ -97,8 +97,10 @@ pub(crate) fn run(asked: Sweep, how: How, directory: &Path, stop: &AtomicBool) -
         kernel(|progress| Kernel::build(progress)).map_err(failure)?;
     }
     let names = asked.clone();
-    let show = |progress: Progress<'_>| outlet::stderr().put(line(&names, &progress));
-    sweep::run(asked, how.on, jobs, directory, stop, show).map_err(failure)
+    let results = sweep::run(asked, how.on, jobs, directory, stop, |progress| {
+        outlet::stderr().put(line(&names, &progress));
+    });
+    results.map_err(failure)
 }
 
 /// Returns a line on the cell that has just ended, and the remaining time.
