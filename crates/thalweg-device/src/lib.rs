@@ -42,6 +42,7 @@
 //! | `acquisition` | Devices that work by themselves: buffers are posted and come back filled, in the device's order and time |
 //! | `absence` | Number of frames that an absent device would have sent meanwhile, by its rate |
 //! | `frame_counter` | Numbers of a device's frames, from the device's counter |
+//! | `reassembly` | Reassembly of frames from packets, in the order of the frames' numbers. Without IO |
 //! | `by_time` | Events numbered by time: for devices that share a clock, or a trigger, and no counter |
 //! | `on_time` | A device that works by itself, whose frames are numbered by their time stamps |
 //! | `tap` | Copies of a device's payloads for an observer that never holds the device up |
@@ -89,6 +90,7 @@ mod on_time;
 mod pgm;
 mod rate;
 mod raw;
+mod reassembly;
 mod recordings;
 mod replay;
 mod sigmf;
@@ -115,6 +117,7 @@ pub use kind::{AnyOptions, DeviceKind, DeviceOptions, Observed, OpenDevice, kind
 pub use layout::Layout;
 pub use on_time::OnTime;
 pub use rate::Rate;
+pub use reassembly::Reassembly;
 pub use recordings::{ModelAdcConfig, NpyConfig, PgmConfig, RawConfig, SigmfConfig, TiffConfig, VdifConfig};
 pub use stored::StoredType;
 pub use tap::{Copied, Copies, Next, tap_acquisition, tap_device};

@@ -18,7 +18,7 @@
 //! counted and dropped. A number far from all earlier ones is accepted only after others follow it and nothing else
 //! arrives.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
 //! | file | what is in it |
 //! | --- | --- |

@@ -5,19 +5,20 @@
 //! the frame is handed on as it is, with zeros in its gaps. Blocks without any packet are lost.
 
 use crate::block::Block;
-use crate::gvcp::Status as Said;
+use crate::gvcp::Status as PacketStatus;
 use crate::gvsp::{self, Header, Kind, Leader};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 use thalweg_device::{
-    Absence, Acquired, Buffer, CounterRules, DeviceClock, Filled, Frame, FrameCounter, FrameNumber, Trust, gaps_text,
+    Absence, Acquired, Buffer, CounterRules, DeviceClock, Filled, Frame, FrameCounter, FrameNumber, Reassembly, Trust,
+    gaps_text,
 };
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Number of consecutive blocks that may be missing altogether and are still requested.
 const MAX_UNSEEN_BLOCKS: u64 = 8;
-/// Number of frames behind the next one within which a packet counts as late; one that is farther away counts as stray.
+/// Maximum number of frames before the next one for a packet to count as late; one of an earlier frame is stray.
 const MAX_LATE_FRAMES: u64 = 64;
 /// Highest number with which a stream that has just been opened begins: blocks before it are lost.
 const MAX_FIRST_BLOCK: u64 = 8;
@@ -43,7 +44,7 @@ pub struct Stream {
     pub status: Status,
 }
 
-/// A resend request: packets that the camera is asked to send again.
+/// A resend request: packets that the camera is to send again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Number of the block, as the camera counts.
@@ -112,10 +113,8 @@ pub struct Assembler {
     learned: bool,
     wide: bool,
     free: Vec<Buffer>,
-    blocks: BTreeMap<u64, Block>,
+    blocks: Reassembly<Block>,
     counter: FrameCounter,
-    /// Number of the next frame to be handed on.
-    next: u64,
     /// One past the highest block number seen.
     front: u64,
     /// True once the first block has fixed where the stream's own numbers begin.
@@ -131,7 +130,7 @@ pub struct Assembler {
     /// Time of the first [`look`](Self::look) since the stream was opened.
     opened: Option<Duration>,
     /// True if the camera was away before its first packet.
-    was_unheard: bool,
+    was_silent: bool,
     /// Blocks below this number that are not in `blocks` are lost.
     lost_until: u64,
     /// Kind of frame that the camera sends and this crate cannot receive.
@@ -160,9 +159,8 @@ impl Assembler {
             learned: false,
             wide: false,
             free: Vec::new(),
-            blocks: BTreeMap::new(),
+            blocks: Reassembly::default(),
             counter: FrameCounter::new(CounterRules::new(64, Trust::CAMERA)),
-            next: 0,
             front: 0,
             begun: false,
             trailer_due: None,
@@ -171,7 +169,7 @@ impl Assembler {
             latest: None,
             absent: None,
             opened: None,
-            was_unheard: false,
+            was_silent: false,
             lost_until: 0,
             refused_kind: None,
             counts: Counts::default(),
@@ -185,7 +183,7 @@ impl Assembler {
 
     /// Begins a stream, for the first time or again. Blocks that are not whole by now are given up.
     pub fn begin(&mut self, stream: Stream) {
-        for block in self.blocks.values_mut() {
+        for (_, block) in self.blocks.frames_mut() {
             block.given_up |= !block.is_whole();
         }
         self.counts.streams += 1;
@@ -212,8 +210,7 @@ impl Assembler {
 
     /// Returns true if a new packet would find a place, or a packet is waited for.
     pub fn has_room(&self) -> bool {
-        let waits = |block: &Block| !block.given_up && !block.is_whole();
-        !self.free.is_empty() || self.blocks.values().any(waits)
+        !self.free.is_empty() || self.blocks.frames().any(|(_, block)| !block.is_over())
     }
 
     /// Returns true if the stream's packets have the long header.
@@ -236,23 +233,19 @@ impl Assembler {
             plan.spots.push(Spot::Aside);
         }
         // The newest block is continued; then new ones begin.
-        let newest = self.blocks.last_entry().filter(|entry| {
-            let block = entry.get();
-            block.buffer.is_some() && !block.ended && !block.given_up && !block.is_whole()
-        });
-        if let Some(mut entry) = newest {
-            let number = *entry.key();
-            let block = entry.get_mut();
-            if let Some(buffer) = block.buffer.take() {
-                plan.buffers.push(Planned { buffer, number: Some(number) });
-                let first = if block.ticks.is_none() && block.count() == 0 { 0 } else { block.next_packet() };
-                plan.lay(first, last, most, |packet| !block.has(packet));
-            }
+        if let Some((number, block)) = self.blocks.frames_mut().next_back()
+            && !block.ended
+            && !block.is_over()
+            && let Some(buffer) = block.buffer.take()
+        {
+            plan.buffers.push(Planned { buffer, number: Some(*number) });
+            let first = if block.ticks.is_none() && block.count() == 0 { 0 } else { block.next_packet() };
+            plan.lay(first, last, most);
         }
         while plan.spots.len() < most {
             let Some(buffer) = self.free.pop() else { break };
             plan.buffers.push(Planned { buffer, number: None });
-            plan.lay(0, last, most, |_| true);
+            plan.lay(0, last, most);
         }
         // No buffer is left: further packets are received all the same, since they may be ones that are waited for.
         plan.spots.resize(most, Spot::Aside);
@@ -263,16 +256,18 @@ impl Assembler {
     pub(crate) fn admit(&mut self, header: &Header, length: usize, plan: &mut Plan, now: Duration) -> Option<u64> {
         let body = length.checked_sub(Header::len(header.wide))?;
         self.counts.packets += 1;
-        let without = header.status.is_error() && header.status != Said::OVERRUN;
+        let without = header.status.is_error() && header.status != PacketStatus::OVERRUN;
         self.counts.unavailable += u64::from(without);
+        if header.kind == Kind::Trailer {
+            self.trailer_due = None;
+        }
         let number = self.locate(header, now)?;
         if number >= self.front {
             self.trailer_due = None;
-            self.reach(number, header.block, now);
+            self.reach(number, now);
         }
-        let (guess, piece) = (self.stream.frame, self.piece);
-        let block = self.blocks.entry(number).or_insert_with(|| Block::new(header.block, piece, guess, now));
-        if block.is_whole() || block.given_up {
+        let block = self.block(number, header.block, now);
+        if block.is_over() {
             self.counts.late += u64::from(header.kind != Kind::Trailer);
             return None;
         }
@@ -283,7 +278,7 @@ impl Assembler {
             return None;
         }
         self.learn(header, body);
-        if self.blocks.get(&number).is_some_and(|block| block.buffer.is_none()) && !plan.has(number) {
+        if self.blocks.get_mut(number).is_some_and(|block| block.buffer.is_none()) && !plan.has(number) {
             match plan.buffers.iter_mut().find(|planned| planned.number.is_none()) {
                 Some(planned) => planned.number = Some(number),
                 None => match self.free.pop() {
@@ -302,7 +297,7 @@ impl Assembler {
     pub(crate) fn settle(&mut self, plan: &mut Plan) {
         // In reverse, so that the buffer taken last is on top again.
         for Planned { buffer, number } in plan.buffers.drain(..).rev() {
-            let owner = number.and_then(|number| self.blocks.get_mut(&number)).filter(|block| block.buffer.is_none());
+            let owner = number.and_then(|number| self.blocks.get_mut(number)).filter(|block| block.buffer.is_none());
             match owner {
                 Some(block) => block.buffer = Some(buffer),
                 None => self.free.push(buffer),
@@ -317,13 +312,13 @@ impl Assembler {
             self.trailer_due = None;
         }
         let size = self.size;
-        let Some(block) = self.blocks.get_mut(number) else { return };
-        if block.given_up || block.is_whole() {
+        let Some(block) = self.blocks.get_mut(*number) else { return };
+        if block.is_over() {
             self.counts.late += u64::from(header.kind != Kind::Trailer);
             return;
         }
-        self.counts.resent += u64::from(header.status == Said::RESENT);
-        block.overrun |= header.status == Said::OVERRUN;
+        self.counts.resent += u64::from(header.status == PacketStatus::RESENT);
+        block.overrun |= header.status == PacketStatus::OVERRUN;
         let bytes = match body {
             Body::InPlace => &[][..],
             Body::Aside(range) => &aside[range.clone()],
@@ -334,7 +329,7 @@ impl Assembler {
             Kind::Payload => take_payload(block, header.packet, body, bytes, *length, size),
             Kind::Other(_) => {
                 block.refused = true;
-                Err(Bad::Unknown)
+                Err(PacketError::Unknown)
             }
         };
         match taken {
@@ -352,10 +347,10 @@ impl Assembler {
                     self.stream.clock.set(ticks, date);
                 }
             }
-            Err(Bad::There) => self.counts.duplicate += 1,
-            Err(Bad::Malformed) => self.counts.malformed += 1,
-            Err(Bad::Oversize) => self.counts.oversize += 1,
-            Err(Bad::Unknown) => self.counts.unknown += 1,
+            Err(PacketError::Duplicate) => self.counts.duplicate += 1,
+            Err(PacketError::Malformed) => self.counts.malformed += 1,
+            Err(PacketError::Oversize) => self.counts.oversize += 1,
+            Err(PacketError::Unknown) => self.counts.unknown += 1,
         }
     }
 
@@ -371,14 +366,6 @@ impl Assembler {
 
     /// Returns the frame number of a packet's block; `None` if the number is not credible.
     fn locate(&mut self, header: &Header, now: Duration) -> Option<u64> {
-        let number = self.find(header, now);
-        if header.kind == Kind::Trailer {
-            self.trailer_due = None;
-        }
-        number
-    }
-
-    fn find(&mut self, header: &Header, now: Duration) -> Option<u64> {
         // A packet of unknown kind determines no numbers: neither the first one nor a restart.
         let is_known = !matches!(header.kind, Kind::Other(_));
         if !self.begun && is_known {
@@ -388,18 +375,18 @@ impl Assembler {
             self.counts.stray += 1;
             return None;
         }
-        let restarts = self.counter.restarts();
+        let (restarts, next) = (self.counter.restarts(), self.blocks.next_number());
         let number = match is_known {
-            true => self.counter.came(header.block, self.next, now),
-            false => self.counter.expects(header.block, self.next).map_or(FrameNumber::Stray, FrameNumber::At),
+            true => self.counter.came(header.block, next, now),
+            false => self.counter.expects(header.block, next).map_or(FrameNumber::Stray, FrameNumber::At),
         };
         if self.counter.restarts() > restarts {
             self.counts.restarts += 1;
             tracing::warn!(block = header.block, "the camera counts anew: what was lost meanwhile is not known");
         }
         match number {
-            FrameNumber::At(number) if number >= self.next => Some(number),
-            FrameNumber::At(number) if self.next - number <= MAX_LATE_FRAMES => {
+            FrameNumber::At(number) if number >= next => Some(number),
+            FrameNumber::At(number) if next - number <= MAX_LATE_FRAMES => {
                 self.counts.late += u64::from(header.kind != Kind::Trailer);
                 None
             }
@@ -416,7 +403,7 @@ impl Assembler {
     fn may_begin_with(&self, block: u64, now: Duration) -> bool {
         let since = self.opened.map_or(Duration::ZERO, |opened| now.saturating_sub(opened));
         let most = self.stream.rate.unwrap_or(MAX_FRAME_RATE_HZ) * since.as_secs_f64() * 1.1;
-        let may = !self.was_unheard && (block <= MAX_FIRST_BLOCK || block as f64 > MAX_FIRST_BLOCK as f64 + most);
+        let may = !self.was_silent && (block <= MAX_FIRST_BLOCK || block as f64 > MAX_FIRST_BLOCK as f64 + most);
         if !may {
             tracing::warn!(block, "the camera's first frame may be a later one than its first: numbers are uncertain");
         }
@@ -460,7 +447,7 @@ impl Assembler {
     /// lost.
     pub fn away(&mut self, now: Duration) {
         let Some(latest) = self.latest else {
-            self.was_unheard = true;
+            self.was_silent = true;
             return;
         };
         let absent = *self.absent.get_or_insert(Absence { since: latest, next: self.front });
@@ -471,17 +458,22 @@ impl Assembler {
     }
 
     /// Extends the range up to a block with the highest number so far: the blocks between may still come.
-    fn reach(&mut self, number: u64, id: u64, now: Duration) {
-        let (from, guess, piece) = (self.front, self.stream.frame, self.piece);
-        self.front = number.saturating_add(1);
+    fn reach(&mut self, number: u64, now: Duration) {
+        let from = std::mem::replace(&mut self.front, number.saturating_add(1));
         if number - from > MAX_UNSEEN_BLOCKS {
             return;
         }
         for missing in from..number {
-            let Some(id) = self.counter.count_of(missing) else { continue };
-            self.blocks.entry(missing).or_insert_with(|| Block::new(id, piece, guess, now));
+            if let Some(id) = self.counter.count_of(missing) {
+                self.block(missing, id, now);
+            }
         }
-        self.blocks.entry(number).or_insert_with(|| Block::new(id, piece, guess, now));
+    }
+
+    /// Returns the block with this frame number, which begins if it has not.
+    fn block(&mut self, number: u64, id: u64, now: Duration) -> &mut Block {
+        let (guess, piece) = (self.stream.frame, self.piece);
+        self.blocks.get_or_begin(number, || Block::new(id, piece, guess, now))
     }
 
     /// Learns the camera's packet length: a camera may send fewer bytes in a packet than it was allowed to, but always
@@ -495,10 +487,10 @@ impl Assembler {
         if body == self.piece {
             self.learned = true;
         } else if (self.piece / 2..self.piece).contains(&body) && !is_last {
-            tracing::info!(bytes = body, "the camera's packets have so many bytes of payload, not {}", self.piece);
+            tracing::info!(bytes = body, "the camera's packets have fewer bytes of payload than {}", self.piece);
             self.learned = true;
             self.piece = body;
-            for block in self.blocks.values_mut().filter(|block| block.count() == 0) {
+            for (_, block) in self.blocks.frames_mut().filter(|(_, block)| block.count() == 0) {
                 block.piece = body;
             }
         }
@@ -509,10 +501,10 @@ impl Assembler {
     pub fn look(&mut self, now: Duration, empty: Duration) {
         self.opened.get_or_insert(now);
         let Self { blocks, requests, stream, patience, wide, counts, .. } = self;
-        let newest = blocks.last_key_value().map(|(number, _)| *number);
-        for (number, block) in blocks.iter_mut() {
-            let (id, behind) = (block.id, newest.is_some_and(|newest| *number < newest));
-            block.look(behind, stream.resends, *patience, (now, empty), |first, last| {
+        let count = blocks.frames().len();
+        for (at, (_, block)) in blocks.frames_mut().enumerate() {
+            let (id, is_overtaken) = (block.id, at + 1 < count);
+            block.look(is_overtaken, stream.resends, *patience, (now, empty), |first, last| {
                 counts.requests += 1;
                 counts.requested += u64::from(last - first) + 1;
                 requests.push_back(Request { block: id, wide: *wide, first, last });
@@ -527,21 +519,15 @@ impl Assembler {
 
     /// Returns the next frame or loss in order; `None` if it is not decided yet.
     pub fn next_acquired(&mut self) -> Option<Acquired> {
-        let first = self.blocks.first_key_value().map(|(number, block)| (*number, block));
-        let number = first.map_or(self.lost_until, |(number, _)| number);
-        if number > self.next {
+        let oldest = self.blocks.oldest();
+        let number = oldest.map_or(self.lost_until, |(number, _)| number);
+        if number > self.blocks.next_number() {
             // The frames between are not waited for.
-            let (first, count) = (self.next, number - self.next);
-            self.next = number;
-            self.counts.lost += count;
-            return Some(Acquired::Lost { first, count });
+            self.counts.lost += number - self.blocks.next_number();
+            return Some(self.blocks.lose_until(number));
         }
-        let (_, block) = first?;
-        if !block.given_up && !block.is_whole() {
-            return None;
-        }
-        let block = self.blocks.remove(&number)?;
-        self.next = number.saturating_add(1);
+        oldest.filter(|(_, block)| block.is_over())?;
+        let (number, block) = self.blocks.take_oldest()?;
         Some(self.hand_on(number, block))
     }
 
@@ -553,12 +539,12 @@ impl Assembler {
         let length = block.length().or(block.guess).filter(|length| *length <= self.size);
         let gaps = length.filter(|_| !whole).map(|length| block.missing(length)).unwrap_or_default();
         let some = whole || count > 0 && !block.refused;
-        let (mut buffer, len) = match (block.buffer, length) {
+        let (buffer, len) = match (block.buffer, length) {
             (Some(buffer), Some(len)) if some => (buffer, len),
             (buffer, _) => {
                 self.free.extend(buffer);
                 self.counts.lost += 1;
-                return Acquired::Lost { first: number, count: 1 };
+                return self.blocks.lose_until(number.saturating_add(1));
             }
         };
         let mut status = self.stream.status;
@@ -569,11 +555,7 @@ impl Assembler {
             self.counts.without_leader += 1;
         } else {
             self.counts.incomplete += 1;
-            self.counts.missing += gaps.iter().map(|(begin, end)| (end - begin).div_ceil(piece) as u64).sum::<u64>();
-            status |= Status::CORRUPT;
-            for (begin, end) in &gaps {
-                buffer.payload()[*begin..*end].fill(0);
-            }
+            self.counts.missing += gaps.iter().map(|gap| (gap.end - gap.start).div_ceil(piece as u64)).sum::<u64>();
             tracing::warn!(
                 frame = number,
                 block = id,
@@ -587,17 +569,16 @@ impl Assembler {
         }
         let timestamp = ticks.and_then(|ticks| self.stream.clock.at(ticks));
         let filled = Filled { payload_type: self.stream.payload, status, window: 0, timestamp };
-        Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied })
+        let frame = Frame { buffer, number, len, filled, crc: None, copied };
+        Acquired::Frame(self.blocks.hand_on(frame, &gaps))
     }
 
     /// Returns the time of the next necessary look if no packet comes.
     pub fn next_time(&self, empty: Duration) -> Option<Duration> {
-        if let Some((number, first)) = self.blocks.first_key_value()
-            && (*number > self.next || first.given_up || first.is_whole())
-        {
+        if self.blocks.oldest().is_some_and(|(number, first)| number > self.blocks.next_number() || first.is_over()) {
             return Some(Duration::ZERO);
         }
-        self.blocks.values().filter_map(|block| block.next_time(self.patience, empty)).min()
+        self.blocks.frames().filter_map(|(_, block)| block.next_time(self.patience, empty)).min()
     }
 
     /// Returns the counters.
@@ -609,17 +590,14 @@ impl Assembler {
 impl Plan {
     /// Lays out places in the last buffer for the packets of one block from `first` on: its leader, payload up to
     /// `last`, its trailer.
-    fn lay(&mut self, first: u32, last: u32, most: usize, wanted: impl Fn(u32) -> bool) {
+    fn lay(&mut self, first: u32, last: u32, most: usize) {
         let planned = self.buffers.len() - 1;
         for packet in first..=last.saturating_add(1) {
             if self.spots.len() == most {
                 return;
             }
-            if packet == 0 || packet > last {
-                self.spots.push(Spot::Aside);
-            } else if wanted(packet) {
-                self.spots.push(Spot::Slot { planned, packet });
-            }
+            let is_payload = (1..=last).contains(&packet);
+            self.spots.push(if is_payload { Spot::Slot { planned, packet } } else { Spot::Aside });
         }
     }
 
@@ -640,18 +618,18 @@ impl Plan {
 }
 
 /// Reason for not taking a packet.
-enum Bad {
-    There,
+enum PacketError {
+    Duplicate,
     Malformed,
     Oversize,
     Unknown,
 }
 
-fn take_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Option<u16>) -> Result<bool, Bad> {
+fn take_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Option<u16>) -> Result<bool, PacketError> {
     if block.ticks.is_some() {
-        return Err(Bad::There);
+        return Err(PacketError::Duplicate);
     }
-    let leader = Leader::read(bytes).ok_or(Bad::Malformed)?;
+    let leader = Leader::read(bytes).ok_or(PacketError::Malformed)?;
     if !leader.known {
         block.refused = true;
         if refused.replace(leader.kind) != Some(leader.kind) {
@@ -660,7 +638,7 @@ fn take_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Optio
                 gvsp::kind_name(leader.kind)
             );
         }
-        return Err(Bad::Unknown);
+        return Err(PacketError::Unknown);
     }
     let length = leader.bytes.map(usize::try_from);
     match length {
@@ -669,21 +647,21 @@ fn take_leader(block: &mut Block, bytes: &[u8], size: usize, refused: &mut Optio
         None => {}
         Some(_) => {
             block.refused = true;
-            return Err(Bad::Oversize);
+            return Err(PacketError::Oversize);
         }
     }
-    block.ticks = Some(leader.ticks);
+    block.begin(leader.ticks);
     block.row = leader.row;
     Ok(false)
 }
 
-fn take_trailer(block: &mut Block, packet: u32, bytes: &[u8], size: usize) -> Result<bool, Bad> {
+fn take_trailer(block: &mut Block, packet: u32, bytes: &[u8], size: usize) -> Result<bool, PacketError> {
     if block.ended {
-        return Err(Bad::There);
+        return Err(PacketError::Duplicate);
     }
-    let last = packet.checked_sub(1).ok_or(Bad::Malformed)?;
+    let last = packet.checked_sub(1).ok_or(PacketError::Malformed)?;
     if last as usize > size.div_ceil(block.piece) {
-        return Err(Bad::Malformed);
+        return Err(PacketError::Malformed);
     }
     // Fewer rows than were announced, if a line camera stopped.
     if let (Some(rows), Some(length), true) = (gvsp::height(bytes), block.bytes, block.row > 0) {
@@ -701,27 +679,28 @@ fn take_payload(
     bytes: &[u8],
     length: usize,
     size: usize,
-) -> Result<bool, Bad> {
+) -> Result<bool, PacketError> {
     let piece = block.piece;
-    let begin = (packet as usize).checked_sub(1).and_then(|before| before.checked_mul(piece)).ok_or(Bad::Malformed)?;
+    let begin =
+        (packet as usize).checked_sub(1).and_then(|before| before.checked_mul(piece)).ok_or(PacketError::Malformed)?;
     let limit = block.bytes.unwrap_or(size);
     if length == 0 || begin >= limit || length > piece {
-        return Err(Bad::Malformed);
+        return Err(PacketError::Malformed);
     }
     if block.has(packet) {
-        return Err(Bad::There);
+        return Err(PacketError::Duplicate);
     }
     // Bytes after the frame's end are padding.
     let end = begin.saturating_add(length).min(limit);
     let shorter = length < piece;
     if shorter && block.bytes.is_some_and(|all| end < all) {
-        return Err(Bad::Malformed);
+        return Err(PacketError::Malformed);
     }
-    let Some(buffer) = &mut block.buffer else { return Err(Bad::Malformed) };
+    let Some(buffer) = &mut block.buffer else { return Err(PacketError::Malformed) };
     let copied = matches!(body, Body::Aside(_));
     if copied {
-        let place = buffer.payload().get_mut(begin..end).ok_or(Bad::Oversize)?;
-        place.copy_from_slice(bytes.get(..end - begin).ok_or(Bad::Malformed)?);
+        let place = buffer.payload().get_mut(begin..end).ok_or(PacketError::Oversize)?;
+        place.copy_from_slice(bytes.get(..end - begin).ok_or(PacketError::Malformed)?);
         block.copied += end - begin;
     }
     block.add(packet, end, shorter);

@@ -1,7 +1,9 @@
 //! A block that is not whole yet: which packets are there, and when the others are requested or given up.
 
+use std::ops::Range;
 use std::time::Duration;
 use thalweg_device::Buffer;
+use thalweg_wire::IntervalMap;
 
 /// Time after which a gap is requested: packets may overtake each other.
 const REORDER_TIMEOUT: Duration = Duration::from_millis(1);
@@ -12,10 +14,10 @@ const MAX_RESEND_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without packets after which those following the last one are considered missing.
 const TAIL_TIMEOUT: Duration = Duration::from_millis(20);
 /// Number of gaps requested at a time.
-const MOST_GAPS: usize = 32;
+const MAX_GAPS: usize = 32;
 
 /// One block. Packet 0 is its leader, packets 1 to `last` are payload, the one after is its trailer.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Block {
     /// Number of the block, as the camera counts.
     pub(crate) id: u64,
@@ -44,8 +46,9 @@ pub(crate) struct Block {
     pub(crate) latest: Duration,
     /// Number of the last payload packet, from the trailer.
     last: Option<u32>,
-    /// Set of the payload packets that are there, one bit for each.
-    have: Vec<u64>,
+    /// Numbers of the packets that are there: the leader and payload.
+    received: IntervalMap,
+    /// Number of payload packets that are there.
     count: u32,
     /// Highest packet number seen.
     reach: u32,
@@ -61,37 +64,15 @@ pub(crate) struct Block {
 
 impl Block {
     pub(crate) fn new(id: u64, piece: usize, guess: Option<usize>, now: Duration) -> Self {
-        Self {
-            id,
-            buffer: None,
-            piece,
-            ticks: None,
-            bytes: None,
-            guess,
-            row: 0,
-            ended: false,
-            overrun: false,
-            refused: false,
-            copied: 0,
-            given_up: false,
-            latest: now,
-            last: None,
-            have: Vec::new(),
-            count: 0,
-            reach: 0,
-            end: None,
-            gone: 0,
-            asked_to: 0,
-            fresh_at: None,
-            again_at: now,
-            tries: 0,
-        }
+        Self { id, piece, guess, latest: now, again_at: now, ..Self::default() }
     }
 
     /// Returns the number of the last payload packet, if it is known or can be guessed.
     fn last(&self) -> Option<u32> {
-        let by_bytes = |bytes: usize| u32::try_from(bytes.div_ceil(self.piece)).ok();
-        self.bytes.and_then(by_bytes).or(self.last).or_else(|| self.guess.and_then(by_bytes))
+        match (self.bytes, self.last) {
+            (None, Some(last)) => Some(last),
+            (bytes, _) => u32::try_from(bytes.or(self.guess)?.div_ceil(self.piece)).ok(),
+        }
     }
 
     /// Returns the number of the packet after the highest one seen.
@@ -101,8 +82,7 @@ impl Block {
 
     /// Returns true if a payload packet is there.
     pub(crate) fn has(&self, packet: u32) -> bool {
-        let (word, bit) = place(packet);
-        self.have.get(word).is_some_and(|bits| bits & bit != 0)
+        self.received.contains(&span(packet))
     }
 
     /// Returns the number of payload packets that are there.
@@ -110,13 +90,15 @@ impl Block {
         self.count
     }
 
+    /// Records the leader, which states the time at which the frame began.
+    pub(crate) fn begin(&mut self, ticks: u64) {
+        self.ticks = Some(ticks);
+        self.received.insert(span(0));
+    }
+
     /// Records a payload packet, which ends at this byte.
     pub(crate) fn add(&mut self, packet: u32, end: usize, shorter: bool) {
-        let (word, bit) = place(packet);
-        if self.have.len() <= word {
-            self.have.resize(word + 1, 0);
-        }
-        self.have[word] |= bit;
+        self.received.insert(span(packet));
         self.count += 1;
         self.reach = self.reach.max(packet);
         if shorter {
@@ -138,20 +120,18 @@ impl Block {
 
     /// Returns the length of the frame in bytes, if all packets that determine it are there.
     pub(crate) fn length(&self) -> Option<usize> {
-        let ended = || {
-            let last = self.last?;
-            if last == 0 {
-                return Some(0);
+        match (self.bytes, self.last) {
+            (Some(bytes), _) => Some(bytes),
+            (None, Some(0)) => Some(0),
+            (None, last) => {
+                last.filter(|last| self.has(*last)).map(|last| self.end.unwrap_or(last as usize * self.piece))
             }
-            self.has(last).then(|| self.end.unwrap_or(last as usize * self.piece))
-        };
-        self.bytes.or_else(ended)
+        }
     }
 
     /// Returns true if all of the payload is there, and its length is known.
     pub(crate) fn is_full(&self) -> bool {
-        let all = |bytes: usize| self.count as usize == bytes.div_ceil(self.piece);
-        self.length().is_some_and(all)
+        self.length().is_some_and(|bytes| self.count as usize == bytes.div_ceil(self.piece))
     }
 
     /// Returns true if nothing is missing.
@@ -159,44 +139,28 @@ impl Block {
         self.ticks.is_some() && self.is_full() && !self.refused
     }
 
-    /// Returns the gaps from packet `from` to packet `to`, inclusive, `most` at most: first and last packet of each.
-    fn gaps(&self, from: u32, to: u32, most: usize) -> Vec<(u32, u32)> {
-        let mut gaps: Vec<(u32, u32)> = Vec::new();
-        let last = self.last().unwrap_or(self.reach);
-        // The trailer counts as missing only if it alone determines the length of the frame.
-        let trailer = self.bytes.is_none() && !self.ended;
-        for packet in from..=to.min(last.saturating_add(1)) {
-            let missing = match packet {
-                0 => self.ticks.is_none(),
-                packet if packet > last => trailer,
-                packet => !self.has(packet),
-            };
-            if !missing {
-                continue;
-            }
-            let full = gaps.len() == most;
-            match gaps.last_mut() {
-                Some((_, end)) if *end + 1 == packet => *end = packet,
-                _ if full => break,
-                _ => gaps.push((packet, packet)),
-            }
-        }
-        gaps
+    /// Returns true if no packet of the block is waited for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.given_up || self.is_whole()
     }
 
-    /// Returns the gaps in the payload in bytes, first and one past the last of each.
-    pub(crate) fn missing(&self, length: usize) -> Vec<(usize, usize)> {
-        let piece = self.piece;
-        let last = u32::try_from(length.div_ceil(piece)).unwrap_or(u32::MAX);
-        let bytes = |(first, last): (u32, u32)| ((first as usize - 1) * piece, (last as usize * piece).min(length));
-        let mut gaps: Vec<(u32, u32)> = Vec::new();
-        for packet in (1..=last).filter(|packet| !self.has(*packet)) {
-            match gaps.last_mut() {
-                Some((_, end)) if *end + 1 == packet => *end = packet,
-                _ => gaps.push((packet, packet)),
-            }
-        }
-        gaps.into_iter().map(bytes).collect()
+    /// Returns the gaps from packet `from` to packet `to`, inclusive, [`MAX_GAPS`] at most: first and last packet of
+    /// each.
+    fn gaps(&self, from: u32, to: u32) -> Vec<(u32, u32)> {
+        let last = self.last().unwrap_or(self.reach);
+        // The trailer counts as missing only if it alone determines the length of the frame.
+        let needs_trailer = self.bytes.is_none() && !self.ended;
+        let end = last.saturating_add(needs_trailer.into()).min(to);
+        let gaps = self.received.gaps(u64::from(end) + 1).filter(|gap| gap.end > from.into());
+        #[expect(clippy::cast_possible_truncation, reason = "packet numbers have 32 bits")]
+        gaps.take(MAX_GAPS).map(|gap| (from.max(gap.start as u32), (gap.end - 1) as u32)).collect()
+    }
+
+    /// Returns the ranges of bytes that are missing of a frame of `length` bytes.
+    pub(crate) fn missing(&self, length: usize) -> Vec<Range<u64>> {
+        let (piece, length) = (self.piece as u64, length as u64);
+        let gaps = self.received.gaps(length.div_ceil(piece) + 1).filter(|gap| gap.end > 1);
+        gaps.map(|gap| (gap.start.max(1) - 1) * piece..((gap.end - 1) * piece).min(length)).collect()
     }
 
     /// Returns the highest packet that should be there by now.
@@ -208,17 +172,17 @@ impl Block {
         }
     }
 
-    /// Decides about missing packets: gaps to be requested go to `ask`. `behind`: a later block has begun. `empty`:
+    /// Decides about missing packets: gaps to be requested go to `ask`. `is_overtaken`: a later block has begun. `empty`:
     /// time until which all packets that came have been received.
     pub(crate) fn look(
         &mut self,
-        behind: bool,
+        is_overtaken: bool,
         resends: bool,
         patience: Duration,
         (now, empty): (Duration, Duration),
         mut ask: impl FnMut(u32, u32),
     ) {
-        if self.given_up || self.is_whole() {
+        if self.is_over() {
             return;
         }
         if self.refused || empty >= self.latest + patience {
@@ -226,7 +190,7 @@ impl Block {
             return;
         }
         // Otherwise the camera may only be slow: packets that it has not sent yet are not missing.
-        let over = behind || self.ended;
+        let over = is_overtaken || self.ended;
         if !resends {
             // If no packet waits, it will not come by itself any more.
             self.given_up = over && empty >= *self.fresh_at.get_or_insert(now + REORDER_TIMEOUT);
@@ -237,7 +201,7 @@ impl Block {
         if self.ticks.is_some() && self.count == due && self.count == self.reach {
             return;
         }
-        let fresh = self.gaps(self.asked_to, due, MOST_GAPS);
+        let fresh = self.gaps(self.asked_to, due);
         if fresh.is_empty() {
             self.fresh_at = None;
         } else if now < *self.fresh_at.get_or_insert(now + REORDER_TIMEOUT) {
@@ -247,7 +211,7 @@ impl Block {
             self.gone = 0;
             self.fresh_at = None;
             self.asked_to = match fresh.last() {
-                Some((_, last)) if fresh.len() == MOST_GAPS => last.saturating_add(1),
+                Some((_, last)) if fresh.len() == MAX_GAPS => last.saturating_add(1),
                 _ => due.saturating_add(1),
             };
             if self.tries == 0 {
@@ -262,7 +226,7 @@ impl Block {
 
     /// Repeats the request for packets that did not come in time, or gives the block up.
     fn insist(&mut self, over: bool, now: Duration, mut ask: impl FnMut(u32, u32)) {
-        let gaps = self.gaps(0, self.asked_to.saturating_sub(1), MOST_GAPS);
+        let gaps = self.gaps(0, self.asked_to.saturating_sub(1));
         let packets = gaps.iter().map(|(first, last)| last - first + 1).fold(0, u32::saturating_add);
         if gaps.is_empty() {
             self.tries = 0;
@@ -278,7 +242,7 @@ impl Block {
 
     /// Returns the time of the next necessary look if no packet comes.
     pub(crate) fn next_time(&self, patience: Duration, empty: Duration) -> Option<Duration> {
-        if self.given_up || self.is_whole() {
+        if self.is_over() {
             return None;
         }
         let again = (self.tries > 0).then_some(self.again_at);
@@ -287,6 +251,7 @@ impl Block {
     }
 }
 
-fn place(packet: u32) -> (usize, u64) {
-    (packet as usize / 64, 1 << (packet % 64))
+/// Returns the range that holds only this packet.
+fn span(packet: u32) -> Range<u64> {
+    packet.into()..u64::from(packet) + 1
 }

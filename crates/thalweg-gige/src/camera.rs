@@ -2,9 +2,10 @@
 
 use crate::GigeConfig;
 use crate::assembler::Assembler;
-use crate::channel::Speaker;
+use crate::channel::ResendSocket;
 use crate::receiver::Receiver;
 use crate::session::{self, CONTROL_STACK_BYTES, News, Order, Setup};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender, TryRecvError};
@@ -45,15 +46,18 @@ pub struct Camera {
     news: mpsc::Receiver<News>,
     /// Disconnects when the control thread has ended.
     gone: mpsc::Receiver<()>,
-    speaker: Option<Speaker>,
+    resend_socket: Option<ResendSocket>,
     camera: Option<IpAddr>,
-    looked: Duration,
-    /// Time until which all packets have been received; `busy`: time since which packets came without a pause.
-    empty: Duration,
-    busy: Option<Duration>,
-    more: bool,
-    before: Counters,
-    away: u64,
+    /// Time at which news was last read.
+    last_news: Duration,
+    /// Time until which all packets have been received; `busy_since`: time since which packets came without a pause.
+    empty_at: Duration,
+    busy_since: Option<Duration>,
+    /// True if the port may hold more packets than were received.
+    may_have_more: bool,
+    counters_at_start: Counters,
+    /// Number of times that the camera was away.
+    absences: u64,
     /// True if the camera is away, and no packet has come since.
     is_away: bool,
     /// While the camera is being started: the channel for the result, and the time at which the start began.
@@ -65,24 +69,20 @@ pub struct Camera {
 /// # Errors
 /// An option makes no sense.
 pub(crate) fn check(config: &GigeConfig) -> Result<(), DeviceError> {
-    let setting = |option, value, expected| Err(DeviceError::Setting { option, value, expected });
     if config.address.trim().is_empty() {
         let problem = "it is empty: write the camera's address, serial number or name".into();
         return Err(DeviceError::Option { option: "address", problem });
     }
-    if let Some(size) = config.size
-        && !(1..=MAX_PAYLOAD as u64).contains(&size.0)
-    {
-        return setting("size", size.0, "from 1 byte to 1 GiB");
-    }
-    if let Some(packet) = config.packet
-        && !(576..=16_000).contains(&packet)
-    {
-        return setting("packet", packet.into(), "from 576 to 16000 bytes");
-    }
-    let beat = u64::try_from(config.heartbeat.as_millis()).unwrap_or(u64::MAX);
-    if !(500..=600_000).contains(&beat) {
-        return setting("heartbeat", beat, "from 500 ms to 10 min");
+    let heartbeat_ms = u64::try_from(config.heartbeat.as_millis()).unwrap_or(u64::MAX);
+    let settings = [
+        ("size", config.size.map(|size| size.0), 1..=MAX_PAYLOAD as u64, "from 1 byte to 1 GiB"),
+        ("packet", config.packet.map(u64::from), 576..=16_000, "from 576 to 16000 bytes"),
+        ("heartbeat", Some(heartbeat_ms), 500..=600_000, "from 500 ms to 10 min"),
+    ];
+    for (option, value, possible, expected) in settings {
+        if let Some(value) = value.filter(|value| !possible.contains(value)) {
+            return Err(DeviceError::Setting { option, value, expected });
+        }
     }
     Ok(())
 }
@@ -95,8 +95,7 @@ impl Camera {
     /// be set.
     pub fn open(config: &GigeConfig) -> Result<Self, DeviceError> {
         check(config)?;
-        let network = |error| DeviceError::Network { doing: format!("opening a port for {}", config.address), error };
-        let mut receiver = Receiver::open().map_err(network)?;
+        let mut receiver = Receiver::open().map_err(|error| port_error(config, error))?;
         let holds = receiver.hold(config.buffer.0);
         if holds < config.buffer.0 {
             let (address, wanted) = (&config.address, config.buffer);
@@ -112,15 +111,17 @@ impl Camera {
         let (lives, gone) = mpsc::sync_channel::<()>(0);
         let own = config.clone();
         let thread = std::thread::Builder::new().name("camera".into()).stack_size(CONTROL_STACK_BYTES);
-        let work = move || {
+        let spawned = thread.spawn(move || {
             session::run(&own, &inbox, &news_sender, &ready);
             drop(lives);
-        };
-        thread.spawn(work).map_err(network)?;
-        let problem = |problem| DeviceError::Hardware { device: format!("gige {}", config.address), problem };
-        let setup = is_ready.recv_timeout(SETUP_TIMEOUT).map_err(|error| match error {
-            RecvTimeoutError::Timeout => problem(format!("it is not set up after {} s", SETUP_TIMEOUT.as_secs())),
-            RecvTimeoutError::Disconnected => problem("the thread that sets it up has ended".into()),
+        });
+        spawned.map_err(|error| port_error(config, error))?;
+        let setup = is_ready.recv_timeout(SETUP_TIMEOUT).map_err(|error| DeviceError::Hardware {
+            device: format!("gige {}", config.address),
+            problem: match error {
+                RecvTimeoutError::Timeout => format!("it is not set up after {} s", SETUP_TIMEOUT.as_secs()),
+                RecvTimeoutError::Disconnected => "the thread that sets it up has ended".into(),
+            },
         })??;
         let size = size(config, &setup)?;
         Ok(Self {
@@ -132,14 +133,14 @@ impl Camera {
             orders: Some(orders),
             news,
             gone,
-            speaker: None,
+            resend_socket: None,
             camera: None,
-            looked: Duration::ZERO,
-            empty: Duration::ZERO,
-            busy: None,
-            more: false,
-            before: Counters::default(),
-            away: 0,
+            last_news: Duration::ZERO,
+            empty_at: Duration::ZERO,
+            busy_since: None,
+            may_have_more: false,
+            counters_at_start: Counters::default(),
+            absences: 0,
             is_away: false,
             starting: None,
         })
@@ -149,18 +150,18 @@ impl Camera {
     fn hear(&mut self) -> Result<(), DeviceError> {
         loop {
             match self.news.try_recv() {
-                Ok(News::Stream { stream, camera, speaker, heard }) => {
+                Ok(News::Stream { stream, camera, resend_socket, accepted }) => {
                     // Packets that wait belong to the stream before.
                     self.discard()?;
-                    drop(heard);
+                    drop(accepted);
                     self.assembler.begin(stream);
-                    self.speaker = Some(speaker);
+                    self.resend_socket = Some(resend_socket);
                     self.camera = Some(camera);
                     self.is_away = false;
                 }
                 Ok(News::Clock(clock, status)) => self.assembler.set_clock(clock, status),
                 Ok(News::Away) => {
-                    self.away += 1;
+                    self.absences += 1;
                     self.is_away = true;
                 }
                 Ok(News::Back) => {}
@@ -175,12 +176,12 @@ impl Camera {
     /// Records until when all packets that came to the port have been received.
     fn note_empty(&mut self, nothing_waits: bool, now: Duration) {
         if !self.assembler.has_room() {
-            self.busy = None;
+            self.busy_since = None;
         } else if nothing_waits {
-            (self.empty, self.busy) = (now, None);
-        } else if now >= *self.busy.get_or_insert(now) + DRAIN_TIME {
+            (self.empty_at, self.busy_since) = (now, None);
+        } else if now >= *self.busy_since.get_or_insert(now) + DRAIN_TIME {
             // If packets never end, as a stranger could cause, those that waited so long ago have been received by now.
-            self.empty = self.busy.replace(now).unwrap_or(now);
+            self.empty_at = self.busy_since.replace(now).unwrap_or(now);
         }
     }
 
@@ -217,8 +218,8 @@ impl Camera {
     /// Sends the pending resend requests to the camera.
     fn ask(&mut self) {
         while let Some(request) = self.assembler.next_request() {
-            if let Some(speaker) = &self.speaker {
-                speaker.resend(request.block, request.wide, request.first, request.last);
+            if let Some(socket) = &self.resend_socket {
+                socket.resend(request.block, request.wide, request.first, request.last);
             }
         }
     }
@@ -226,19 +227,19 @@ impl Camera {
 
 /// Returns the length of the longest frame in bytes.
 fn size(config: &GigeConfig, setup: &Setup) -> Result<usize, DeviceError> {
-    let of = |option, problem| DeviceError::Option { option, problem };
     let wanted = config.size.and_then(|size| usize::try_from(size.0).ok());
-    match (wanted, setup.payload) {
+    let problem = match (wanted, setup.payload) {
         (Some(size), Some(payload)) if payload > size => {
-            Err(of("size", format!("the camera's frames have {payload} bytes: set it to that, or leave it out")))
+            format!("the camera's frames have {payload} bytes: set it to that, or leave it out")
         }
         (None, Some(payload)) if payload > MAX_PAYLOAD => {
-            Err(of("size", format!("the camera's frames have {payload} bytes: at most 1 GiB is possible")))
+            format!("the camera's frames have {payload} bytes: at most 1 GiB is possible")
         }
         // The camera reports the length of its frames; the option `size` is the limit.
-        (Some(size), _) | (None, Some(size)) => Ok(size),
-        (None, None) => Err(of("size", "the camera does not say how long its frames are: set it".into())),
-    }
+        (Some(size), _) | (None, Some(size)) => return Ok(size),
+        (None, None) => "the camera does not state the length of its frames: set it".into(),
+    };
+    Err(DeviceError::Option { option: "size", problem })
 }
 
 fn describe(setup: &Setup, size: usize) -> Description {
@@ -247,7 +248,8 @@ fn describe(setup: &Setup, size: usize) -> Description {
         let colours = (pixels.colours > 1).then_some(pixels.colours);
         [height.into(), width.into()].into_iter().chain(colours).collect()
     });
-    let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+    let [manufacturer, model, serial] = [&found.manufacturer, &found.model, &found.serial]
+        .map(|text| Some(text.clone()).filter(|text| !text.is_empty()));
     Description {
         kind: "gige".into(),
         payload_type: pixels.payload.name().to_owned(),
@@ -258,12 +260,16 @@ fn describe(setup: &Setup, size: usize) -> Description {
         height: *height,
         max_value: pixels.bits.map(|bits| (1 << bits) - 1),
         pixel_format: pixel_format.clone(),
-        manufacturer: text(&found.manufacturer),
-        model: text(&found.model),
-        serial: text(&found.serial),
+        manufacturer,
+        model,
+        serial,
         record_bytes: Some(setup.payload.unwrap_or(size) as u64),
         ..Description::default()
     }
+}
+
+fn port_error(config: &GigeConfig, error: io::Error) -> DeviceError {
+    DeviceError::Network { doing: format!("opening a port for {}", config.address), error }
 }
 
 fn network(FramesError { doing, error }: FramesError) -> DeviceError {
@@ -291,7 +297,7 @@ impl Acquisition for Camera {
     /// comes.
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         self.discard()?;
-        self.before = self.receiver.counters();
+        self.counters_at_start = self.receiver.counters();
         let (reply, started) = mpsc::sync_channel(1);
         let order = Order::Start(self.receiver.port(), reply);
         let orders = self.orders.as_ref().ok_or_else(|| self.problem("it has been left"))?;
@@ -301,10 +307,10 @@ impl Acquisition for Camera {
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
-        if now >= self.looked + NEWS_INTERVAL || self.starting.is_some() {
+        if now >= self.last_news + NEWS_INTERVAL || self.starting.is_some() {
             self.hear()?;
             self.look_at_start()?;
-            self.looked = now;
+            self.last_news = now;
         }
         for _ in 0..BURSTS_PER_POLL {
             if let Some(acquired) = self.assembler.next_acquired() {
@@ -316,14 +322,14 @@ impl Acquisition for Camera {
                 }
                 false => 0,
             };
-            self.more = came > 0;
+            self.may_have_more = came > 0;
             self.note_empty(came == 0, now);
             if self.is_away && came == 0 {
                 self.assembler.away(now);
             }
-            self.assembler.look(now, self.empty);
+            self.assembler.look(now, self.empty_at);
             self.ask();
-            if !self.more {
+            if !self.may_have_more {
                 return Ok(self.assembler.next_acquired().unwrap_or(Acquired::NotYet));
             }
         }
@@ -344,13 +350,13 @@ impl Acquisition for Camera {
     }
 
     fn next_time(&self) -> Option<Duration> {
-        if self.more {
+        if self.may_have_more {
             return Some(Duration::ZERO);
         }
         // Packets that wait at the port may be the missing ones: nothing is given up while the port is not read.
-        let due = self.assembler.next_time(self.empty).filter(|due| due.is_zero() || self.has_room());
+        let due = self.assembler.next_time(self.empty_at).filter(|due| due.is_zero() || self.has_room());
         due.into_iter()
-            .chain([self.looked + if self.starting.is_some() { START_NEWS_INTERVAL } else { NEWS_INTERVAL }])
+            .chain([self.last_news + if self.starting.is_some() { START_NEWS_INTERVAL } else { NEWS_INTERVAL }])
             .min()
     }
 
@@ -360,7 +366,10 @@ impl Acquisition for Camera {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let port = self.receiver.counters();
-        let edge = [("dropped_by_kernel", port.dropped.saturating_sub(self.before.dropped)), ("away", self.away)];
+        let edge = [
+            ("dropped_by_kernel", port.dropped.saturating_sub(self.counters_at_start.dropped)),
+            ("away", self.absences),
+        ];
         self.assembler.counts().list().into_iter().chain(edge).collect()
     }
 }

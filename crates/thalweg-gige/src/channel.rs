@@ -1,17 +1,17 @@
 //! The control channel of one camera: a socket, and one command at a time. Its calls block, so no hot thread uses it.
 
-use crate::exchange::{Exchange, Next};
-use crate::gvcp::{self, Command, GVCP_PORT, MOST_BYTES, Refusal};
+use crate::exchange::{Exchange, Step};
+use crate::gvcp::{self, Command, GVCP_PORT, MAX_TRANSFER_BYTES, Refusal};
 use crate::registers::{Found, IDENTITY_BYTES};
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
-/// Number of commands sent to a camera at most before its run: for its description and its settings.
-const MOST_COMMANDS: u32 = 200_000;
+/// Maximum number of commands sent to a camera before its run: for its description and its settings.
+const MAX_COMMANDS: u32 = 200_000;
 /// Maximum number of bytes of one read: a formula in a description may ask for any number.
-const MOST_READ_BYTES: usize = 64 << 20;
+const MAX_READ_BYTES: usize = 64 << 20;
 /// Pause after a refusal by the network: without a listener the system reports it at once, and will again.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(20);
 
@@ -63,9 +63,9 @@ impl Channel {
     ///
     /// # Errors
     /// No descriptors are left.
-    pub(crate) fn speaker(&self) -> io::Result<Speaker> {
+    pub(crate) fn speaker(&self) -> io::Result<ResendSocket> {
         let socket = self.socket.try_clone()?;
-        Ok(Speaker { socket })
+        Ok(ResendSocket { socket })
     }
 
     /// Returns the camera's identity.
@@ -116,7 +116,7 @@ impl Channel {
     /// # Errors
     /// The camera does not answer, or refuses.
     pub(crate) fn read(&self, address: u32, length: usize) -> Result<Vec<u8>, Refusal> {
-        if length > MOST_READ_BYTES {
+        if length > MAX_READ_BYTES {
             return Err(Refusal::Malformed);
         }
         let mut bytes = Vec::with_capacity(length);
@@ -125,9 +125,9 @@ impl Channel {
         let whole = (before + length).next_multiple_of(4);
         let mut at = 0;
         while at < whole {
-            let count = (whole - at).min(MOST_BYTES);
+            let count = (whole - at).min(MAX_TRANSFER_BYTES);
             let from = u32::try_from(at).ok().and_then(|at| begin.checked_add(at)).ok_or(Refusal::Malformed)?;
-            #[expect(clippy::cast_possible_truncation, reason = "at most MOST_BYTES")]
+            #[expect(clippy::cast_possible_truncation, reason = "at most MAX_TRANSFER_BYTES")]
             let answer = self.ask(&Command::ReadMemory(from, count as u16))?;
             // The address precedes the data.
             bytes.extend_from_slice(answer.get(4..4 + count).ok_or(Refusal::Malformed)?);
@@ -151,7 +151,7 @@ impl Channel {
             all = self.read(begin, whole)?;
             all[before..before + bytes.len()].copy_from_slice(bytes);
         }
-        for (part, at) in all.chunks(MOST_BYTES).zip((begin..).step_by(MOST_BYTES)) {
+        for (part, at) in all.chunks(MAX_TRANSFER_BYTES).zip((begin..).step_by(MAX_TRANSFER_BYTES)) {
             self.ask(&Command::WriteMemory(at, part))?;
         }
         Ok(())
@@ -162,7 +162,7 @@ impl Channel {
         let mut state = self.state.borrow_mut();
         let State { exchange, commands, begun } = &mut *state;
         *commands += 1;
-        if *commands > MOST_COMMANDS {
+        if *commands > MAX_COMMANDS {
             return Err(Refusal::TooMuch("it would have to be asked more than 200,000 times"));
         }
         exchange.ask(command, begun.elapsed());
@@ -170,14 +170,14 @@ impl Channel {
         loop {
             let now = begun.elapsed();
             match exchange.next(now) {
-                Next::Silent => return Err(Refusal::Silent),
-                Next::Send(datagram) => match self.socket.send(datagram) {
+                Step::Silent => return Err(Refusal::Silent),
+                Step::Send(datagram) => match self.socket.send(datagram) {
                     Ok(_) => {}
                     // An error of an earlier datagram.
                     Err(error) if is_refusal(&error) => {}
                     Err(error) => return Err(Refusal::Network(error.to_string())),
                 },
-                Next::Wait(until) => {
+                Step::Wait(until) => {
                     let wait = until.saturating_sub(now).max(Duration::from_micros(100));
                     self.socket.set_read_timeout(Some(wait)).map_err(|error| Refusal::Network(error.to_string()))?;
                     match self.socket.recv(&mut room) {
@@ -205,11 +205,11 @@ fn is_refusal(error: &io::Error) -> bool {
 
 /// Requests packets again, without waiting.
 #[derive(Debug)]
-pub(crate) struct Speaker {
+pub(crate) struct ResendSocket {
     socket: UdpSocket,
 }
 
-impl Speaker {
+impl ResendSocket {
     /// Requests packets of a block again. A request that cannot be sent is dropped: it is repeated later.
     pub(crate) fn resend(&self, block: u64, wide: bool, first: u32, last: u32) {
         // The number is not that of any command that waits for its answer: those are counted from 1.

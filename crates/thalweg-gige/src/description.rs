@@ -8,15 +8,15 @@ use std::io::{Cursor, Read};
 use thiserror::Error;
 
 /// Size limit of a description as stored in the camera, in bytes.
-const MOST_STORED: usize = 8 << 20;
+const MAX_STORED_BYTES: usize = 8 << 20;
 /// Size limit of a description after unpacking, in bytes.
-const MOST_XML: usize = 32 << 20;
+const MAX_XML_BYTES: usize = 32 << 20;
 /// Limit of the nesting of elements, and of the chain of values made of others.
-const MOST_DEPTH: usize = 64;
+const MAX_DEPTH: usize = 64;
 /// Limit of the number of elements: features and their parts.
-const MOST_ELEMENTS: usize = 1 << 20;
+const MAX_ELEMENTS: usize = 1 << 20;
 /// Limit of the length of a formula in bytes: its parser recurses as deeply.
-const MOST_FORMULA: usize = 8 << 10;
+const MAX_FORMULA_BYTES: usize = 8 << 10;
 
 /// Reason why a description is not available.
 #[derive(Debug, Error)]
@@ -25,7 +25,7 @@ pub enum DescriptionError {
     #[error("reading it: {0}")]
     Camera(#[from] Refusal),
     /// The URL makes no sense, or the description is not in the camera.
-    #[error("it is said to be at '{0}', which is no place in the camera's memory")]
+    #[error("the camera states its place as '{0}', which is no place in the camera's memory")]
     Place(String),
     /// The description is larger than any camera needs.
     #[error("{0}")]
@@ -33,6 +33,12 @@ pub enum DescriptionError {
     /// The description is no XML, or no archive.
     #[error("it makes no sense: {0}")]
     Malformed(String),
+}
+
+impl DescriptionError {
+    pub(crate) fn malformed(problem: impl ToString) -> Self {
+        Self::Malformed(problem.to_string())
+    }
 }
 
 /// Place of a description in the camera's memory.
@@ -53,29 +59,29 @@ pub struct Place {
 /// The description is not in the camera's memory, or too long.
 pub fn place(url: &[u8]) -> Result<Place, DescriptionError> {
     let url = text(url);
-    let wrong = || DescriptionError::Place(url.clone());
-    let (scheme, rest) = url.split_at_checked(6).ok_or_else(wrong)?;
+    match parse_place(&url) {
+        Some(place) if place.length > MAX_STORED_BYTES => Err(DescriptionError::TooMuch("it is longer than 8 MiB")),
+        Some(place) if place.length > 0 && u64::from(place.address) + place.length as u64 <= 1 << 32 => Ok(place),
+        _ => Err(DescriptionError::Place(url)),
+    }
+}
+
+fn parse_place(url: &str) -> Option<Place> {
+    let (scheme, rest) = url.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case("local:") {
-        return Err(wrong());
+        return None;
     }
     let rest = rest.split('?').next().unwrap_or(rest);
     let mut parts = rest.trim_start_matches('/').split(';').map(str::trim);
-    let (Some(name), Some(address), Some(length)) = (parts.next(), parts.next(), parts.next()) else {
-        return Err(wrong());
-    };
-    let number = |text: &str| {
-        let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
-        u32::from_str_radix(digits, 16).ok()
-    };
-    let (address, length) = number(address).zip(number(length)).ok_or_else(wrong)?;
-    let length = usize::try_from(length).map_err(|_| wrong())?;
-    if length > MOST_STORED {
-        return Err(DescriptionError::TooMuch("it is longer than 8 MiB"));
-    }
-    if length == 0 || u64::from(address) + length as u64 > 1 << 32 {
-        return Err(wrong());
-    }
-    Ok(Place { address, length, packed: name.to_ascii_lowercase().ends_with(".zip") })
+    let packed = parts.next()?.to_ascii_lowercase().ends_with(".zip");
+    let address = parse_hexadecimal(parts.next()?)?;
+    let length = usize::try_from(parse_hexadecimal(parts.next()?)?).ok()?;
+    Some(Place { address, length, packed })
+}
+
+fn parse_hexadecimal(text: &str) -> Option<u32> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    u32::from_str_radix(digits, 16).ok()
 }
 
 /// Returns bytes of the camera's memory as text, unpacked and checked.
@@ -93,16 +99,15 @@ pub fn unpack(stored: Vec<u8>) -> Result<String, DescriptionError> {
 }
 
 fn unzip(stored: Vec<u8>) -> Result<Vec<u8>, DescriptionError> {
-    let malformed = |error: &dyn std::fmt::Display| DescriptionError::Malformed(error.to_string());
-    let mut archive = zip::ZipArchive::new(Cursor::new(stored)).map_err(|error| malformed(&error))?;
+    let mut archive = zip::ZipArchive::new(Cursor::new(stored)).map_err(DescriptionError::malformed)?;
     let names: Vec<String> = archive.file_names().filter_map(Result::ok).map(std::borrow::Cow::into_owned).collect();
     let name = names.iter().find(|name| name.to_ascii_lowercase().ends_with(".xml")).or(names.first());
-    let name = name.ok_or_else(|| malformed(&"there is nothing in its archive"))?;
-    let file = archive.by_name(name).map_err(|error| malformed(&error))?;
+    let name = name.ok_or_else(|| DescriptionError::malformed("there is nothing in its archive"))?;
+    let file = archive.by_name(name).map_err(DescriptionError::malformed)?;
     let mut bytes = Vec::new();
-    let limit = MOST_XML as u64 + 1;
-    file.take(limit).read_to_end(&mut bytes).map_err(|error| malformed(&error))?;
-    if bytes.len() > MOST_XML {
+    let limit = MAX_XML_BYTES as u64 + 1;
+    file.take(limit).read_to_end(&mut bytes).map_err(DescriptionError::malformed)?;
+    if bytes.len() > MAX_XML_BYTES {
         return Err(DescriptionError::TooMuch("unpacked it is longer than 32 MiB"));
     }
     Ok(bytes)
@@ -110,7 +115,7 @@ fn unzip(stored: Vec<u8>) -> Result<Vec<u8>, DescriptionError> {
 
 /// Checks for content that no camera has and whose parsing would not end: own entities, endless elements.
 fn check(xml: &str) -> Result<(), DescriptionError> {
-    if xml.len() > MOST_XML {
+    if xml.len() > MAX_XML_BYTES {
         return Err(DescriptionError::TooMuch("it is longer than 32 MiB"));
     }
     let (mut depth, mut elements, mut rest) = (0usize, 0usize, xml);
@@ -119,22 +124,21 @@ fn check(xml: &str) -> Result<(), DescriptionError> {
     while let Some(begin) = rest.find('<') {
         characters += begin;
         rest = &rest[begin..];
-        let skip = |rest: &str, end: &str| rest.find(end).map(|at| at + end.len());
         let end = if rest.starts_with("<!--") {
-            skip(rest, "-->")
+            end_after(rest, "-->")
         } else if rest.starts_with("<![CDATA[") {
-            let end = skip(rest, "]]>");
+            let end = end_after(rest, "]]>");
             characters += end.unwrap_or(0);
             end
         } else if rest.starts_with("<?") {
-            skip(rest, "?>")
+            end_after(rest, "?>")
         } else if rest.starts_with("<!") {
             return Err(DescriptionError::TooMuch("it declares entities or a type of its own"));
         } else {
             let end = tag_end(rest);
             let tag = &rest[..end.unwrap_or(rest.len())];
             if tag.starts_with("</") {
-                if characters > MOST_FORMULA && (tag.contains("ormula") || tag.contains("xpression")) {
+                if characters > MAX_FORMULA_BYTES && (tag.contains("ormula") || tag.contains("xpression")) {
                     return Err(DescriptionError::TooMuch("a formula is longer than 8 KiB"));
                 }
                 depth = depth.saturating_sub(1);
@@ -145,18 +149,23 @@ fn check(xml: &str) -> Result<(), DescriptionError> {
             characters = 0;
             end
         };
-        if depth > MOST_DEPTH {
+        if depth > MAX_DEPTH {
             return Err(DescriptionError::TooMuch("its elements are nested deeper than 64"));
         }
-        if elements > MOST_ELEMENTS {
+        if elements > MAX_ELEMENTS {
             return Err(DescriptionError::TooMuch("it has more than a million elements"));
         }
-        rest = &rest[end.ok_or_else(|| DescriptionError::Malformed("it ends within a tag".into()))?..];
+        rest = &rest[end.ok_or_else(|| DescriptionError::malformed("it ends within a tag"))?..];
     }
     if elements == 0 {
-        return Err(DescriptionError::Malformed("there is no element in it".into()));
+        return Err(DescriptionError::malformed("there is no element in it"));
     }
     Ok(())
+}
+
+/// Returns the position one past the first `end` in a text.
+fn end_after(text: &str, end: &str) -> Option<usize> {
+    text.find(end).map(|at| at + end.len())
 }
 
 /// Elements that name the features of which a feature's value is made.
@@ -185,7 +194,7 @@ fn check_values(xml: &str) -> Result<(), DescriptionError> {
                 None => {
                     let deepest = parts.iter().filter_map(|part| depths.get(part)).max();
                     let depth = deepest.map_or(0, |depth| depth + 1);
-                    if depth > MOST_DEPTH {
+                    if depth > MAX_DEPTH {
                         return Err(DescriptionError::TooMuch(
                             "values are made of others, more than 64 one after the other",
                         ));
@@ -335,7 +344,7 @@ mod tests {
             let text = unpack(xml.into_bytes()).unwrap_err().to_string();
             assert!(text.contains(why), "{text}");
         }
-        let endless = vec![b' '; MOST_XML + 1];
+        let endless = vec![b' '; MAX_XML_BYTES + 1];
         let text = unpack(zipped("a.xml", &endless)).unwrap_err().to_string();
         assert!(text.contains("32 MiB"), "{text}");
         for cut in ["<a", "<a b=\"", "<!-- ", "", "  "] {

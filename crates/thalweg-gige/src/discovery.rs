@@ -1,4 +1,4 @@
-//! Discovery of cameras (GigE Vision 2.x, section 5.1): all interfaces are asked at once.
+//! Discovery of cameras (GigE Vision 2.x, section 5.1): on all interfaces at once.
 
 use crate::channel::camera_address;
 use crate::gvcp::{Acknowledge, Command, GVCP_PORT};
@@ -65,12 +65,11 @@ fn interfaces(only: Option<&str>) -> io::Result<Vec<Interface>> {
             .or_else(|| (own.prefixlen < 31).then(|| Ipv4Addr::from(u32::from(own.ip) | !u32::from(own.netmask))));
         Some(Interface { name: found.name, address: own.ip, broadcast, is_loopback })
     });
-    let wanted = |own: &Interface| only.is_none_or(|only| own.name == only || own.address.to_string() == only);
-    Ok(all.filter(wanted).collect())
+    Ok(all.filter(|own| only.is_none_or(|only| own.name == only || own.address.to_string() == only)).collect())
 }
 
-/// Broadcasts the command, and collects answers until the time is over or one is `enough`. If `to` is given, only this
-/// address is asked.
+/// Broadcasts the command, and collects answers until the time is over or one is `enough`. If `to` is given, the
+/// command goes only to this address.
 fn search(
     interface: Option<&str>,
     to: Option<Ipv4Addr>,
@@ -140,11 +139,11 @@ fn open(interface: &Interface) -> io::Result<UdpSocket> {
 }
 
 fn ask(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr>, command: &[u8]) {
-    let everybody =
+    let broadcasts =
         [Some(Ipv4Addr::BROADCAST), interface.broadcast, interface.is_loopback.then_some(interface.address)];
     let to: Vec<Ipv4Addr> = match to {
         Some(to) => vec![to],
-        None => everybody.into_iter().flatten().collect(),
+        None => broadcasts.into_iter().flatten().collect(),
     };
     for to in to {
         // An interface without a route there returns an error, which does not matter.
@@ -153,9 +152,11 @@ fn ask(interface: &Interface, socket: &UdpSocket, to: Option<Ipv4Addr>, command:
 }
 
 fn read(datagram: &[u8], from: SocketAddr, interface: &str) -> Option<Found> {
-    let said = Acknowledge::read(datagram)?;
-    let ours = said.answer == Command::Discover.answer() && said.number == DISCOVERY_NUMBER && !said.status.is_error();
-    let mut found = Found::read(said.payload, interface).filter(|_| ours)?;
+    let answer = Acknowledge::read(datagram)?;
+    if answer.answer != Command::Discover.answer() || answer.number != DISCOVERY_NUMBER || answer.status.is_error() {
+        return None;
+    }
+    let mut found = Found::read(answer.payload, interface)?;
     // An unset address is replaced by the one at which the camera is reached.
     if found.address.is_unspecified() {
         found.address = camera_address(from)?;
@@ -179,9 +180,9 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nobody_answers_where_nobody_is() {
+    fn no_camera_answers_where_there_is_none() {
         let begun = Instant::now();
-        assert!(find("nobody has this name", Some("lo"), Duration::from_millis(20)).unwrap().is_none());
+        assert!(find("no camera has this name", Some("lo"), Duration::from_millis(20)).unwrap().is_none());
         assert!(begun.elapsed() < Duration::from_secs(60));
         let error = find("x", Some("no such interface"), Duration::from_millis(20)).unwrap_err();
         assert!(error.to_string().contains("no such interface"), "{error}");

@@ -17,21 +17,25 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     number: u16,
-    asked: Option<Asked>,
+    pending: Option<PendingCommand>,
 }
 
+/// Command that is not answered yet.
 #[derive(Debug)]
-struct Asked {
+struct PendingCommand {
     datagram: Vec<u8>,
+    /// Code of the acknowledge that answers it.
     answer: u16,
     tries: u32,
+    /// Time at which it is sent again.
     due: Duration,
+    /// Time at which it is given up.
     end: Duration,
 }
 
 /// Next step of an exchange.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next<'a> {
+pub(crate) enum Step<'a> {
     /// Send this datagram.
     Send(&'a [u8]),
     /// Wait for an answer until this time.
@@ -45,7 +49,7 @@ impl Exchange {
     pub(crate) fn ask(&mut self, command: &Command<'_>, now: Duration) {
         // 0 is not a valid number.
         self.number = self.number.checked_add(1).unwrap_or(1);
-        self.asked = Some(Asked {
+        self.pending = Some(PendingCommand {
             datagram: command.datagram(self.number),
             answer: command.answer(),
             tries: 0,
@@ -55,35 +59,32 @@ impl Exchange {
     }
 
     /// Returns the next step.
-    pub(crate) fn next(&mut self, now: Duration) -> Next<'_> {
-        let over = |asked: &Asked| now >= asked.due && (asked.tries == MAX_TRIES || now >= asked.end);
-        if self.asked.as_ref().is_some_and(over) {
-            self.asked = None;
-        }
-        match &mut self.asked {
-            None => Next::Silent,
-            Some(asked) if now < asked.due => Next::Wait(asked.due),
-            Some(asked) => {
-                asked.tries += 1;
-                asked.due = now + ANSWER_TIMEOUT;
-                Next::Send(&asked.datagram)
+    pub(crate) fn next(&mut self, now: Duration) -> Step<'_> {
+        self.pending.take_if(|pending| now >= pending.due && (pending.tries == MAX_TRIES || now >= pending.end));
+        match &mut self.pending {
+            None => Step::Silent,
+            Some(pending) if now < pending.due => Step::Wait(pending.due),
+            Some(pending) => {
+                pending.tries += 1;
+                pending.due = now + ANSWER_TIMEOUT;
+                Step::Send(&pending.datagram)
             }
         }
     }
 
     /// Takes a datagram that came. Returns the answer's payload or its error; `None` if it is not the answer.
     pub(crate) fn came<'a>(&mut self, datagram: &'a [u8], now: Duration) -> Option<Result<&'a [u8], Refusal>> {
-        let asked = self.asked.as_mut()?;
-        let said = Acknowledge::read(datagram).filter(|said| said.number == self.number)?;
-        if let Some(time) = said.pending() {
-            asked.due = (now + Duration::from_millis(time.into()) + ANSWER_TIMEOUT).min(asked.end).max(asked.due);
+        let pending = self.pending.as_mut()?;
+        let answer = Acknowledge::read(datagram).filter(|answer| answer.number == self.number)?;
+        if let Some(time) = answer.pending() {
+            pending.due = (now + Duration::from_millis(time.into()) + ANSWER_TIMEOUT).min(pending.end).max(pending.due);
             return None;
         }
-        if said.answer != asked.answer {
+        if answer.answer != pending.answer {
             return None;
         }
-        self.asked = None;
-        Some(if said.status.is_error() { Err(Refusal::Status(said.status)) } else { Ok(said.payload) })
+        self.pending = None;
+        Some(if answer.status.is_error() { Err(Refusal::Status(answer.status)) } else { Ok(answer.payload) })
     }
 }
 
@@ -110,11 +111,11 @@ mod tests {
         exchange.ask(&ASK, ms(0));
         for round in 0..4 {
             let now = ms(200 * round);
-            assert_eq!(exchange.next(now), Next::Send(&ASK.datagram(1)), "{round}");
-            assert_eq!(exchange.next(now), Next::Wait(now + ms(200)));
+            assert_eq!(exchange.next(now), Step::Send(&ASK.datagram(1)), "{round}");
+            assert_eq!(exchange.next(now), Step::Wait(now + ms(200)));
         }
-        assert_eq!(exchange.next(ms(800)), Next::Silent);
-        assert_eq!(exchange.came(&answer(0, 0x81, 1, &[0; 4]), ms(801)), None, "nobody waits for it");
+        assert_eq!(exchange.next(ms(800)), Step::Silent);
+        assert_eq!(exchange.came(&answer(0, 0x81, 1, &[0; 4]), ms(801)), None, "no command waits for it");
     }
 
     #[test]
@@ -135,15 +136,15 @@ mod tests {
     fn a_camera_that_asks_for_time_gets_it_but_not_for_ever() {
         let mut exchange = Exchange::default();
         exchange.ask(&ASK, ms(0));
-        assert!(matches!(exchange.next(ms(0)), Next::Send(_)));
+        assert!(matches!(exchange.next(ms(0)), Step::Send(_)));
         let pending = answer(0, 0x89, 1, &[0, 0, 0x13, 0x88]);
         assert_eq!(exchange.came(&pending, ms(100)), None);
-        assert_eq!(exchange.next(ms(300)), Next::Wait(ms(5300)));
+        assert_eq!(exchange.next(ms(300)), Step::Wait(ms(5300)));
         for at in (1..20).map(|second| ms(1000 * second)) {
             exchange.came(&pending, at);
             exchange.next(at);
         }
-        assert_eq!(exchange.next(ms(20_000)), Next::Silent);
+        assert_eq!(exchange.next(ms(20_000)), Step::Silent);
     }
 
     proptest! {
@@ -156,7 +157,7 @@ mod tests {
                 now += ms(1);
                 let _ = exchange.came(datagram, now);
             }
-            while let Next::Wait(_) | Next::Send(_) = exchange.next(now) {
+            while let Step::Wait(_) | Step::Send(_) = exchange.next(now) {
                 now += ms(50);
                 prop_assert!(now < Duration::from_secs(12));
             }

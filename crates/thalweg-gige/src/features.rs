@@ -12,7 +12,7 @@ use viva_genapi::{GenApiError, Node, NodeMap, RegisterIo};
 
 /// Time that a command may take until the camera reports that it is done.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval at which the camera is asked whether a command is done.
+/// Interval at which the state of a command is read until it is done.
 const COMPLETION_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A camera's features.
@@ -59,24 +59,19 @@ impl Features {
     pub(crate) fn read(channel: &Channel) -> Result<Self, DescriptionError> {
         let mut problem = None;
         for url in DESCRIPTION_URLS {
-            let read = || {
-                let place = description::place(&channel.read(url, URL_BYTES.into())?)?;
-                description::unpack(channel.read(place.address, place.length)?)
-            };
-            match read() {
+            match read_description(channel, url) {
                 Ok(xml) => return Self::of(&xml),
                 // The first error is the one reported.
                 Err(error) => drop(problem.get_or_insert(error)),
             }
         }
-        Err(problem.unwrap_or(DescriptionError::Malformed("there is none".into())))
+        Err(problem.unwrap_or(DescriptionError::malformed("there is none")))
     }
 
     /// Parses a description that was checked ([`description::unpack`]).
     pub(crate) fn of(xml: &str) -> Result<Self, DescriptionError> {
-        let malformed = |error: &dyn std::fmt::Display| DescriptionError::Malformed(error.to_string());
-        let model = viva_genapi_xml::parse(xml).map_err(|error| malformed(&error))?;
-        let map = NodeMap::try_from_xml(model).map_err(|error| malformed(&error))?;
+        let model = viva_genapi_xml::parse(xml).map_err(DescriptionError::malformed)?;
+        let map = NodeMap::try_from_xml(model).map_err(DescriptionError::malformed)?;
         Ok(Self { map })
     }
 
@@ -90,14 +85,17 @@ impl Features {
         self.map.invalidate_all();
     }
 
+    /// Returns the value of an integer feature; `None` if there is none or it cannot be read.
     pub(crate) fn integer(&self, channel: &Channel, name: &str) -> Option<i64> {
         self.has(name).then(|| self.map.get_integer(name, &Io(channel)).ok()).flatten()
     }
 
+    /// Returns the value of a floating-point feature; `None` if there is none or it cannot be read.
     pub(crate) fn number(&self, channel: &Channel, name: &str) -> Option<f64> {
         self.has(name).then(|| self.map.get_float(name, &Io(channel)).ok()).flatten()
     }
 
+    /// Returns the value of a feature as text; `None` if there is none or it cannot be read.
     pub(crate) fn text(&self, channel: &Channel, name: &str) -> Option<String> {
         self.has(name).then(|| self.map.get_text(name, &Io(channel)).ok()).flatten()
     }
@@ -175,6 +173,12 @@ impl Features {
             _ => format!("the camera has no such feature; it has {}", some_of(alike.into_iter())),
         }
     }
+}
+
+/// Reads the description whose URL is at this address of the camera's memory.
+fn read_description(channel: &Channel, url: u32) -> Result<String, DescriptionError> {
+    let place = description::place(&channel.read(url, URL_BYTES.into())?)?;
+    description::unpack(channel.read(place.address, place.length)?)
 }
 
 /// Returns a list of names, twelve at most.

@@ -14,8 +14,8 @@ pub const GVCP_PORT: u16 = 3956;
 /// Longest payload of a command or an acknowledge, in bytes: a datagram of 576 bytes with its headers (section 8.1.2).
 pub const MAX_PAYLOAD_BYTES: usize = 540;
 
-/// Number of bytes read or written by one command at most: a multiple of four (READMEM).
-pub const MOST_BYTES: usize = 512;
+/// Maximum number of bytes read or written by one command: a multiple of four (READMEM).
+pub const MAX_TRANSFER_BYTES: usize = 512;
 
 const HEADER_BYTES: usize = 8;
 const GVCP_KEY: u8 = 0x42;
@@ -104,7 +104,7 @@ fn framed(flags: u8, command: u16, number: u16, payload: &[u8]) -> Vec<u8> {
 pub struct Acknowledge<'a> {
     /// Status: success, or the reason for a failure.
     pub status: Status,
-    /// Acknowledge code: tells which kind of command is answered.
+    /// Acknowledge code: the kind of command that is answered.
     pub answer: u16,
     /// Number of the command that is answered.
     pub number: u16,
@@ -116,11 +116,11 @@ impl<'a> Acknowledge<'a> {
     /// Reads a datagram. Returns `None` if it is no acknowledge, or shorter than its stated length.
     pub fn read(datagram: &'a [u8]) -> Option<Self> {
         let (header, payload) = datagram.split_at_checked(HEADER_BYTES)?;
-        let field = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
-        let length = usize::from(field(4));
+        let [status, answer, length, number] = [0, 2, 4, 6].map(|at| u16::from_be_bytes([header[at], header[at + 1]]));
+        let length = usize::from(length);
         // Some cameras pad their acknowledges: bytes after the stated length are ignored.
         let payload = payload.get(..length).filter(|_| length <= MAX_PAYLOAD_BYTES)?;
-        Some(Self { status: Status(field(0)), answer: field(2), number: field(6), payload })
+        Some(Self { status: Status(status), answer, number, payload })
     }
 
     /// Returns the number of additional milliseconds that the camera asks for; `None` if this is no PENDING_ACK

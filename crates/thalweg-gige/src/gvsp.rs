@@ -56,13 +56,11 @@ impl Header {
     /// Reads a header from the first bytes of a packet of `length` bytes. Returns `None` if the packet is too short.
     pub fn read(front: &[u8], length: usize) -> Option<Self> {
         let front = &front[..front.len().min(length)];
-        let short = |at: usize| Some(u16::from_be_bytes([*front.get(at)?, *front.get(at + 1)?]));
-        let long = |at: usize| Some(u32::from(short(at)?) << 16 | u32::from(short(at + 2)?));
         let wide = front.get(4)? & EXTENDED_ID != 0;
         let (block, packet) = if wide {
-            (u64::from(long(8)?) << 32 | u64::from(long(12)?), long(16)?)
+            (u64_at(front, 8)?, u32_at(front, 16)?)
         } else {
-            (u64::from(short(2)?), long(4)? & 0x00ff_ffff)
+            (u64::from(u16_at(front, 2)?), u32_at(front, 4)? & 0x00ff_ffff)
         };
         let kind = match front[4] & 0x7f {
             KIND_LEADER => Kind::Leader,
@@ -70,7 +68,7 @@ impl Header {
             KIND_PAYLOAD => Kind::Payload,
             other => Kind::Other(other),
         };
-        Some(Self { status: Status(short(0)?), block, packet, kind, wide })
+        Some(Self { status: Status(u16_at(front, 0)?), block, packet, kind, wide })
     }
 
     /// Returns the length of a header in bytes.
@@ -97,21 +95,18 @@ pub struct Leader {
 impl Leader {
     /// Reads the bytes after a leader's header. Returns `None` if they are too few.
     pub fn read(body: &[u8]) -> Option<Self> {
-        let short = |at: usize| Some(u16::from_be_bytes([*body.get(at)?, *body.get(at + 1)?]));
-        let long = |at: usize| Some(u32::from(short(at)?) << 16 | u32::from(short(at + 2)?));
-        let (kind, ticks) = (short(2)?, u64::from(long(4)?) << 32 | u64::from(long(8)?));
+        let (kind, ticks) = (u16_at(body, 2)?, u64_at(body, 4)?);
         if kind != PAYLOAD_IMAGE && kind != PAYLOAD_IMAGE | CHUNKS_FLAG {
             let known = matches!(kind & !CHUNKS_FLAG, PAYLOAD_RAW | PAYLOAD_CHUNK | EXTENDED_CHUNK);
             return Some(Self { ticks, bytes: None, row: 0, kind: kind & !CHUNKS_FLAG, known });
         }
-        let (format, width, height) = (long(12)?, long(16)?, long(20)?);
-        let (beside, below) = (short(32)?, short(34)?);
+        let (format, width, height) = (u32_at(body, 12)?, u32_at(body, 16)?, u32_at(body, 20)?);
+        let (beside, below) = (u16_at(body, 32)?, u16_at(body, 34)?);
         let bits = u64::from(width) * u64::from(pixels::bits(format));
         // Rows of packed pixels need not end at a byte boundary if no padding follows them.
         let whole = bits.checked_mul(height.into()).map(|bits| bits.div_ceil(8));
-        let padded = |row: u64| row.checked_mul(height.into());
         let row = bits.div_ceil(8) + u64::from(beside);
-        let bytes = if beside == 0 { whole } else { padded(row) };
+        let bytes = if beside == 0 { whole } else { row.checked_mul(height.into()) };
         let bytes = bytes.and_then(|bytes| bytes.checked_add(below.into()));
         Some(Self {
             ticks,
@@ -137,12 +132,22 @@ pub(crate) fn kind_name(kind: u16) -> String {
     }
 }
 
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().copied().map(u16::from_be_bytes)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().copied().map(u64::from_be_bytes)
+}
+
 /// Returns the height of an image that a trailer states; fewer rows than the leader announced may have come. `None` if
 /// the block is no image.
 pub fn height(trailer: &[u8]) -> Option<u32> {
-    let body = trailer.get(..8)?;
-    (u16::from_be_bytes([body[2], body[3]]) == PAYLOAD_IMAGE)
-        .then(|| u32::from_be_bytes([body[4], body[5], body[6], body[7]]))
+    u32_at(trailer, 4).filter(|_| u16_at(trailer, 2) == Some(PAYLOAD_IMAGE))
 }
 
 #[cfg(test)]

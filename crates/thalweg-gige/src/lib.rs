@@ -10,7 +10,7 @@
 //! dropped. In a frame whose packets never came the gaps are zeros, its status is `corrupt`, and the log names them; a
 //! frame without any packet is lost. Feature descriptions whose evaluation would not end are refused.
 //!
-//! # Files, in the order of the data's way
+//! # Files, in the order of the data path
 //!
 //! | file | what is in it |
 //! | --- | --- |

@@ -189,21 +189,18 @@ fn lay<'a>(plan: &'a mut Plan, fronts: &'a mut [u8], aside: &'a mut [u8], front:
 
 /// Copies a packet from where it was received, in parts, to the end of `moved`.
 fn gather(plan: &mut Plan, at: usize, front: &[u8], aside: &[u8], room: usize, length: usize, moved: &mut Vec<u8>) {
-    let mut left = length;
-    let mut add = |bytes: &[u8]| {
-        let count = bytes.len().min(left);
-        moved.extend_from_slice(&bytes[..count]);
-        left -= count;
-    };
-    add(front);
-    if let Spot::Slot { planned, packet } = plan.spots[at] {
-        let piece = plan.piece;
-        let begin = (packet as usize - 1) * piece;
-        if let Some(planned) = plan.buffers.get_mut(planned) {
-            let slot = planned.buffer.payload();
-            let begin = begin.min(slot.len());
-            add(&slot[begin..(begin + piece).min(slot.len())]);
-        }
+    let mut in_slot: &[u8] = &[];
+    if let Spot::Slot { planned, packet } = plan.spots[at]
+        && let Some(planned) = plan.buffers.get_mut(planned)
+    {
+        let slot = planned.buffer.payload();
+        let begin = ((packet as usize - 1) * plan.piece).min(slot.len());
+        in_slot = &slot[begin..(begin + plan.piece).min(slot.len())];
     }
-    add(&aside[at * room..(at + 1) * room]);
+    let mut left = length;
+    for part in [front, in_slot, &aside[at * room..(at + 1) * room]] {
+        let count = part.len().min(left);
+        moved.extend_from_slice(&part[..count]);
+        left -= count;
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) const LATCHED_TIME_REGISTER: u32 = 0x0948;
 pub(crate) const PRIVILEGE_REGISTER: u32 = 0x0a00;
 /// Bit for control by one application, while others may read.
 pub(crate) const CONTROL_BIT: u32 = 1 << 1;
-/// Bits for control by an application, in any way.
+/// Bits for any kind of control by an application.
 pub(crate) const ANY_CONTROL_BITS: u32 = 0b111;
 /// IP address of the application that has control.
 pub(crate) const APPLICATION_ADDRESS_REGISTER: u32 = 0x0a14;
@@ -90,24 +90,22 @@ impl Found {
     /// Reads the registers from address 0 on. Returns `None` if there are too few.
     pub fn read(registers: &[u8], interface: &str) -> Option<Self> {
         let registers = registers.get(..usize::from(IDENTITY_BYTES))?;
-        let text = |at: usize, length: usize| text(&registers[at..at + length]);
         Some(Self {
             address: Ipv4Addr::from(<[u8; 4]>::try_from(&registers[0x24..0x28]).ok()?),
             mac: Mac(registers[0x0a..0x10].try_into().ok()?),
-            manufacturer: text(0x48, 32),
-            model: text(0x68, 32),
-            version: text(0x88, 32),
-            serial: text(0xd8, 16),
-            user_name: text(0xe8, 16),
+            manufacturer: text(&registers[0x48..0x68]),
+            model: text(&registers[0x68..0x88]),
+            version: text(&registers[0x88..0xa8]),
+            serial: text(&registers[0xd8..0xe8]),
+            user_name: text(&registers[0xe8..0xf8]),
             interface: interface.to_owned(),
         })
     }
 
     /// Returns true if this camera has the given serial number, user-defined name, or one of the addresses.
     pub fn is_called(&self, name: &str) -> bool {
-        let mac = || Mac::read(name) == Some(self.mac);
-        let named = |own: &str| !own.is_empty() && own == name;
-        named(&self.serial) || named(&self.user_name) || name.parse() == Ok(self.address) || mac()
+        let is_named = !name.is_empty() && [&self.serial, &self.user_name].into_iter().any(|own| own == name);
+        is_named || name.parse() == Ok(self.address) || Mac::read(name) == Some(self.mac)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::GigeConfig;
 use crate::assembler::Stream;
-use crate::channel::{Channel, Speaker};
+use crate::channel::{Channel, ResendSocket};
 use crate::discovery;
 use crate::features::Features;
 use crate::gvcp::Refusal;
@@ -62,9 +62,9 @@ pub(crate) enum News {
         /// Address that sends the stream.
         camera: IpAddr,
         /// Socket for resend requests.
-        speaker: Speaker,
+        resend_socket: ResendSocket,
         /// Disconnects when this news was handled: only then does the camera begin.
-        heard: SyncSender<()>,
+        accepted: SyncSender<()>,
     },
     /// The camera's clock, or what keeps it, has changed.
     Clock(DeviceClock, Status),
@@ -172,7 +172,7 @@ impl Camera {
             None => None,
         };
         let address = locate(config)?;
-        let channel = Channel::open(address, from).map_err(|error| format!("no way leads to {address}: {error}"))?;
+        let channel = Channel::open(address, from).map_err(|error| format!("no route leads to {address}: {error}"))?;
         Self::take(config, channel, before)
     }
 
@@ -212,7 +212,7 @@ impl Camera {
             let _ = features.set(channel, "AcquisitionMode", &continuous);
         }
         features.set_all(channel, &config.features)?;
-        // Features that depend on those just set are read anew.
+        // Features that depend on those just set are read again.
         features.refresh();
         let setup = Setup::read(config, &features, channel, found)?;
         let resends = config.resend && capability & registers::CAN_RESEND != 0;
@@ -223,17 +223,14 @@ impl Camera {
     fn start(&mut self, config: &GigeConfig, port: u16, news: &Sender<News>) -> Result<(), String> {
         let Self { channel, features, setup, resends, clock: status, .. } = self;
         let packet = negotiate(config, channel)?;
-        let set = |register, value| {
-            channel.set_register(register, value).map_err(|refusal| format!("register {register:#06x}: {refusal}"))
-        };
-        set(registers::STREAM_PACKET, packet | registers::DO_NOT_FRAGMENT)?;
+        set_register(channel, registers::STREAM_PACKET, packet | registers::DO_NOT_FRAGMENT)?;
         // The camera may have rounded the packet size.
         let packet = channel.register(registers::STREAM_PACKET).map_or(packet, |is| is & 0xffff);
         if packet < MIN_PACKET_BYTES / 8 {
             return Err(format!("its packets would have {packet} bytes"));
         }
-        set(registers::STREAM_ADDRESS, channel.local().into())?;
-        set(registers::STREAM_PORT, port.into())?;
+        set_register(channel, registers::STREAM_ADDRESS, channel.local().into())?;
+        set_register(channel, registers::STREAM_PORT, port.into())?;
         lock(features, channel, true);
         let clock;
         (clock, *status) = read_clock(features, channel, Status::empty());
@@ -253,11 +250,11 @@ impl Camera {
             clock,
             status: *status,
         };
-        let speaker = channel.speaker().map_err(|error| error.to_string())?;
+        let resend_socket = channel.speaker().map_err(|error| error.to_string())?;
         // The hot thread has the properties of the stream before the first packet comes.
-        let (camera, (heard, is_heard)) = (IpAddr::V4(channel.camera()), mpsc::sync_channel(0));
-        let _ = news.send(News::Stream { stream, camera, speaker, heard });
-        let _ = is_heard.recv_timeout(ACCEPT_TIMEOUT);
+        let (camera, (accepted, is_accepted)) = (IpAddr::V4(channel.camera()), mpsc::sync_channel(0));
+        let _ = news.send(News::Stream { stream, camera, resend_socket, accepted });
+        let _ = is_accepted.recv_timeout(ACCEPT_TIMEOUT);
         features.trigger(channel, "AcquisitionStart").map_err(|problem| format!("AcquisitionStart: {problem}"))
     }
 
@@ -291,25 +288,16 @@ impl Camera {
         orders: &Receiver<Order>,
         news: &Sender<News>,
     ) -> Option<Self> {
-        let mut said = String::new();
+        let mut reported = String::new();
         loop {
-            match Self::open(config, Some(&self)).and_then(|mut again| {
-                let same = |setup: &Setup| (setup.width, setup.height, setup.pixel_format.clone(), setup.payload);
-                if same(&again.setup) != same(&self.setup) {
-                    return Err("it has other frames than before".to_owned());
-                }
-                if let Some(port) = port {
-                    again.start(config, port, news)?;
-                }
-                Ok(again)
-            }) {
+            match self.reopen(config, port, news) {
                 Ok(again) => {
                     tracing::warn!("camera {} is back", again.setup.found);
                     return news.send(News::Back).is_ok().then_some(again);
                 }
-                Err(problem) if problem != said => {
+                Err(problem) if problem != reported => {
                     tracing::info!("camera {} is not back: {problem}", self.setup.found);
-                    said = problem;
+                    reported = problem;
                 }
                 Err(_) => {}
             }
@@ -323,6 +311,21 @@ impl Camera {
         }
     }
 
+    /// Opens the camera again, and starts its stream if there is a port for it.
+    fn reopen(&self, config: &GigeConfig, port: Option<u16>, news: &Sender<News>) -> Result<Self, String> {
+        let mut again = Self::open(config, Some(self))?;
+        let (old, new) = (&self.setup, &again.setup);
+        if (old.width, old.height, &old.pixel_format, old.payload)
+            != (new.width, new.height, &new.pixel_format, new.payload)
+        {
+            return Err("it has other frames than before".to_owned());
+        }
+        if let Some(port) = port {
+            again.start(config, port, news)?;
+        }
+        Ok(again)
+    }
+
     /// Stops the stream, and gives up control of the camera.
     fn leave(mut self) {
         let _ = self.features.trigger(&self.channel, "AcquisitionStop");
@@ -330,6 +333,10 @@ impl Camera {
         let _ = self.channel.set_register(registers::STREAM_PORT, 0);
         let _ = self.channel.set_register(registers::PRIVILEGE_REGISTER, 0);
     }
+}
+
+fn set_register(channel: &Channel, register: u32, value: u32) -> Result<(), String> {
+    channel.set_register(register, value).map_err(|refusal| format!("register {register:#06x}: {refusal}"))
 }
 
 /// Sets or clears the lock of all features on which the stream depends while it runs (SFNC, `TLParamsLocked`).
@@ -401,15 +408,19 @@ fn seize(channel: &Channel) -> Result<(), String> {
 
 impl Setup {
     fn read(config: &GigeConfig, features: &Features, channel: &Channel, found: Found) -> Result<Self, String> {
-        let length = |name| features.integer(channel, name).and_then(|value| u32::try_from(value).ok());
+        let [width, height] =
+            ["Width", "Height"].map(|name| features.integer(channel, name).and_then(|value| u32::try_from(value).ok()));
         let pixel_format = features.text(channel, "PixelFormat");
         let payload = features.integer(channel, "PayloadSize").and_then(|bytes| usize::try_from(bytes).ok());
-        let on = |name| features.text(channel, name).is_some_and(|value| value != "Off" && value != "false");
-        let own = || RATES.into_iter().find_map(|name| features.number(channel, name));
-        let rate = config.rate.map(|rate| rate.hertz()).or_else(|| if on("TriggerMode") { None } else { own() });
+        let rate = match config.rate {
+            Some(rate) => Some(rate.hertz()),
+            // A camera that waits for triggers has no rate of its own.
+            None if features.text(channel, "TriggerMode").is_some_and(|mode| mode != "Off" && mode != "false") => None,
+            None => RATES.into_iter().find_map(|name| features.number(channel, name)),
+        };
         let setup = Self {
-            width: length("Width"),
-            height: length("Height"),
+            width,
+            height,
             pixels: pixels::named(pixel_format.as_deref().unwrap_or("")),
             pixel_format,
             payload: payload.filter(|payload| *payload > 0),
@@ -417,7 +428,7 @@ impl Setup {
             found,
         };
         if setup.payload.is_none() && config.size.is_none() {
-            return Err("it does not say how long its frames are (PayloadSize): set size".into());
+            return Err("it does not state the length of its frames (PayloadSize): set size".into());
         }
         Ok(setup)
     }
@@ -429,37 +440,39 @@ fn negotiate(config: &GigeConfig, channel: &Channel) -> Result<u32, String> {
     if let Some(packet) = config.packet {
         return Ok(packet);
     }
-    let way = channel.mtu().unwrap_or(1500).min(MAX_PACKET_BYTES) & !3;
+    let longest = channel.mtu().unwrap_or(1500).min(MAX_PACKET_BYTES) & !3;
     let own = channel.register(registers::STREAM_PACKET).map_or(0, |packet| packet & 0xffff);
-    let test = || -> Option<u32> {
-        let socket = UdpSocket::bind((channel.local(), 0)).ok()?;
-        channel.set_register(registers::STREAM_ADDRESS, channel.local().into()).ok()?;
-        channel.set_register(registers::STREAM_PORT, socket.local_addr().ok()?.port().into()).ok()?;
-        if comes(channel, &socket, way) {
-            return Some(way);
-        }
-        if !comes(channel, &socket, MIN_PACKET_BYTES) {
-            return None;
-        }
-        let (mut good, mut bad) = (MIN_PACKET_BYTES, way);
-        for common in [1500, 8000] {
-            if (good..bad).contains(&common) {
-                *(if comes(channel, &socket, common) { &mut good } else { &mut bad }) = common;
-            }
-        }
-        while bad > good + 64 {
-            let middle = u32::midpoint(good, bad) & !3;
-            *(if comes(channel, &socket, middle) { &mut good } else { &mut bad }) = middle;
-        }
-        Some(good)
-    };
-    let tested = test();
+    let tested = test_packet_sizes(channel, longest);
     let _ = channel.set_register(registers::STREAM_PORT, 0);
     Ok(tested.unwrap_or_else(|| {
         tracing::info!("camera {}: it sends no test packets", channel.camera());
         // The size that the camera has set by itself, if it fits.
-        if (MIN_PACKET_BYTES..=way).contains(&own) { own } else { way.min(1500) }
+        if (MIN_PACKET_BYTES..=longest).contains(&own) { own } else { longest.min(1500) }
     }))
+}
+
+/// Returns the size in bytes, at most `longest`, of the longest test packets that arrive; `None` if none do.
+fn test_packet_sizes(channel: &Channel, longest: u32) -> Option<u32> {
+    let socket = UdpSocket::bind((channel.local(), 0)).ok()?;
+    channel.set_register(registers::STREAM_ADDRESS, channel.local().into()).ok()?;
+    channel.set_register(registers::STREAM_PORT, socket.local_addr().ok()?.port().into()).ok()?;
+    if comes(channel, &socket, longest) {
+        return Some(longest);
+    }
+    if !comes(channel, &socket, MIN_PACKET_BYTES) {
+        return None;
+    }
+    let (mut good, mut bad) = (MIN_PACKET_BYTES, longest);
+    for common in [1500, 8000] {
+        if (good..bad).contains(&common) {
+            *(if comes(channel, &socket, common) { &mut good } else { &mut bad }) = common;
+        }
+    }
+    while bad > good + 64 {
+        let middle = u32::midpoint(good, bad) & !3;
+        *(if comes(channel, &socket, middle) { &mut good } else { &mut bad }) = middle;
+    }
+    Some(good)
 }
 
 /// Sends a test packet of `packet` bytes. Returns true if it arrives.
@@ -486,8 +499,8 @@ fn comes(channel: &Channel, socket: &UdpSocket, packet: u32) -> bool {
 /// PTP is switched off, or the camera does not state it.
 fn is_synchronised(features: &mut Features, channel: &Channel) -> Option<bool> {
     features.refresh();
-    let on = |name| features.text(channel, name).is_some_and(|value| matches!(value.as_str(), "true" | "1" | "On"));
-    if !on("PtpEnable") && !on("GevIEEE1588") {
+    let mut switches = ["PtpEnable", "GevIEEE1588"].into_iter().filter_map(|name| features.text(channel, name));
+    if !switches.any(|value| matches!(value.as_str(), "true" | "1" | "On")) {
         return None;
     }
     // Cameras with SFNC 2.3 update the PTP state on this command.
@@ -503,19 +516,15 @@ fn is_synchronised(features: &mut Features, channel: &Channel) -> Option<bool> {
 /// latch is taken to be half-way between our command and its answer.
 fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (DeviceClock, Status) {
     let hertz = channel.wide_register(registers::TICK_RATE_REGISTER).ok().filter(|hertz| *hertz > 0);
-    let named = || ["GevTimestampTickFrequency", "TimestampTickFrequency"].into_iter();
-    let by_name = named().find_map(|name| features.integer(channel, name));
+    let mut names = ["GevTimestampTickFrequency", "TimestampTickFrequency"].into_iter();
+    let by_name = names.find_map(|name| features.integer(channel, name));
     let hertz = hertz.or_else(|| by_name.and_then(|hertz| u64::try_from(hertz).ok()).filter(|hertz| *hertz > 0));
     let Some(hertz) = hertz else { return (DeviceClock::NONE, Status::CLOCK_FREE_RUNNING) };
     let mut clock = DeviceClock { hertz, offset: None };
-    let latch = || -> Option<u64> {
-        channel.set_register(registers::TIME_CONTROL, registers::TIME_LATCH_BIT).ok()?;
-        channel.wide_register(registers::LATCHED_TIME_REGISTER).ok().filter(|ticks| *ticks > 0)
-    };
     let mut looks: Vec<(u64, u64, u64)> = Vec::new();
     for _ in 0..CLOCK_READING_COUNT {
         let begun = TaiClock.now();
-        let Some(ticks) = latch() else { break };
+        let Some(ticks) = latch_time(channel) else { break };
         // The time was latched before it was read.
         looks.push((ticks, begun.0, TaiClock.now().0));
     }
@@ -544,6 +553,12 @@ fn read_clock(features: &mut Features, channel: &Channel, before: Status) -> (De
         clock.offset = Some(0);
     }
     (clock, status)
+}
+
+/// Has the camera latch its time, and returns it in ticks.
+fn latch_time(channel: &Channel) -> Option<u64> {
+    channel.set_register(registers::TIME_CONTROL, registers::TIME_LATCH_BIT).ok()?;
+    channel.wide_register(registers::LATCHED_TIME_REGISTER).ok().filter(|ticks| *ticks > 0)
 }
 
 fn describe(clock: &DeviceClock, status: Status) -> String {

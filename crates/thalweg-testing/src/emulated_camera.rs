@@ -105,7 +105,8 @@ struct State {
     /// Frames that can be sent again: number and packets of each.
     kept: VecDeque<(u64, Vec<Vec<u8>>)>,
     resent: u64,
-    heard: Instant,
+    /// Time of the last command.
+    last_command: Instant,
 }
 
 impl EmulatedCamera {
@@ -123,7 +124,7 @@ impl EmulatedCamera {
             block: 0,
             kept: VecDeque::new(),
             resent: 0,
-            heard: Instant::now(),
+            last_command: Instant::now(),
         };
         let shared =
             Arc::new(Shared { settings, socket, stream, ends: AtomicBool::new(false), state: Mutex::new(state) });
@@ -258,7 +259,7 @@ fn memory(settings: &Settings) -> Vec<u8> {
         block: 0,
         kept: VecDeque::new(),
         resent: 0,
-        heard: Instant::now(),
+        last_command: Instant::now(),
     };
     let [a, b, c, d] = settings.address.octets();
     state.write(0x08, &[0, 0, 2, 0, a, b, c, d]);
@@ -280,6 +281,10 @@ fn memory(settings: &Settings) -> Vec<u8> {
     state.set(at::PTP_STATUS, ptp_state(settings.ptp));
     state.set_payload_size();
     state.memory
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().copied().map(u32::from_be_bytes)
 }
 
 impl State {
@@ -344,38 +349,37 @@ impl Shared {
     fn watch(&self) {
         let mut state = self.state();
         let heartbeat = Duration::from_millis(state.long(HEARTBEAT_REGISTER).into());
-        if state.long(PRIVILEGE_REGISTER) != 0 && state.heard.elapsed() > heartbeat {
+        if state.long(PRIVILEGE_REGISTER) != 0 && state.last_command.elapsed() > heartbeat {
             state.set(PRIVILEGE_REGISTER, 0);
             state.set(STREAM_PORT, 0);
         }
     }
 
     fn answer(&self, datagram: &[u8]) -> Option<Vec<u8>> {
-        let long = |at: usize| Some(u32::from_be_bytes(*datagram.get(at..)?.first_chunk()?));
         let command = u16::from_be_bytes(*datagram.get(2..)?.first_chunk()?);
         let mut state = self.state();
         if !state.is_plugged {
             return None;
         }
-        state.heard = Instant::now();
+        state.last_command = Instant::now();
         let payload = match command {
             0x0002 => state.memory.get(..0xf8)?.to_vec(),
             0x0040 => {
                 self.send_again(&mut state, datagram);
                 return None;
             }
-            0x0080 => state.long(long(8)?).to_be_bytes().to_vec(),
+            0x0080 => state.long(u32_at(datagram, 8)?).to_be_bytes().to_vec(),
             0x0082 => {
-                self.set(&mut state, long(8)?, long(12)?);
+                self.set(&mut state, u32_at(datagram, 8)?, u32_at(datagram, 12)?);
                 vec![0, 0, 0, 1]
             }
             0x0084 => {
-                let (address, count) = (long(8)?, long(12)? as usize);
+                let (address, count) = (u32_at(datagram, 8)?, u32_at(datagram, 12)? as usize);
                 let memory = state.memory.get(address as usize..)?.iter().copied();
                 address.to_be_bytes().into_iter().chain(memory.chain(std::iter::repeat(0)).take(count)).collect()
             }
             0x0086 => {
-                let address = long(8)?;
+                let address = u32_at(datagram, 8)?;
                 for (place, value) in datagram.get(12..)?.chunks_exact(4).enumerate() {
                     let value = u32::from_be_bytes(*value.first_chunk()?);
                     self.set(&mut state, address + u32::try_from(place).ok()? * 4, value);
@@ -421,8 +425,11 @@ impl Shared {
     }
 
     fn send_again(&self, state: &mut State, datagram: &[u8]) {
-        let long = |at: usize| datagram.get(at..).and_then(|rest| rest.first_chunk()).map(|b| u32::from_be_bytes(*b));
-        let (Some(channel), Some(first), Some(last)) = (long(8), long(12), long(16)) else { return };
+        let (Some(channel), Some(first), Some(last)) =
+            (u32_at(datagram, 8), u32_at(datagram, 12), u32_at(datagram, 16))
+        else {
+            return;
+        };
         let wide = datagram.get(20..).and_then(|rest| rest.first_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
         let block = wide.unwrap_or_else(|| u64::from(channel & 0xffff));
         let to = state.stream_to();
@@ -439,30 +446,18 @@ impl Shared {
     fn packets(&self, state: &State, trigger: u64, time: u64, kind: Option<u16>) -> Vec<Vec<u8>> {
         let (is_wide, has_chunks) =
             (state.long(at::EXTENDED_ID_REGISTER) == 1, state.long(at::CHUNK_MODE_REGISTER) == 1);
-        let head = |packet: u32, kind: u8| -> Vec<u8> {
-            if is_wide {
-                let mut head = vec![0, 0, 0, 0, 0x80 | kind, 0, 0, 0];
-                head.extend_from_slice(&state.block.to_be_bytes());
-                head.extend_from_slice(&packet.to_be_bytes());
-                return head;
-            }
-            let block = (state.block as u16).to_be_bytes();
-            let packet = packet.to_be_bytes();
-            vec![0, 0, block[0], block[1], kind, packet[1], packet[2], packet[3]]
-        };
         let ticks = self.ticks(time);
         let mut bytes = pixels(trigger, state.image_bytes());
         if has_chunks {
             let image = bytes.len() as u32;
-            let tag = |id: u32, length: u32| [id.to_be_bytes(), length.to_be_bytes()].concat();
-            bytes.extend(tag(CHUNK_IDS[0], image));
+            bytes.extend(chunk_tag(CHUNK_IDS[0], image));
             for (id, value) in [(CHUNK_IDS[1], ticks), (CHUNK_IDS[2], trigger)] {
                 bytes.extend_from_slice(&value.to_be_bytes());
-                bytes.extend(tag(id, 8));
+                bytes.extend(chunk_tag(id, 8));
             }
         }
         let kind = kind.unwrap_or(if has_chunks { 0x4001 } else { 0x0001 });
-        let mut leader = head(0, 1);
+        let mut leader = packet_header(is_wide, state.block, 0, 1);
         leader.extend_from_slice(&[0, 0]);
         leader.extend_from_slice(&kind.to_be_bytes());
         leader.extend_from_slice(&ticks.to_be_bytes());
@@ -474,13 +469,27 @@ impl Shared {
             .max(1);
         let mut packets = vec![leader];
         for part in bytes.chunks(piece) {
-            packets.push([head(packets.len() as u32, 3), part.to_vec()].concat());
+            packets.push([packet_header(is_wide, state.block, packets.len() as u32, 3), part.to_vec()].concat());
         }
-        let mut trailer = head(packets.len() as u32, 2);
+        let mut trailer = packet_header(is_wide, state.block, packets.len() as u32, 2);
         trailer.extend_from_slice(&[0, 0]);
         trailer.extend_from_slice(&kind.to_be_bytes());
         trailer.extend_from_slice(&state.long(at::HEIGHT_REGISTER).to_be_bytes());
         packets.push(trailer);
         packets
     }
+}
+
+/// Returns the header of a packet, whose block number has 64 or 16 bits.
+fn packet_header(is_wide: bool, block: u64, packet: u32, kind: u8) -> Vec<u8> {
+    if is_wide {
+        return [&[0, 0, 0, 0, 0x80 | kind, 0, 0, 0][..], &block.to_be_bytes(), &packet.to_be_bytes()].concat();
+    }
+    let (block, packet) = ((block as u16).to_be_bytes(), packet.to_be_bytes());
+    vec![0, 0, block[0], block[1], kind, packet[1], packet[2], packet[3]]
+}
+
+/// Returns the tag after a chunk: its identifier, and its length in bytes.
+fn chunk_tag(id: u32, length: u32) -> Vec<u8> {
+    [id.to_be_bytes(), length.to_be_bytes()].concat()
 }

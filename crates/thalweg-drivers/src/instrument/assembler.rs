@@ -5,20 +5,18 @@
 //! no buffer is free any more because later fragments hold all of them. Then it is lost.
 
 use crate::instrument::clock::Clock;
-use crate::instrument::format::{self, Format, Part, Refusal, Said};
+use crate::instrument::format::{self, Format, Message, Part, Refusal};
 use crate::instrument::{Partial, UdpConfig};
-use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 use thalweg_device::{
-    Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Trust,
-    gaps_text,
+    Acquired, Buffer, CounterRules, DeviceError, Filled, Frame, FrameCounter, FrameNumber, MAX_PAYLOAD, Reassembly,
+    Trust, gaps_text,
 };
-use thalweg_wire::{PayloadType, Status, TaiNanos};
+use thalweg_wire::{IntervalMap, PayloadType, Status, TaiNanos};
 
-/// Maximum number of remembered runs of lost numbers, to distinguish late datagrams from duplicates.
-const REMEMBERED: usize = 64;
 /// Maximum number of separate parts of a fragment: more of them cannot result from reordering.
-const MOST_RANGES: usize = 1024;
+const MAX_PART_RANGES: usize = 1024;
 
 /// Assembles fragments from the datagrams that a port has received.
 #[derive(Debug)]
@@ -38,11 +36,9 @@ pub struct Assembler {
     started: bool,
     /// True if a datagram found no buffer.
     starved: bool,
-    entries: BTreeMap<u64, Entry>,
+    entries: Reassembly<Entry>,
     /// Number of datagrams in all entries.
     held: u64,
-    next: u64,
-    lost: VecDeque<(u64, u64)>,
     over: bool,
     counts: Counts,
 }
@@ -52,8 +48,8 @@ pub struct Assembler {
 struct Entry {
     buffer: Buffer,
     total: usize,
-    /// Byte ranges that have arrived, in order and not adjacent.
-    ranges: Vec<(usize, usize)>,
+    /// Bytes that have arrived.
+    received: IntervalMap,
     filled: Filled,
     packets: u64,
     copied: usize,
@@ -62,51 +58,29 @@ struct Entry {
 }
 
 impl Entry {
+    /// Creates an entry without bytes.
+    fn new(buffer: Buffer, part: &Part, now: Duration) -> Self {
+        let (total, filled, received) = (part.total, part.filled, IntervalMap::new());
+        Self { buffer, total, received, filled, packets: 0, copied: 0, last: now }
+    }
+
     fn is_whole(&self) -> bool {
-        self.total == 0 || self.ranges[..] == [(0, self.total)]
+        self.received.contains(&(0..self.total as u64))
     }
 
-    /// Returns the byte ranges that are missing, in order.
-    fn gaps(&self) -> Vec<(usize, usize)> {
-        let begins = std::iter::once(0).chain(self.ranges.iter().map(|(_, end)| *end));
-        let ends = self.ranges.iter().map(|(begin, _)| *begin).chain([self.total]);
-        begins.zip(ends).filter(|(begin, end)| begin < end).collect()
+    /// Returns true if a part neither overlaps others nor is separate from too many.
+    fn admits(&self, part: &Range<u64>) -> bool {
+        let ranges = self.received.ranges();
+        let follows = ranges.last().is_some_and(|last| last.end == part.start);
+        follows || !self.received.overlaps(part) && ranges.len() < MAX_PART_RANGES
     }
 
-    /// Records the arrival of a part; fails if it has arrived before, or overlaps parts that have.
-    fn cover(&mut self, at: usize, end: usize) -> Result<(), Cover> {
-        // Most parts follow all others.
-        if let Some(last) = self.ranges.last_mut()
-            && last.1 == at
-        {
-            last.1 = end;
-            return Ok(());
-        }
-        let behind = self.ranges.partition_point(|(begin, _)| *begin <= at);
-        let before = behind.checked_sub(1).map(|index| self.ranges[index]);
-        if before.is_some_and(|(_, covered)| end <= covered) {
-            return Err(Cover::There);
-        }
-        let overlaps = before.is_some_and(|(_, covered)| covered > at);
-        if overlaps
-            || self.ranges.get(behind).is_some_and(|(begin, _)| *begin < end)
-            || self.ranges.len() >= MOST_RANGES
-        {
-            return Err(Cover::Overlaps);
-        }
-        self.ranges.insert(behind, (at, end));
-        self.ranges.dedup_by(|next, before| {
-            let joins = before.1 == next.0;
-            before.1 = if joins { next.1 } else { before.1 };
-            joins
-        });
-        Ok(())
+    /// Records a part that arrived.
+    fn add(&mut self, part: Range<u64>, now: Duration) {
+        self.received.insert(part);
+        self.packets += 1;
+        self.last = now;
     }
-}
-
-enum Cover {
-    There,
-    Overlaps,
 }
 
 /// Outcome of a datagram.
@@ -151,10 +125,8 @@ impl Assembler {
             buffers: 0,
             started: false,
             starved: false,
-            entries: BTreeMap::new(),
+            entries: Reassembly::default(),
             held: 0,
-            next: 0,
-            lost: VecDeque::new(),
             over: false,
             counts: Counts::default(),
         })
@@ -231,7 +203,7 @@ impl Assembler {
 
     /// Records datagrams that the port dropped, before or among those that were given last.
     pub fn dropped(&mut self, datagrams: u64) {
-        self.counter.dropped(datagrams / self.format.packets(), self.next);
+        self.counter.dropped(datagrams / self.format.packets(), self.entries.next_number());
     }
 
     /// Counts a datagram from another sender, which is not examined.
@@ -242,31 +214,21 @@ impl Assembler {
     /// Takes a datagram that was received in place: its first bytes in `front`, the rest in a buffer. `length` is the
     /// datagram's full length in bytes, of which some may be missing.
     pub fn received(&mut self, front: &[u8], mut buffer: Buffer, length: usize, now: Duration) {
-        let body = length.checked_sub(front.len());
         let room = self.size.min(buffer.payload().len());
-        let part = match body {
+        let part = match length.checked_sub(front.len()) {
             _ if self.over => None,
-            None => {
-                self.counts.truncated += 1;
-                None
-            }
-            Some(body) if body > room => {
-                self.counts.oversize += 1;
-                None
-            }
+            None => self.refuse(Refusal::Truncated),
+            Some(body) if body > room => self.refuse(Refusal::Oversize),
             Some(body) => {
-                let said = self.format.read(front, &buffer.payload()[..body]);
-                self.admit(said, now)
+                let message = self.format.read(front, &buffer.payload()[..body]);
+                self.admit(message, now)
             }
         };
         match part {
-            Some((number, part)) if !self.entries.contains_key(&number) => {
-                let (total, last) = (part.total, now);
-                self.take(&buffer.payload()[..total]);
-                let ranges = vec![(0, total)];
-                self.entries
-                    .insert(number, Entry { buffer, total, ranges, filled: part.filled, packets: 1, copied: 0, last });
-                self.held += 1;
+            Some((number, part)) if !self.entries.contains(number) => {
+                self.take(&buffer.payload()[..part.total]);
+                let entry = self.entries.get_or_begin(number, || Entry::new(buffer, &part, now));
+                entry.add(0..part.total as u64, now);
             }
             other => {
                 self.counts.duplicate += u64::from(other.is_some());
@@ -284,54 +246,50 @@ impl Assembler {
             self.counts.truncated += 1;
             return Taken::Done;
         };
-        let said = self.format.read(front, body);
-        let waits = match &said {
-            Ok(Said::Part(part)) if self.free.is_empty() => {
-                self.counter.expects(part.number, self.next).is_some_and(|number| !self.entries.contains_key(&number))
+        let message = self.format.read(front, body);
+        let waits = match &message {
+            Ok(Message::Part(part)) if self.free.is_empty() => {
+                let number = self.counter.expects(part.number, self.entries.next_number());
+                number.is_some_and(|number| !self.entries.contains(number))
             }
             // Others that arrived before the end still wait.
-            Ok(Said::End) => self.starved,
+            Ok(Message::End) => self.starved,
             _ => false,
         };
         if waits {
             self.starved = true;
             return Taken::NoBuffer;
         }
-        let Some((number, part)) = self.admit(said, now) else { return Taken::Done };
-        let end = part.at + part.payload.len();
-        let Self { entries, free, .. } = self;
-        if let std::collections::btree_map::Entry::Vacant(place) = entries.entry(number) {
+        let Some((number, part)) = self.admit(message, now) else { return Taken::Done };
+        let entry = match self.entries.get_mut(number) {
+            Some(entry) => entry,
             // Its number was not expected, but is accepted: others like it have arrived.
-            let Some(buffer) = free.pop() else {
-                self.starved = true;
-                return Taken::NoBuffer;
-            };
-            let (total, filled) = (part.total, part.filled);
-            place.insert(Entry { buffer, total, ranges: Vec::new(), filled, packets: 0, copied: 0, last: now });
-        }
-        let Some(entry) = entries.get_mut(&number) else { return Taken::Done };
-        if entry.total != part.total {
-            self.counts.malformed += 1;
-            return Taken::Done;
-        }
-        match entry.cover(part.at, end) {
-            Ok(()) => {
-                // An item of a SPEAD heap may be in any of the heap's packets.
-                let timestamp = entry.filled.timestamp.or(part.filled.timestamp);
-                if part.at == 0 {
-                    // The order of arrival is chance.
-                    entry.filled = part.filled;
+            None => match self.free.pop() {
+                Some(buffer) => self.entries.get_or_begin(number, || Entry::new(buffer, &part, now)),
+                None => {
+                    self.starved = true;
+                    return Taken::NoBuffer;
                 }
-                entry.filled.timestamp = entry.filled.timestamp.or(timestamp);
-                entry.buffer.payload()[part.at..end].copy_from_slice(&body[part.payload]);
-                entry.packets += 1;
-                entry.copied += end - part.at;
-                entry.last = now;
-                self.held += 1;
-                self.take(body);
+            },
+        };
+        let end = part.at + part.payload.len();
+        let range = part.at as u64..end as u64;
+        if entry.total == part.total && !range.is_empty() && entry.received.contains(&range) {
+            self.counts.duplicate += 1;
+        } else if entry.total != part.total || !entry.admits(&range) {
+            self.counts.malformed += 1;
+        } else {
+            // An item of a SPEAD heap may be in any of the heap's packets.
+            let timestamp = entry.filled.timestamp.or(part.filled.timestamp);
+            if part.at == 0 {
+                // The order of arrival is chance.
+                entry.filled = part.filled;
             }
-            Err(Cover::There) => self.counts.duplicate += 1,
-            Err(Cover::Overlaps) => self.counts.malformed += 1,
+            entry.filled.timestamp = entry.filled.timestamp.or(timestamp);
+            entry.buffer.payload()[part.at..end].copy_from_slice(&body[part.payload]);
+            entry.copied += end - part.at;
+            entry.add(range, now);
+            self.take(body);
         }
         Taken::Done
     }
@@ -339,36 +297,38 @@ impl Assembler {
     /// Counts a datagram that has been put in its place.
     fn take(&mut self, body: &[u8]) {
         self.counts.taken += 1;
+        self.held += 1;
         self.format.accepted(body);
     }
 
     /// Returns the number and the part of the fragment that a datagram holds, if the fragment is still waited for;
     /// otherwise counts the datagram and returns `None`.
-    fn admit(&mut self, said: Result<Said, Refusal>, now: Duration) -> Option<(u64, Part)> {
-        let part = match said {
-            Ok(Said::Part(part)) => part,
-            Ok(Said::End) => {
+    fn admit(&mut self, message: Result<Message, Refusal>, now: Duration) -> Option<(u64, Part)> {
+        let part = match message {
+            Ok(Message::Part(part)) => part,
+            Ok(Message::End) => {
                 self.over = true;
                 return None;
             }
             Err(refusal) => return self.refuse(refusal),
         };
         if part.total > self.size {
-            self.counts.oversize += 1;
-            return None;
+            return self.refuse(Refusal::Oversize);
         }
         if part.at.checked_add(part.payload.len()).is_none_or(|end| end > part.total)
             || part.payload.is_empty() && part.total > 0
         {
-            self.counts.malformed += 1;
-            return None;
+            return self.refuse(Refusal::Malformed);
         }
-        let restarts = self.counter.restarts();
-        let number = match self.counter.came_dated(part.number, self.next, now, part.taken) {
-            FrameNumber::At(number) if number >= self.next => number,
-            FrameNumber::At(number) => {
-                let lost = self.lost.iter().any(|(first, end)| (*first..*end).contains(&number));
-                *(if lost { &mut self.counts.late } else { &mut self.counts.duplicate }) += 1;
+        let (restarts, next) = (self.counter.restarts(), self.entries.next_number());
+        let number = match self.counter.came_dated(part.number, next, now, part.taken) {
+            FrameNumber::At(number) if number >= next => number,
+            FrameNumber::At(number) if self.entries.was_lost(number) => {
+                self.counts.late += 1;
+                return None;
+            }
+            FrameNumber::At(_) => {
+                self.counts.duplicate += 1;
                 return None;
             }
             FrameNumber::Early => {
@@ -397,6 +357,7 @@ impl Assembler {
         match refusal {
             Refusal::Malformed => counts.malformed += 1,
             Refusal::Truncated => counts.truncated += 1,
+            Refusal::Oversize => counts.oversize += 1,
             Refusal::Other => counts.other_stream += 1,
             Refusal::Unnumbered => {
                 if counts.unnumbered == 0 {
@@ -416,59 +377,42 @@ impl Assembler {
     /// Returns the next fragment or loss in order, if it is known. `now` is the time at which the port was last found
     /// empty: datagrams that wait there may be the missing ones.
     pub fn next(&mut self, now: Duration) -> Option<Acquired> {
-        let Some((&number, first)) = self.entries.first_key_value() else {
+        let Some((number, first)) = self.entries.oldest() else {
             return self.over.then_some(Acquired::Over);
         };
-        let here = number == self.next;
-        if here && first.is_whole() {
-            return self.hand_on(number);
-        }
+        let here = number == self.entries.next_number();
+        let is_whole = here && first.is_whole();
         let later = self.held - if here { first.packets } else { 0 };
-        if !(self.over || later > self.reorders || self.is_stuck() || now >= self.due()) {
+        if !(is_whole || self.over || later > self.reorders || self.is_stuck() || now >= self.due()) {
             return None;
         }
-        let (begin, end) = (self.next, if here { number + 1 } else { number });
-        if here && self.partial == Partial::Damaged {
-            self.counts.incomplete += 1;
-            return self.hand_on(number);
+        if !here {
+            return Some(self.entries.lose_until(number));
         }
-        if here {
-            let entry = self.remove(number)?;
-            self.counts.incomplete += 1;
+        let (_, entry) = self.entries.take_oldest()?;
+        self.held -= entry.packets;
+        self.counts.incomplete += u64::from(!is_whole);
+        if !is_whole && self.partial == Partial::Lost {
             self.free.push(entry.buffer);
             self.starved = false;
+            return Some(self.entries.lose_until(number + 1));
         }
-        self.lost.push_back((begin, end));
-        if self.lost.len() > REMEMBERED {
-            self.lost.pop_front();
-        }
-        self.next = end;
-        Some(Acquired::Lost { first: begin, count: end - begin })
+        Some(Acquired::Frame(self.hand_on(number, entry)))
     }
 
     /// Returns the next fragment, with zeros for its missing bytes.
-    fn hand_on(&mut self, number: u64) -> Option<Acquired> {
-        let entry = self.remove(number)?;
-        let gaps = entry.gaps();
-        let Entry { mut buffer, total: len, mut filled, copied, .. } = entry;
-        let payload = &mut buffer.payload()[..len];
-        gaps.iter().for_each(|(begin, end)| payload[*begin..*end].fill(0));
-        self.format.to_little_endian(payload);
+    fn hand_on(&mut self, number: u64, entry: Entry) -> Frame {
+        let Entry { buffer, total: len, received, mut filled, copied, .. } = entry;
+        let gaps: Vec<_> = received.gaps(len as u64).collect();
+        if !gaps.is_empty() {
+            tracing::warn!(number, "incomplete: {} did not come, and are zeros", gaps_text(&gaps, len));
+        }
         if !self.counter.is_certain(number) {
             filled.status |= Status::UNCERTAIN;
         }
-        if !gaps.is_empty() {
-            filled.status |= Status::CORRUPT;
-            tracing::warn!(number, "incomplete: {} did not come, and are zeros", gaps_text(&gaps, len));
-        }
-        self.next = number + 1;
-        Some(Acquired::Frame(Frame { buffer, number, len, filled, crc: None, copied }))
-    }
-
-    fn remove(&mut self, number: u64) -> Option<Entry> {
-        let entry = self.entries.remove(&number)?;
-        self.held -= entry.packets;
-        Some(entry)
+        let mut frame = self.entries.hand_on(Frame { buffer, number, len, filled, crc: None, copied }, &gaps);
+        self.format.to_little_endian(&mut frame.buffer.payload()[..len]);
+        frame
     }
 
     /// Returns true if fragments that wait for an earlier one hold all buffers. No one gives another buffer then.
@@ -476,18 +420,18 @@ impl Assembler {
     /// that belongs to none of these fragments.
     fn is_stuck(&self) -> bool {
         let cannot_be_received = self.free.is_empty() && self.in_place().is_some();
-        (self.starved || cannot_be_received) && self.entries.len() >= self.buffers
+        (self.starved || cannot_be_received) && self.entries.frames().len() >= self.buffers
     }
 
     /// Returns the time at which the next fragment is given up.
     fn due(&self) -> Duration {
-        self.entries.first_key_value().map_or(Duration::MAX, |(_, first)| first.last + self.patience)
+        self.entries.oldest().map_or(Duration::MAX, |(_, first)| first.last + self.patience)
     }
 
     /// Returns the time at which to ask for the [`next`](Self::next) fragment although nothing has arrived.
     pub fn next_time(&self) -> Option<Duration> {
-        let (number, first) = self.entries.first_key_value()?;
-        let at_once = *number == self.next && first.is_whole() || self.is_stuck();
+        let (number, first) = self.entries.oldest()?;
+        let at_once = number == self.entries.next_number() && first.is_whole() || self.is_stuck();
         Some(if at_once { Duration::ZERO } else { self.due() })
     }
 
@@ -554,6 +498,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::cell::RefCell;
+    use std::collections::BTreeMap;
     use thalweg_arena::SlotPool;
     use thalweg_device::InTurn;
 
@@ -871,7 +816,7 @@ mod tests {
                 }
             }
         }
-        prop_assert_eq!(assembler.free.len() + assembler.entries.len(), 4);
+        prop_assert_eq!(assembler.free.len() + assembler.entries.frames().len(), 4);
         *taken.borrow_mut().entry(format).or_default() += assembler.counts().taken;
         });
         let taken: BTreeMap<&str, u64> = taken.into_inner();

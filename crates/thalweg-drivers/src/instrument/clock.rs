@@ -5,7 +5,7 @@ use thalweg_device::DeviceClock;
 use thalweg_wire::TaiNanos;
 
 /// Nanoseconds in a second.
-pub(crate) const NANOS: u64 = 1_000_000_000;
+pub(crate) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Time that a datagram carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Clock {
     /// Returns the date of a datagram's time; `None` if it is not a valid time. `now` is by this machine's clock.
     pub(crate) fn date(&mut self, time: Ticks, now: TaiNanos) -> Option<TaiNanos> {
         let Ticks { ticks, bits, nanos } = time;
-        if nanos >= NANOS {
+        if nanos >= NANOS_PER_SECOND {
             return None;
         }
         let Some(epoch) = self.epoch else {
@@ -69,7 +69,9 @@ impl Clock {
             return self.clock.at(ticks)?.0.checked_add(nanos).map(TaiNanos);
         };
         let second = epoch.tai_second(ticks / self.hertz)?;
-        let part = u64::try_from(u128::from(ticks % self.hertz) * u128::from(NANOS) / u128::from(self.hertz)).ok()?;
-        second.checked_mul(NANOS)?.checked_add(part)?.checked_add(nanos).map(TaiNanos)
+        let part =
+            u64::try_from(u128::from(ticks % self.hertz) * u128::from(NANOS_PER_SECOND) / u128::from(self.hertz))
+                .ok()?;
+        second.checked_mul(NANOS_PER_SECOND)?.checked_add(part)?.checked_add(nanos).map(TaiNanos)
     }
 }

@@ -1,7 +1,7 @@
 //! A payload after a header that the topology declares: the header's length, and the places of its counters.
 
 use crate::instrument::clock::{Clock, Ticks};
-use crate::instrument::format::{Format, Part, Refusal, Said, filled, layout_of};
+use crate::instrument::format::{Format, Message, Part, Refusal, filled, layout_of};
 use crate::instrument::{TimeField, UdpConfig};
 use thalweg_device::{Counter, DeviceError, Layout};
 use thalweg_wire::Status;
@@ -22,60 +22,62 @@ pub(crate) struct Fixed {
 
 impl Fixed {
     pub(crate) fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
-        let wrong = |option, problem: String| DeviceError::Option { option, problem };
-        let needed = |option| wrong(option, "format fixed needs it".into());
-        let header = config.header.ok_or_else(|| needed("header"))?;
-        let counter = config.counter.ok_or_else(|| needed("counter"))?;
+        let (Some(header), Some(counter)) = (config.header, config.counter) else {
+            let option = if config.header.is_none() { "header" } else { "counter" };
+            return Err(option_error(option, "format fixed needs it"));
+        };
         let packets = config.packets.unwrap_or(1);
         if header > 1024 {
-            return Err(wrong("header", format!("{header} bytes; 1024 are possible")));
+            return Err(option_error("header", format!("{header} bytes; 1024 are possible")));
         }
         for (option, counter) in [("counter", counter)].into_iter().chain(config.index.map(|index| ("index", index))) {
             if !counter.is_within(header.into()) {
-                return Err(wrong(option, format!("1 to 8 bytes of the header's {header} are possible")));
+                return Err(option_error(option, format!("1 to 8 bytes of the header's {header} are possible")));
             }
         }
         let each = config.size.0.div_ceil(u64::from(packets).max(1));
         // All parts have the same length, and the last has the remaining bytes, at least one.
         if packets == 0 || each.saturating_mul(u64::from(packets - 1)) >= config.size.0 {
             let problem = format!("{packets}; {} bytes are not that many equal parts and a last one", config.size.0);
-            return Err(wrong("packets", problem));
+            return Err(option_error("packets", problem));
         }
         let (counts, bytes) = config.index.map_or(("counter", counter.bytes), |index| ("index", index.bytes));
         if bytes < 4 && u64::from(packets) > 1 << (8 * bytes) {
             let problem = format!("{packets}; {counts} with bytes = {bytes} does not count that far");
-            return Err(wrong("packets", problem));
+            return Err(option_error("packets", problem));
         }
         if config.index.is_none() && counter.bytes < 8 && !packets.is_power_of_two() {
             let problem = format!(
                 "where the counter begins anew, {packets} datagrams would not begin with a fragment: it takes a counter \
                  of 8 bytes, or an index"
             );
-            return Err(wrong("packets", problem));
+            return Err(option_error("packets", problem));
         }
         if config.step.is_some() && config.index.is_none() && packets > 1 {
-            return Err(wrong(
-                "step",
-                "it is of fragments, and the counter counts datagrams: say where their `index` is".into(),
-            ));
+            let problem = "it is of fragments, and the counter counts datagrams: say where their `index` is";
+            return Err(option_error("step", problem));
         }
         let layout = layout_of(config)?;
         if let Some(time) = config.time {
             if time.item.is_some() {
-                return Err(wrong("time", "item belongs to format spead; here it takes at and bytes".into()));
+                return Err(option_error("time", "item belongs to format spead; here it takes at and bytes"));
             }
             let fields = [Some(time.ticks()), time.nanoseconds].into_iter().flatten();
             if !fields.into_iter().all(|field| field.is_within(header.into())) {
-                return Err(wrong("time", format!("1 to 8 bytes of the header's {header} are possible")));
+                return Err(option_error("time", format!("1 to 8 bytes of the header's {header} are possible")));
             }
             if time.hertz == 0 || time.nanoseconds.is_some() && time.hertz != 1 {
-                return Err(wrong("time", "hertz is 1 or more, and 1 where there are nanoseconds beside".into()));
+                return Err(option_error("time", "hertz is 1 or more, and 1 where there are nanoseconds beside"));
             }
         }
         let size = usize::try_from(config.size.0).unwrap_or(usize::MAX);
         let time = config.time.map(|field| (field, Clock::new(field.hertz, field.epoch)));
         Ok(Self { header: header as usize, counter, index: config.index, packets: packets.into(), size, layout, time })
     }
+}
+
+fn option_error(option: &'static str, problem: impl Into<String>) -> DeviceError {
+    DeviceError::Option { option, problem: problem.into() }
 }
 
 impl Format for Fixed {
@@ -105,11 +107,10 @@ impl Format for Fixed {
         self.time.as_mut().map(|(_, clock)| clock)
     }
 
-    fn read(&self, front: &[u8], body: &[u8]) -> Result<Said, Refusal> {
-        let read = |counter: Counter| counter.read(front).ok_or(Refusal::Truncated);
-        let counter = read(self.counter)?;
+    fn read(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
+        let counter = self.counter.read(front).ok_or(Refusal::Truncated)?;
         let (number, index) = match self.index {
-            Some(index) => (counter, read(index)?),
+            Some(index) => (counter, index.read(front).ok_or(Refusal::Truncated)?),
             None => (counter / self.packets, counter % self.packets),
         };
         let mut filled = filled(self.payload_type(), None);
@@ -129,21 +130,21 @@ impl Format for Fixed {
         }
         #[expect(clippy::cast_possible_truncation, reason = "as many as `packets`, of 32 bits")]
         let (index, packets) = (index as usize, self.packets as usize);
-        // All are alike, and the last has what is left.
+        // All parts have the same length, and the last has the remaining bytes.
         let each = self.size.div_ceil(packets);
         let at = (index * each).min(self.size);
         let wanted = each.min(self.size - at);
         if body.len() != wanted {
             return Err(if body.len() < wanted { Refusal::Truncated } else { Refusal::Malformed });
         }
-        Ok(Said::Part(Part { number, at, total: self.size, payload: 0..wanted, filled, time, taken: None }))
+        Ok(Message::Part(Part { number, at, total: self.size, payload: 0..wanted, filled, time, taken: None }))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::instrument::clock::NANOS;
+    use crate::instrument::clock::NANOS_PER_SECOND;
     use thalweg_wire::{PayloadType, TaiNanos};
 
     fn device(more: &str) -> Result<Fixed, String> {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     fn date(device: &mut Fixed, front: &[u8], now: TaiNanos) -> Option<TaiNanos> {
-        let Ok(Said::Part(part)) = device.read(front, b"a") else { panic!() };
+        let Ok(Message::Part(part)) = device.read(front, b"a") else { panic!() };
         device.clock()?.date(part.time?, now)
     }
 
@@ -162,7 +163,7 @@ mod tests {
         let big = device("header = 6\ncounter = { at = 1, bytes = 4 }").unwrap();
         let little = device("header = 6\ncounter = { at = 1, bytes = 4, little_endian = true }").unwrap();
         for (device, number) in [(&big, 0x0102_0304), (&little, 0x0403_0201)] {
-            let Ok(Said::Part(part)) = device.read(&[9, 1, 2, 3, 4, 9], b"ab") else { panic!() };
+            let Ok(Message::Part(part)) = device.read(&[9, 1, 2, 3, 4, 9], b"ab") else { panic!() };
             assert_eq!((part.number, part.total), (number, 2));
         }
     }
@@ -171,8 +172,8 @@ mod tests {
     fn several_datagrams_make_a_fragment_and_the_last_has_what_is_left() {
         let device = device("header = 1\ncounter = { at = 0, bytes = 1 }\npackets = 4").unwrap();
         let part = |counter: u8, body: &[u8]| match device.read(&[counter], body)? {
-            Said::Part(part) => Ok((part.number, part.at, part.payload.len())),
-            Said::End => panic!(),
+            Message::Part(part) => Ok((part.number, part.at, part.payload.len())),
+            Message::End => panic!(),
         };
         assert_eq!(part(9, b"abc"), Ok((2, 3, 3)));
         assert_eq!(part(11, b"a"), Ok((2, 9, 1)));
@@ -185,7 +186,7 @@ mod tests {
     fn an_index_of_its_own_says_which_of_several_it_is() {
         let text = "header = 3\ncounter = { at = 0, bytes = 2 }\nindex = { at = 2, bytes = 1 }\npackets = 3";
         let device = device(text).unwrap();
-        let Ok(Said::Part(part)) = device.read(&[1, 2, 2], b"ab") else { panic!() };
+        let Ok(Message::Part(part)) = device.read(&[1, 2, 2], b"ab") else { panic!() };
         assert_eq!((part.number, part.at, part.total), (0x102, 8, 10));
         assert_eq!(device.read(&[1, 2, 3], b"ab"), Err(Refusal::Malformed));
     }
@@ -194,7 +195,7 @@ mod tests {
     fn what_fragments_are_made_of_is_stated_and_all_have_as_much() {
         let device = device("header = 4\ncounter = { at = 0, bytes = 4 }\ntype = \"u16_be\"\nshape = [1, 5]").unwrap();
         assert_eq!((device.payload_type(), device.shape()), (PayloadType::IMAGE_U16, Some(&[1, 5][..])));
-        let Ok(Said::Part(part)) = device.read(&[0; 4], &[0; 10]) else { panic!() };
+        let Ok(Message::Part(part)) = device.read(&[0; 4], &[0; 10]) else { panic!() };
         assert_eq!(part.filled.payload_type, PayloadType::IMAGE_U16);
         assert_eq!(device.read(&[0; 4], &[0; 8]), Err(Refusal::Truncated));
         let mut payload = [0, 1, 0, 2, 0, 3, 0, 4, 0, 5];
@@ -211,7 +212,7 @@ mod tests {
         let front = [0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 5];
         assert_eq!(dates("at = 4, bytes = 4, hertz = 1, epoch = \"tai\"", &front), Some(3_000_000_000));
         let both = "at = 4, bytes = 4, hertz = 1, nanoseconds = { at = 8, bytes = 4 }, epoch = \"gps\"";
-        assert_eq!(dates(both, &front), Some((315_964_819 + 3) * NANOS + 5));
+        assert_eq!(dates(both, &front), Some((315_964_819 + 3) * NANOS_PER_SECOND + 5));
         assert_eq!(dates("at = 7, bytes = 1, hertz = 2, epoch = \"tai\"", &front), Some(1_500_000_000));
         // Leap seconds of before 1972 are not supported.
         assert_eq!(dates("at = 4, bytes = 4, hertz = 1, epoch = \"utc\"", &front), None);
@@ -225,7 +226,7 @@ mod tests {
         let text = "header = 2\ncounter = { at = 0, bytes = 1 }\ntime = { at = 1, bytes = 1, hertz = 1000 }";
         let mut device = device(text).unwrap();
         assert!(device.clock().is_some_and(|clock| clock.is_free_running()));
-        let Ok(Said::Part(part)) = device.read(&[0; 2], b"a") else { panic!() };
+        let Ok(Message::Part(part)) = device.read(&[0; 2], b"a") else { panic!() };
         assert_eq!(part.filled.status, Status::CLOCK_FREE_RUNNING);
         let ms = |ms: u64| TaiNanos(1_000_000_000_000 + ms * 1_000_000);
         let mut date_of = |ticks: u8, now| date(&mut device, &[0, ticks], now).unwrap();

@@ -44,7 +44,7 @@ pub(crate) trait Format: Debug + Send {
     }
 
     /// Reads the header of a datagram.
-    fn read(&self, front: &[u8], body: &[u8]) -> Result<Said, Refusal>;
+    fn read(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal>;
 
     /// Returns the axes of fragments that are arrays.
     fn shape(&self) -> Option<&[u64]> {
@@ -71,7 +71,7 @@ pub(crate) trait Format: Debug + Send {
 
 /// Content of a datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum Message {
     /// A part of a fragment, or all of it.
     Part(Part),
     /// The end of the stream: no more datagrams follow.
@@ -99,8 +99,8 @@ pub(crate) struct Part {
 
 impl Part {
     /// Returns a part that is a whole fragment.
-    pub(crate) fn whole(number: u64, body: &[u8], filled: Filled, time: Option<Ticks>) -> Said {
-        Said::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time, taken: None })
+    pub(crate) fn whole(number: u64, body: &[u8], filled: Filled, time: Option<Ticks>) -> Message {
+        Message::Part(Self { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time, taken: None })
     }
 }
 
@@ -111,6 +111,8 @@ pub(crate) enum Refusal {
     Malformed,
     /// The datagram is shorter than it declares.
     Truncated,
+    /// The fragment is longer than the device's option `size`.
+    Oversize,
     /// The datagram belongs to another stream, or is of a kind that is not recorded.
     Other,
     /// The number of frames in a second is not known, so that the datagram has no number.

@@ -2,7 +2,6 @@
 
 use crate::instrument::UdpConfig;
 use crate::instrument::assembler::{Assembler, Taken};
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -14,19 +13,19 @@ use thalweg_link::Adapter;
 use thalweg_wire::TaiNanos;
 
 /// Maximum number of datagrams received in one call.
-const BURST: usize = 64;
+const BURST_DATAGRAMS: usize = 64;
 /// Maximum number of buffers that the device takes: all that there are.
-const DEPTH: u32 = 1 << 16;
+const MAX_BUFFER_COUNT: u32 = 1 << 16;
 /// Maximum number of bursts received before others have their turn.
-const TURNS: usize = 16;
-/// Time between two looks at a port that has no file descriptor to wait on.
-const LOOK: Duration = Duration::from_micros(50);
-/// Time between two looks at such a port while no run is taken: a peer may ask for its address (ARP).
-const GLANCE: Duration = Duration::from_millis(1);
+const BURSTS_PER_POLL: usize = 16;
+/// Time between two reads of a port that has no file descriptor to wait on.
+const PORT_POLL_INTERVAL: Duration = Duration::from_micros(50);
+/// Time between two reads of such a port while no run is taken: a peer may request its address (ARP).
+const IDLE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Time after the last poll during which datagrams are still wanted: a run that is about to stop pauses for a moment.
-const PAUSE: Duration = Duration::from_secs(1);
+const IDLE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum number of datagrams discarded when the run begins: those that arrived before.
-const STALE: usize = 1 << 20;
+const MAX_STALE_DATAGRAMS: usize = 1 << 20;
 
 /// A device that receives UDP datagrams.
 #[derive(Debug)]
@@ -35,18 +34,19 @@ pub struct Listener {
     port: Port,
     from: Option<Sender>,
     /// True if the options choose one of several threads or streams.
-    chosen: bool,
+    is_stream_chosen: bool,
     assembler: Assembler,
     /// Datagrams that arrived and found no buffer.
     waiting: VecDeque<Box<[u8]>>,
-    /// Time of the last look at the port, and time at which it was last found empty.
-    looked: Duration,
-    empty: Duration,
+    /// Time at which the port was last read.
+    last_read: Duration,
+    /// Time at which the port was last found empty.
+    empty_at: Duration,
     /// True if the port may hold more datagrams than were received.
-    more: bool,
+    may_have_more: bool,
     /// Counters of the port at the beginning of the run.
-    before: Counters,
-    /// Number of datagrams that the port had dropped at the last look.
+    counters_at_start: Counters,
+    /// Number of datagrams that the port had dropped when it was last read.
     dropped: u64,
     fronts: Vec<u8>,
     buffers: Vec<Buffer>,
@@ -61,11 +61,11 @@ enum Port {
     Frames(Box<dyn FrameIo>),
 }
 
-/// Outcome of a look at the port.
+/// Outcome of reading the port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum ReceiveOutcome {
     /// At least one datagram arrived.
-    Came,
+    Received,
     /// No datagram arrived.
     Empty,
     /// The port was not read: there is no buffer for a datagram that may be there.
@@ -104,23 +104,23 @@ fn sender(config: &UdpConfig) -> Result<Option<Sender>, DeviceError> {
     Ok(Some(sender))
 }
 
-/// Ways by which datagrams arrive.
+/// Kind of a port, as `listen` names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum PortKind {
     Udp,
     AfXdp,
     Dpdk,
 }
 
-fn address(listen: &str) -> Result<(Way, &str), DeviceError> {
-    let (way, place) = listen.split_once(':').unwrap_or((listen, ""));
-    let way = match way {
-        "udp" => Some(Way::Udp),
-        "af-xdp" => Some(Way::AfXdp),
-        "dpdk" => Some(Way::Dpdk),
+fn address(listen: &str) -> Result<(PortKind, &str), DeviceError> {
+    let (kind, place) = listen.split_once(':').unwrap_or((listen, ""));
+    let kind = match kind {
+        "udp" => Some(PortKind::Udp),
+        "af-xdp" => Some(PortKind::AfXdp),
+        "dpdk" => Some(PortKind::Dpdk),
         _ => None,
     };
-    way.filter(|_| place.contains(':')).map(|way| (way, place)).ok_or_else(|| DeviceError::Option {
+    kind.filter(|_| place.contains(':')).map(|kind| (kind, place)).ok_or_else(|| DeviceError::Option {
         option: "listen",
         problem: format!(
             "'{listen}' is no place to listen at: write udp:HOST:PORT, af-xdp:HOST:PORT or dpdk:HOST:PORT"
@@ -148,46 +148,15 @@ impl Listener {
     /// Fails if an option makes no sense, or if the port cannot be opened.
     pub fn open(config: &UdpConfig, adapter: Option<&Adapter>) -> Result<Self, DeviceError> {
         let assembler = Assembler::new(config)?;
-        let doing = || format!("listening on {}", config.listen);
-        let network = |error| DeviceError::Network { doing: doing(), error };
-        let (way, place) = address(&config.listen)?;
-        let found: Vec<SocketAddr> = place.to_socket_addrs().map_err(network)?.collect();
-        let at = *found.first().ok_or_else(|| network(io::ErrorKind::NotFound.into()))?;
-        let mut port = match (way, assembler.in_place()) {
-            (Way::Udp, Some(_)) => Port::Direct(bind(&found, DirectSocket::bind).map_err(network)?),
-            (Way::Udp, None) => Port::Frames(Box::new(bind(&found, UdpPort::bind).map_err(network)?)),
-            (Way::Dpdk, _) => {
-                let missing = || DeviceError::Option {
-                    option: "listen",
-                    problem: format!(
-                        "{} comes by an adapter, in IPv4: name one as the source's `adapter`",
-                        config.listen
-                    ),
-                };
-                let (Some(adapter), SocketAddr::V4(at)) = (adapter, at) else { return Err(missing()) };
-                let port = thalweg_dpdk::datagrams(adapter, at).map_err(io::Error::other).map_err(network)?;
-                Port::Frames(Box::new(port))
-            }
-            #[cfg(feature = "af-xdp")]
-            (Way::AfXdp, _) => {
-                let port = thalweg_frames::AfXdpPort::at(at);
-                Port::Frames(Box::new(
-                    port.map_err(|FramesError { doing, error }| DeviceError::Network { doing, error })?,
-                ))
-            }
-            #[cfg(not(feature = "af-xdp"))]
-            (Way::AfXdp, _) => {
-                let error = io::Error::new(io::ErrorKind::Unsupported, "this thalweg was built without AF_XDP");
-                return Err(network(error));
-            }
-        };
+        let (kind, place) = address(&config.listen)?;
+        let mut port = Port::open(config, adapter, kind, place, assembler.in_place().is_some())?;
         let holds = match &mut port {
             Port::Direct(socket) => socket.hold(config.buffer.0),
             Port::Frames(port) => port.hold(config.buffer.0),
         };
         if holds < config.buffer.0 {
             let (listen, wanted) = (&config.listen, config.buffer);
-            let why = too_small(way, wanted.0);
+            let why = too_small(kind, wanted.0);
             tracing::warn!("{listen}: {holds} bytes are kept until they are received, not {wanted}: {why}");
         }
         let mut description = Description {
@@ -203,16 +172,16 @@ impl Listener {
             description,
             port,
             from: sender(config)?,
-            chosen: config.thread.is_some() || config.stream.is_some(),
-            fronts: vec![0; assembler.in_place().unwrap_or(0) * BURST],
+            is_stream_chosen: config.thread.is_some() || config.stream.is_some(),
+            fronts: vec![0; assembler.in_place().unwrap_or(0) * BURST_DATAGRAMS],
             assembler,
             waiting: VecDeque::new(),
-            looked: Duration::ZERO,
-            empty: Duration::ZERO,
-            more: false,
-            before: Counters::default(),
+            last_read: Duration::ZERO,
+            empty_at: Duration::ZERO,
+            may_have_more: false,
+            counters_at_start: Counters::default(),
             dropped: 0,
-            buffers: Vec::with_capacity(BURST),
+            buffers: Vec::with_capacity(BURST_DATAGRAMS),
         })
     }
 
@@ -225,18 +194,18 @@ impl Listener {
     }
 
     /// Receives the datagrams that have arrived, as far as there are buffers.
-    fn receive(&mut self, now: Duration) -> Result<Look, DeviceError> {
+    fn receive(&mut self, now: Duration) -> Result<ReceiveOutcome, DeviceError> {
         if self.assembler.needs_date() {
             self.assembler.set_date(TaiClock.now());
         }
         match &self.port {
             Port::Direct(_) => self.receive_in_place(now),
             Port::Frames(_) => {
-                let look = self.receive_and_copy(now);
+                let outcome = self.receive_and_copy(now);
                 if self.assembler.needs_drops() {
                     self.note_drops();
                 }
-                look
+                outcome
             }
         }
     }
@@ -247,13 +216,13 @@ impl Listener {
         self.assembler.dropped(dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped)));
     }
 
-    fn receive_in_place(&mut self, now: Duration) -> Result<Look, DeviceError> {
+    fn receive_in_place(&mut self, now: Duration) -> Result<ReceiveOutcome, DeviceError> {
         let Self { port: Port::Direct(socket), assembler, fronts, buffers, from, dropped: before, .. } = self else {
-            return Ok(Look::Empty);
+            return Ok(ReceiveOutcome::Empty);
         };
-        assembler.take_buffers(BURST, buffers);
+        assembler.take_buffers(BURST_DATAGRAMS, buffers);
         if buffers.is_empty() {
-            return Ok(Look::NoBuffer);
+            return Ok(ReceiveOutcome::NoBuffer);
         }
         let (front, longest) = (assembler.in_place().unwrap_or(0), assembler.longest());
         let mut rest = &mut fronts[..];
@@ -282,32 +251,36 @@ impl Listener {
                 }
             }
         }
-        Ok(if received > 0 { Look::Came } else { Look::Empty })
+        Ok(if received > 0 { ReceiveOutcome::Received } else { ReceiveOutcome::Empty })
     }
 
-    fn receive_and_copy(&mut self, now: Duration) -> Result<Look, DeviceError> {
-        let Self { port: Port::Frames(port), assembler, waiting, from, .. } = self else { return Ok(Look::Empty) };
+    fn receive_and_copy(&mut self, now: Duration) -> Result<ReceiveOutcome, DeviceError> {
+        let Self { port: Port::Frames(port), assembler, waiting, from, .. } = self else {
+            return Ok(ReceiveOutcome::Empty);
+        };
         if !waiting.is_empty() {
             let before = waiting.len();
             waiting.retain(|bytes| assembler.datagram(bytes, now) == Taken::NoBuffer);
-            return Ok(if waiting.len() < before { Look::Came } else { Look::NoBuffer });
+            return Ok(if waiting.len() < before { ReceiveOutcome::Received } else { ReceiveOutcome::NoBuffer });
         }
-        let came = Cell::new(false);
-        let mut each = |sender, arrival: Arrival<'_>| {
-            let Arrival::Datagram(bytes) = arrival else { return };
-            came.set(true);
-            if from.is_some_and(|from| !from.is(sender)) {
-                assembler.stranger();
-            } else if assembler.datagram(bytes, now) == Taken::NoBuffer {
-                waiting.push_back(bytes.into());
-            }
-        };
-        port.receive(&mut each).map_err(network)?;
+        let mut came = false;
         // A port that must be informed before a wait may have received something by then.
-        if !came.get() && !port.prepare_wait() {
-            port.receive(&mut each).map_err(network)?;
+        for is_first in [true, false] {
+            if came || !is_first && port.prepare_wait() {
+                break;
+            }
+            port.receive(&mut |sender, arrival| {
+                let Arrival::Datagram(bytes) = arrival else { return };
+                came = true;
+                if from.is_some_and(|from| !from.is(sender)) {
+                    assembler.stranger();
+                } else if assembler.datagram(bytes, now) == Taken::NoBuffer {
+                    waiting.push_back(bytes.into());
+                }
+            })
+            .map_err(network)?;
         }
-        Ok(if came.get() { Look::Came } else { Look::Empty })
+        Ok(if came { ReceiveOutcome::Received } else { ReceiveOutcome::Empty })
     }
 
     fn port_counters(&self) -> Counters {
@@ -319,6 +292,36 @@ impl Listener {
 }
 
 impl Port {
+    /// Opens a port. `in_place`: datagrams can be received in place.
+    fn open(
+        config: &UdpConfig,
+        adapter: Option<&Adapter>,
+        kind: PortKind,
+        place: &str,
+        in_place: bool,
+    ) -> Result<Self, DeviceError> {
+        let found: Vec<SocketAddr> = place.to_socket_addrs().map_err(|error| port_error(config, error))?.collect();
+        let at = *found.first().ok_or_else(|| port_error(config, io::ErrorKind::NotFound.into()))?;
+        match kind {
+            PortKind::Udp if in_place => bind(&found, DirectSocket::bind).map(Self::Direct),
+            PortKind::Udp => bind(&found, UdpPort::bind).map(|port| Self::Frames(Box::new(port))),
+            PortKind::Dpdk => {
+                let (Some(adapter), SocketAddr::V4(at)) = (adapter, at) else {
+                    let listen = &config.listen;
+                    let problem = format!("{listen} comes by an adapter, in IPv4: name one as the source's `adapter`");
+                    return Err(DeviceError::Option { option: "listen", problem });
+                };
+                let port = thalweg_dpdk::datagrams(adapter, at).map_err(io::Error::other);
+                port.map(|port| Self::Frames(Box::new(port)))
+            }
+            #[cfg(feature = "af-xdp")]
+            PortKind::AfXdp => Ok(Self::Frames(Box::new(thalweg_frames::AfXdpPort::at(at).map_err(network)?))),
+            #[cfg(not(feature = "af-xdp"))]
+            PortKind::AfXdp => Err(io::Error::new(io::ErrorKind::Unsupported, "this thalweg was built without AF_XDP")),
+        }
+        .map_err(|error| port_error(config, error))
+    }
+
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Direct(socket) => Some(socket.as_fd()),
@@ -330,7 +333,7 @@ impl Port {
     fn discard(&mut self) -> Result<usize, FramesError> {
         match self {
             Self::Direct(socket) => {
-                let mut places: Vec<_> = (0..BURST).map(|_| Place::new(&mut [], &mut [])).collect();
+                let mut places: Vec<_> = (0..BURST_DATAGRAMS).map(|_| Place::new(&mut [], &mut [])).collect();
                 socket.receive(&mut places)
             }
             Self::Frames(port) => {
@@ -342,14 +345,18 @@ impl Port {
     }
 }
 
-/// Returns the reason why the port keeps less than was asked for, and the remedy.
-fn too_small(way: Way, wanted: u64) -> String {
-    match way {
+/// Returns the reason why the port keeps fewer bytes than requested, and the remedy.
+fn too_small(kind: PortKind, wanted: u64) -> String {
+    match kind {
         // Each byte takes two: the kernel also counts its own bookkeeping (socket(7), `SO_RCVBUF`).
-        Way::Udp => format!("set net.core.rmem_max to {wanted} at least"),
-        Way::AfXdp => "the interface's rings hold no more. Ask for a smaller `buffer`".into(),
-        Way::Dpdk => "the adapter has no more descriptors. Ask for a smaller `buffer`".into(),
+        PortKind::Udp => format!("set net.core.rmem_max to {wanted} at least"),
+        PortKind::AfXdp => "the interface's rings hold no more. Ask for a smaller `buffer`".into(),
+        PortKind::Dpdk => "the adapter has no more descriptors. Ask for a smaller `buffer`".into(),
     }
+}
+
+fn port_error(config: &UdpConfig, error: io::Error) -> DeviceError {
+    DeviceError::Network { doing: format!("listening on {}", config.listen), error }
 }
 
 fn network(FramesError { doing, error }: FramesError) -> DeviceError {
@@ -366,7 +373,7 @@ impl Acquisition for Listener {
     }
 
     fn depth(&self) -> u32 {
-        DEPTH
+        MAX_BUFFER_COUNT
     }
 
     fn post(&mut self, buffer: Buffer) {
@@ -376,7 +383,7 @@ impl Acquisition for Listener {
     /// Starts the run. Datagrams that arrived before are not part of it.
     fn start(&mut self, _at: TaiNanos) -> Result<(), DeviceError> {
         let mut stale = 0;
-        while stale < STALE {
+        while stale < MAX_STALE_DATAGRAMS {
             match self.port.discard().map_err(network)? {
                 0 => break,
                 some => stale += some,
@@ -385,27 +392,27 @@ impl Acquisition for Listener {
         if stale > 0 {
             tracing::info!(stale, "datagrams came before the run began");
         }
-        self.before = self.port_counters();
-        self.dropped = self.before.dropped;
+        self.counters_at_start = self.port_counters();
+        self.dropped = self.counters_at_start.dropped;
         self.assembler.start();
         tracing::info!("{}: what comes from now on counts", self.local());
         Ok(())
     }
 
     fn poll(&mut self, now: Duration) -> Result<Acquired, DeviceError> {
-        self.looked = now;
-        for _ in 0..TURNS {
-            if let Some(acquired) = self.assembler.next(self.empty) {
+        self.last_read = now;
+        for _ in 0..BURSTS_PER_POLL {
+            if let Some(acquired) = self.assembler.next(self.empty_at) {
                 return Ok(acquired);
             }
             let found = self.receive(now)?;
-            self.more = found == Look::Came;
-            if found == Look::Empty {
-                self.empty = now;
+            self.may_have_more = found == ReceiveOutcome::Received;
+            if found == ReceiveOutcome::Empty {
+                self.empty_at = now;
             }
-            if !self.more {
-                // A datagram that found no buffer may have left no way but to give up the next fragment.
-                return Ok(self.assembler.next(self.empty).unwrap_or(Acquired::NotYet));
+            if !self.may_have_more {
+                // A datagram that found no buffer may leave no choice but to give up the next fragment.
+                return Ok(self.assembler.next(self.empty_at).unwrap_or(Acquired::NotYet));
             }
         }
         Ok(Acquired::NotYet)
@@ -415,11 +422,11 @@ impl Acquisition for Listener {
         if self.port.fd().is_some() {
             return Ok(None);
         }
-        if now < self.looked + PAUSE {
-            return Ok(Some(self.looked + PAUSE));
+        if now < self.last_read + IDLE_DELAY {
+            return Ok(Some(self.last_read + IDLE_DELAY));
         }
         self.port.discard().map_err(network)?;
-        Ok(Some(now + GLANCE))
+        Ok(Some(now + IDLE_POLL_INTERVAL))
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -432,15 +439,15 @@ impl Acquisition for Listener {
     }
 
     fn next_time(&self) -> Option<Duration> {
-        if self.more {
+        if self.may_have_more {
             return Some(Duration::ZERO);
         }
         // Datagrams that wait at the port may be the missing ones: no fragment is given up while the port is not read,
         // unless it cannot be read.
         let due = self.assembler.next_time().filter(|due| due.is_zero() || self.has_room());
         // A port that is polled does not report arrivals.
-        let look = self.port.fd().is_none().then(|| self.looked + LOOK);
-        due.into_iter().chain(look).min()
+        let poll = self.port.fd().is_none().then(|| self.last_read + PORT_POLL_INTERVAL);
+        due.into_iter().chain(poll).min()
     }
 
     fn numbers_agree(&mut self, first: u64) {
@@ -453,16 +460,15 @@ impl Acquisition for Listener {
     fn of_no_event(&self) -> u64 {
         let counts = self.assembler.counts();
         let broken = counts.malformed + counts.truncated + counts.oversize;
-        let others = if self.chosen { 0 } else { counts.other_stream };
+        let others = if self.is_stream_chosen { 0 } else { counts.other_stream };
         counts.stray + counts.unnumbered + others + if self.from.is_some() { broken } else { 0 }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let port = self.port_counters();
-        let since = |now: u64, before: u64| now.saturating_sub(before);
         let edge = [
-            ("dropped_by_kernel", since(port.dropped, self.before.dropped)),
-            ("foreign", since(port.foreign, self.before.foreign)),
+            ("dropped_by_kernel", port.dropped.saturating_sub(self.counters_at_start.dropped)),
+            ("foreign", port.foreign.saturating_sub(self.counters_at_start.foreign)),
         ];
         self.assembler.counts().list().into_iter().chain(edge).collect()
     }

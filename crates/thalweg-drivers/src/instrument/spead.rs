@@ -6,7 +6,7 @@
 //! number and the value, the last 40 or 48 bits, follow that bit.
 
 use crate::instrument::clock::{Clock, Ticks};
-use crate::instrument::format::{Format, Part, Refusal, Said, filled, layout_of};
+use crate::instrument::format::{Format, Message, Part, Refusal, filled, layout_of};
 use crate::instrument::{TimeField, UdpConfig};
 use thalweg_device::{DeviceError, Layout};
 use thalweg_wire::Status;
@@ -62,7 +62,7 @@ impl Format for Spead {
         false
     }
 
-    fn read(&self, _front: &[u8], body: &[u8]) -> Result<Said, Refusal> {
+    fn read(&self, _front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
         let (header, rest) = body.split_first_chunk::<8>().ok_or(Refusal::Truncated)?;
         let [0x53, 4, number_bytes, value_bytes, _, _, items @ ..] = *header else { return Err(Refusal::Malformed) };
         if !matches!((number_bytes, value_bytes), (3, 5) | (2, 6)) {
@@ -84,14 +84,18 @@ impl Format for Spead {
                 HEAP_LEN => &mut total,
                 PAYLOAD_OFFSET => &mut at,
                 PAYLOAD_LEN => &mut bytes,
-                STREAM_CONTROL if value == STREAM_STOP => return Ok(Said::End),
+                STREAM_CONTROL if value == STREAM_STOP => return Ok(Message::End),
                 item if Some(item) == time_item => &mut ticks,
                 _ => continue,
             };
             *field = Some(value);
         }
-        let place = |value: Option<u64>| value.and_then(|value| usize::try_from(value).ok()).ok_or(Refusal::Malformed);
-        let (number, at, bytes, total) = (number.ok_or(Refusal::Malformed)?, place(at)?, place(bytes)?, place(total)?);
+        let (Some(number), Some(at), Some(bytes), Some(total)) = (number, at, bytes, total) else {
+            return Err(Refusal::Malformed);
+        };
+        let [Ok(at), Ok(bytes), Ok(total)] = [at, bytes, total].map(usize::try_from) else {
+            return Err(Refusal::Malformed);
+        };
         let begin = header.len() + length;
         // Bytes after the payload do not belong to the heap.
         let end = begin.checked_add(bytes).ok_or(Refusal::Malformed)?;
@@ -106,7 +110,7 @@ impl Format for Spead {
             .status
             .set(Status::CLOCK_FREE_RUNNING, self.time.as_ref().is_some_and(|(_, clock)| clock.is_free_running()));
         let time = ticks.map(|ticks| Ticks { ticks, bits: value_bits, nanos: 0 });
-        Ok(Said::Part(Part { number, at, total, payload: begin..end, filled, time, taken: None }))
+        Ok(Message::Part(Part { number, at, total, payload: begin..end, filled, time, taken: None }))
     }
 }
 
@@ -134,16 +138,16 @@ mod tests {
         for value_bytes in [5, 6] {
             let items = [(HEAP_CNT, 7), (HEAP_LEN, 100), (PAYLOAD_OFFSET, 40), (PAYLOAD_LEN, 3), (0x1600, 12)];
             let packet = packet(value_bytes, &items, b"abc");
-            let Said::Part(part) = device("").read(&[], &packet).unwrap() else { panic!() };
+            let Message::Part(part) = device("").read(&[], &packet).unwrap() else { panic!() };
             assert_eq!((part.number, part.total, part.at, &packet[part.payload]), (7, 100, 40, &b"abc"[..]));
         }
     }
 
     #[test]
-    fn the_end_is_heard_and_what_is_short_or_other_is_refused() {
+    fn the_end_is_recognised_and_what_is_short_or_other_is_refused() {
         assert_eq!(
             device("").read(&[], &packet(6, &[(HEAP_CNT, 7), (STREAM_CONTROL, STREAM_STOP)], &[])),
-            Ok(Said::End)
+            Ok(Message::End)
         );
         let items = [(HEAP_CNT, 7), (HEAP_LEN, 100), (PAYLOAD_OFFSET, 40), (PAYLOAD_LEN, 3)];
         let whole = packet(6, &items, b"abc");
@@ -169,16 +173,16 @@ mod tests {
         let mut spead = device(more);
         assert_eq!((spead.payload_type(), spead.shape()), (PayloadType::IMAGE_U16, Some(&[5, 10][..])));
         let heap = [(HEAP_CNT, 7), (HEAP_LEN, 100), (PAYLOAD_OFFSET, 40), (PAYLOAD_LEN, 3), (0x1600, 12_345)];
-        let Said::Part(part) = spead.read(&[], &packet(6, &heap, b"abc")).unwrap() else { panic!() };
+        let Message::Part(part) = spead.read(&[], &packet(6, &heap, b"abc")).unwrap() else { panic!() };
         assert_eq!(part.time, Some(Ticks { ticks: 12_345, bits: 48, nanos: 0 }));
         let date = spead.clock().unwrap().date(part.time.unwrap(), TaiNanos(0));
         assert_eq!((date, part.filled.status), (Some(TaiNanos(12_345_000_000)), Status::empty()));
-        let Said::Part(part) = spead.read(&[], &packet(6, &heap[..4], b"abc")).unwrap() else { panic!() };
+        let Message::Part(part) = spead.read(&[], &packet(6, &heap[..4], b"abc")).unwrap() else { panic!() };
         assert_eq!(part.time, None, "another packet of the heap has it");
         let mut other = heap;
         other[1].1 = 102;
         assert_eq!(spead.read(&[], &packet(6, &other, b"abc")), Err(Refusal::Malformed), "not as long as stated");
-        let Said::Part(part) =
+        let Message::Part(part) =
             device("time = { item = 0x1600, hertz = 1000 }").read(&[], &packet(6, &heap, b"abc")).unwrap()
         else {
             panic!()

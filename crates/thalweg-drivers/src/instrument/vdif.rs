@@ -3,7 +3,7 @@
 //! Protocol Specification*, release 1.0.0, 2017: a packet sequence number, little-endian).
 
 use crate::instrument::UdpConfig;
-use crate::instrument::format::{Format, Part, Refusal, Said};
+use crate::instrument::format::{Format, Message, Part, Refusal};
 use thalweg_device::{DeviceError, Filled, VdifFrame, vdif_rate};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
@@ -17,13 +17,12 @@ pub(crate) struct Vdif {
 
 impl Vdif {
     pub(crate) fn new(config: &UdpConfig) -> Result<Self, DeviceError> {
-        let checked = |rate: f64| {
-            vdif_rate(rate).ok_or_else(|| {
-                let problem = format!("{rate}: it must be the whole number of frames that a second of one thread has");
-                DeviceError::Option { option: "rate", problem }
-            })
-        };
-        let rate = config.rate.map(|rate| checked(rate.hertz())).transpose()?;
+        let hertz = config.rate.map(|rate| rate.hertz());
+        let rate = hertz.and_then(vdif_rate);
+        if let (Some(hertz), None) = (hertz, rate) {
+            let problem = format!("{hertz}: it must be the whole number of frames that a second of one thread has");
+            return Err(DeviceError::Option { option: "rate", problem });
+        }
         Ok(Self { sequence: config.sequence, thread: config.thread, rate })
     }
 }
@@ -45,7 +44,7 @@ impl Format for Vdif {
         PayloadType::VDIF
     }
 
-    fn read(&self, front: &[u8], body: &[u8]) -> Result<Said, Refusal> {
+    fn read(&self, front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
         let frame = VdifFrame::read(body).ok_or(Refusal::Malformed)?;
         if frame.length != body.len() {
             return Err(if frame.length > body.len() { Refusal::Truncated } else { Refusal::Malformed });
@@ -122,13 +121,13 @@ mod tests {
         let rate = VdifFrame::read(&frame(0, 1, 80)).unwrap().rate.unwrap();
         let mut plain = device("");
         assert_eq!(plain.read(&[], &frame(0, 1, 0)), Err(Refusal::Unnumbered));
-        let Ok(Said::Part(part)) = plain.read(&[], &frame(0, 1, 80)) else { panic!() };
+        let Ok(Message::Part(part)) = plain.read(&[], &frame(0, 1, 80)) else { panic!() };
         assert_eq!(part.number % u64::from(rate), 1);
         plain.accepted(&frame(0, 1, 80));
         assert!(plain.read(&[], &frame(0, 2, 0)).is_ok(), "it is known now");
         let mut counted = device("sequence = true");
         for khz in [0, 80, 8] {
-            let Ok(Said::Part(part)) = counted.read(&77u64.to_le_bytes(), &frame(0, 3, khz)) else { panic!() };
+            let Ok(Message::Part(part)) = counted.read(&77u64.to_le_bytes(), &frame(0, 3, khz)) else { panic!() };
             assert_eq!(part.number, 77);
             counted.accepted(&frame(0, 3, khz));
         }

@@ -1,20 +1,20 @@
 //! VITA-49 signal data packets (ANSI/VITA 49.0-2009, *VITA Radio Transport Standard*, section 6.1; 49.2-2017, section
 //! 5.1). All numbers are big-endian.
 //!
-//! A packet's own count has 4 bits: it does not tell the length of a gap of more than ten packets, and a packet that is
+//! A packet's own count has 4 bits: it does not show the length of a gap of more than ten packets, and a packet that is
 //! overtaken by more than four is taken for a later one. Where the packets arrive at a known rate and have time stamps,
 //! the time stamps resolve both.
 
-use crate::instrument::format::{Format, Part, Refusal, Said, filled};
+use crate::instrument::format::{Format, Message, Part, Refusal, filled};
 use crate::instrument::{Epoch, UdpConfig};
 use thalweg_wire::{PayloadType, Status, TaiNanos};
 
 /// Picoseconds in a second.
-const PICO: u64 = 1_000_000_000_000;
+const PICOS_PER_SECOND: u64 = 1_000_000_000_000;
 
 /// Number of consecutive packets whose counts differ by the same amount after which the counter is taken to have
 /// restarted.
-const COUNTS_ANEW: u32 = 8;
+const RESTART_COUNTS: u32 = 8;
 
 /// Packets of one stream.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Format for Vita49 {
         true
     }
 
-    fn read(&self, _front: &[u8], body: &[u8]) -> Result<Said, Refusal> {
+    fn read(&self, _front: &[u8], body: &[u8]) -> Result<Message, Refusal> {
         let Packet { stream, count, time, timestamp } = Packet::read(body)?;
         if self.stream.is_some_and(|known| known != stream) {
             return Err(Refusal::Other);
@@ -92,7 +92,7 @@ impl Format for Vita49 {
             }
         };
         let taken = timestamp.filter(|_| time.is_some());
-        Ok(Said::Part(Part { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time: None, taken }))
+        Ok(Message::Part(Part { number, at: 0, total: body.len(), payload: 0..body.len(), filled, time: None, taken }))
     }
 
     fn accepted(&mut self, body: &[u8]) {
@@ -108,10 +108,10 @@ impl Format for Vita49 {
         if off == 0 {
             // The instrument's clock and its packets may drift apart slowly.
             self.anchor = Some(Anchor { time, count, number });
-        } else if row >= COUNTS_ANEW {
+        } else if row >= RESTART_COUNTS {
             tracing::warn!(
                 off,
-                "counts differ from what times say, from now on: numbers go by times, and are uncertain"
+                "counts differ from the time stamps from now on: numbers follow the time stamps, and are uncertain"
             );
             self.anchor = Some(Anchor { time, count, number: number.wrapping_sub_signed(off.into()) });
             (self.off, self.is_doubted) = ((0, 0), true);
@@ -132,26 +132,29 @@ impl Packet {
     fn read(body: &[u8]) -> Result<Self, Refusal> {
         let (words, _) = body.as_chunks::<4>();
         let mut words = words.iter().map(|word| u32::from_be_bytes(*word));
-        let mut next = || words.next().ok_or(Refusal::Truncated);
-        let head = next()?;
+        let head = next_word(&mut words)?;
         let length = 4 * (head & 0xffff) as usize;
         if length != body.len() {
             return Err(if length > body.len() { Refusal::Truncated } else { Refusal::Malformed });
         }
         let stream = match head >> 28 {
             0 => Stream::Unnamed,
-            1 => Stream::Named(next()?),
+            1 => Stream::Named(next_word(&mut words)?),
             _ => return Err(Refusal::Other),
         };
         if head >> 27 & 1 == 1 {
             // The class: the maker of the packet, and the kind of its payload.
-            next()?;
-            next()?;
+            next_word(&mut words)?;
+            next_word(&mut words)?;
         }
         let (kind, fraction_kind) = (head >> 22 & 3, head >> 20 & 3);
-        let seconds = if kind == 0 { 0 } else { u64::from(next()?) };
-        let fraction = if fraction_kind == 0 { 0 } else { u64::from(next()?) << 32 | u64::from(next()?) };
-        if fraction_kind == 2 && fraction >= PICO || head >> 26 & 1 == 1 && words.next().is_none() {
+        let seconds = if kind == 0 { 0 } else { u64::from(next_word(&mut words)?) };
+        let fraction = if fraction_kind == 0 {
+            0
+        } else {
+            u64::from(next_word(&mut words)?) << 32 | u64::from(next_word(&mut words)?)
+        };
+        if fraction_kind == 2 && fraction >= PICOS_PER_SECOND || head >> 26 & 1 == 1 && words.next().is_none() {
             return Err(Refusal::Malformed);
         }
         let second = match kind {
@@ -162,16 +165,20 @@ impl Packet {
         let pico = if fraction_kind == 2 { fraction } else { 0 };
         let count = (head >> 16 & 0xf) as u8;
         let exact = second.filter(|_| fraction_kind == 2);
-        let time = exact.map(|second| i128::from(second) * i128::from(PICO) + i128::from(pico));
+        let time = exact.map(|second| i128::from(second) * i128::from(PICOS_PER_SECOND) + i128::from(pico));
         let timestamp = second.map(|second| TaiNanos(second * 1_000_000_000 + pico / 1000));
         Ok(Packet { stream, count, time, timestamp })
     }
 }
 
+fn next_word(words: &mut impl Iterator<Item = u32>) -> Result<u32, Refusal> {
+    words.next().ok_or(Refusal::Truncated)
+}
+
 /// Returns the number of the packet that came `pico` picoseconds after number 0: the number with these four low bits
 /// that is nearest by time; and the difference of the count from the time.
 fn number(pico: i128, rate: i128, count: u8) -> (u64, i8) {
-    const UNIT: i128 = PICO as i128 * 1_000_000;
+    const UNIT: i128 = PICOS_PER_SECOND as i128 * 1_000_000;
     // Times have 32 bits of seconds. A product that no rate could reach is not a number either.
     let by_time = pico.checked_mul(rate).map_or(0, |product| (product + UNIT / 2).div_euclid(UNIT));
     #[expect(clippy::cast_possible_truncation, reason = "modulo 2⁶⁴, as numbers are compared")]
@@ -202,16 +209,16 @@ mod tests {
     #[test]
     fn the_fields_are_where_the_standard_has_them() {
         let bytes = packet(5, 1_700_000_000, 250_000_000_000);
-        let Said::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        let Message::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
         assert_eq!((part.number, part.total, part.payload), (5, 24, 0..24));
         assert_eq!(part.filled.timestamp, Some(TaiNanos(1_700_000_037_250_000_000)));
         // No stream, but a class; no time; a trailer.
         let bytes = words(&[0x0c01_0005, 1, 2, 0xdead_beef, 0]);
-        let Said::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        let Message::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
         assert_eq!((part.number, part.filled.timestamp), (1, None));
         // GPS time, no fraction: 2023-11-14 22:13:20 UTC.
         let bytes = words(&[0x1080_0003, 7, 1_384_035_218]);
-        let Said::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
+        let Message::Part(part) = device("").read(&[], &bytes).unwrap() else { panic!() };
         assert_eq!(part.filled.timestamp, Some(TaiNanos(1_700_000_037_000_000_000)));
     }
 
@@ -224,7 +231,7 @@ mod tests {
         assert_eq!(device("").read(&[], &[&whole[..], &[0; 4]].concat()), Err(Refusal::Malformed));
         assert_eq!(device("stream = 8").read(&[], &whole), Err(Refusal::Other));
         assert_eq!(device("").read(&[], &words(&[0x4000_0002, 7])), Err(Refusal::Other), "context");
-        assert_eq!(device("").read(&[], &packet(0, 1, PICO)), Err(Refusal::Malformed));
+        assert_eq!(device("").read(&[], &packet(0, 1, PICOS_PER_SECOND)), Err(Refusal::Malformed));
     }
 
     #[test]
@@ -233,7 +240,9 @@ mod tests {
         let other = words(&[0x1060_0006, 8, 1_700_000_100, 0, 0, 0]);
         assert!(device.read(&[], &other).is_ok(), "it was not taken");
         device.accepted(&packet(3, 1_700_000_100, 0));
-        let Ok(Said::Part(part)) = device.read(&[], &packet(4, 1_700_000_100, PICO / 1000)) else { panic!() };
+        let Ok(Message::Part(part)) = device.read(&[], &packet(4, 1_700_000_100, PICOS_PER_SECOND / 1000)) else {
+            panic!()
+        };
         assert_eq!(part.number, 1);
         assert_eq!(device.read(&[], &other), Err(Refusal::Other));
     }
@@ -243,13 +252,13 @@ mod tests {
         let mut device = device("rate = 1000");
         let mut read = |count, second, pico| {
             let packet = packet(count, second, pico);
-            let Said::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
+            let Message::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
             device.accepted(&packet);
             part.number.cast_signed()
         };
         assert_eq!(read(3, 1_700_000_100, 0), 0);
         // Time stamps that are off by some packets do not matter: the count is right.
-        assert_eq!(read(4, 1_700_000_100, 4 * PICO / 1000), 1);
+        assert_eq!(read(4, 1_700_000_100, 4 * PICOS_PER_SECOND / 1000), 1);
         assert_eq!(read((1_000_000 + 3) % 16, 1_700_001_100, 0), 1_000_000);
         assert_eq!(read(1, 1_700_000_100, 0), -2);
     }
@@ -257,14 +266,14 @@ mod tests {
     fn an_instrument_that_counts_anew_goes_by_its_times_and_is_doubted() {
         let mut device = device("rate = 1000");
         let mut read = |count: u32, number: u64| {
-            let packet = packet(count % 16, 1_700_000_100, number * PICO / 1000);
-            let Said::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
+            let packet = packet(count % 16, 1_700_000_100, number * PICOS_PER_SECOND / 1000);
+            let Message::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
             device.accepted(&packet);
             (part.number, part.filled.status.contains(Status::UNCERTAIN))
         };
         (0..40).for_each(|number| assert_eq!(read(number as u32, number), (number, false)));
         // The count restarts at 0, after 60 packets that did not arrive: 100 is 4 modulo 16.
-        (0..u64::from(COUNTS_ANEW)).for_each(|at| assert_eq!(read(at as u32, 100 + at), (96 + at, true)));
+        (0..u64::from(RESTART_COUNTS)).for_each(|at| assert_eq!(read(at as u32, 100 + at), (96 + at, true)));
         (8..40).for_each(|at| assert_eq!(read(at as u32, 100 + at), (100 + at, true)));
     }
 
@@ -273,10 +282,11 @@ mod tests {
         let mut device = device("rate = 1000");
         for number in 0..100_000_u64 {
             // Packets come faster than stated by one in a thousand.
-            let packet = packet((number % 16) as u32, 1_700_000_100, number * PICO / 1001 % PICO);
+            let packet =
+                packet((number % 16) as u32, 1_700_000_100, number * PICOS_PER_SECOND / 1001 % PICOS_PER_SECOND);
             let second = 1_700_000_100 + (number / 1001) as u32;
             let packet = [&packet[..8], &second.to_be_bytes(), &packet[12..]].concat();
-            let Said::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
+            let Message::Part(part) = device.read(&[], &packet).unwrap() else { panic!() };
             device.accepted(&packet);
             assert_eq!((part.number, part.filled.status), (number, Status::empty()));
         }

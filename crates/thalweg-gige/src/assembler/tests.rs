@@ -145,7 +145,7 @@ impl Rig {
         let end = now + Duration::from_secs(2);
         self.look(now);
         while let Some(next) = self.assembler.next_time(now) {
-            assert!(next > now || next.is_zero(), "nobody is asked to look again at once: {next:?} {now:?}");
+            assert!(next > now || next.is_zero(), "the next look is due at once: {next:?} {now:?}");
             now = next.max(now);
             assert!(now < end, "it waits for ever");
             self.look(now);

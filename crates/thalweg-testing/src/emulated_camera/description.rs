@@ -24,16 +24,7 @@ type Entries<'a> = &'a [(&'a str, u32)];
 
 /// Returns the description of a camera without faults.
 pub(crate) fn xml() -> String {
-    let mut nodes = String::new();
-    let mut register = |name: &str, address: u32| {
-        nodes += &format!(
-            "<IntReg Name=\"{name}Register\"><Address>0x{address:x}</Address><Length>4</Length>\
-             <AccessMode>RW</AccessMode><pPort>Device</pPort><Cachable>NoCache</Cachable><Sign>Unsigned</Sign>\
-             <Endianess>BigEndian</Endianess></IntReg>\n"
-        );
-        format!("<pValue>{name}Register</pValue>")
-    };
-    let mut features = String::new();
+    let (mut nodes, mut features) = (String::new(), String::new());
     let integers = [
         ("Width", WIDTH_REGISTER),
         ("Height", HEIGHT_REGISTER),
@@ -41,7 +32,7 @@ pub(crate) fn xml() -> String {
         ("TLParamsLocked", LOCKED_REGISTER),
     ];
     for (name, address) in integers {
-        features += &format!("<Integer Name=\"{name}\">{}</Integer>\n", register(name, address));
+        features += &format!("<Integer Name=\"{name}\">{}</Integer>\n", add_register(&mut nodes, name, address));
     }
     let enumerations: [(&str, u32, Entries<'_>); 4] = [
         ("PixelFormat", PIXEL_FORMAT, &[("Mono8", 0x0108_0001)]),
@@ -55,10 +46,11 @@ pub(crate) fn xml() -> String {
             .iter()
             .map(|(entry, value)| format!("<EnumEntry Name=\"{entry}\"><Value>{value}</Value></EnumEntry>"))
             .collect();
-        features += &format!("<Enumeration Name=\"{name}\">{entries}{}</Enumeration>\n", register(name, address));
+        let value = add_register(&mut nodes, name, address);
+        features += &format!("<Enumeration Name=\"{name}\">{entries}{value}</Enumeration>\n");
     }
     for (name, address) in [("PtpEnable", PTP_ENABLE), ("ChunkModeActive", CHUNK_MODE_REGISTER)] {
-        let value = register(name, address);
+        let value = add_register(&mut nodes, name, address);
         features += &format!("<Boolean Name=\"{name}\">{value}<OnValue>1</OnValue><OffValue>0</OffValue></Boolean>\n");
     }
     let commands = [
@@ -67,7 +59,7 @@ pub(crate) fn xml() -> String {
         ("PtpDataSetLatch", PTP_LATCH, 1),
     ];
     for (name, address, value) in commands {
-        let place = register(name, address);
+        let place = add_register(&mut nodes, name, address);
         features += &format!("<Command Name=\"{name}\">{place}<CommandValue>{value}</CommandValue></Command>\n");
     }
     let all = "<pFeature>Width</pFeature><pFeature>Height</pFeature>";
@@ -78,4 +70,14 @@ pub(crate) fn xml() -> String {
          xmlns=\"http://www.genicam.org/GenApi/Version_1_1\">\n<Category Name=\"Root\">{all}</Category>\n\
          {features}{nodes}<Port Name=\"Device\"/>\n</RegisterDescription>\n"
     )
+}
+
+/// Adds a register of 32 bits to the description's nodes. Returns the element by which a feature refers to it.
+fn add_register(nodes: &mut String, name: &str, address: u32) -> String {
+    *nodes += &format!(
+        "<IntReg Name=\"{name}Register\"><Address>0x{address:x}</Address><Length>4</Length>\
+         <AccessMode>RW</AccessMode><pPort>Device</pPort><Cachable>NoCache</Cachable><Sign>Unsigned</Sign>\
+         <Endianess>BigEndian</Endianess></IntReg>\n"
+    );
+    format!("<pValue>{name}Register</pValue>")
 }
