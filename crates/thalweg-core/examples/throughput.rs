@@ -98,9 +98,9 @@ fn measure(sources: u16, check: Check) {
             let Some(fetch) = fetch else { break };
             fetching.push(asked - begin);
             builder.received(fetch.source, fetch.offer.bytes.into(), now);
-            let arrived =
-                builder.arrived(fetch.source, fetch.offer.ticket, &slots[fetch.source][..], |_, _| recorded += 1);
-            arrived.expect("what a source may send");
+            let mut arrival = builder.arrived(fetch.source, fetch.offer.ticket, &slots[fetch.source][..]);
+            recorded += arrival.by_ref().count() as u64;
+            arrival.finish().expect("what a source may send");
             builder.release(fetch.source);
             arriving.push(asked.elapsed());
             crcs.push(checksums(&slots[fetch.source], check));

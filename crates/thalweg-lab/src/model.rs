@@ -404,7 +404,7 @@ impl<'a> World<'a> {
                         let records = Records::new(sent.id, first, self.scenario.network.receivers, lengths);
                         host.holds -= records.bytes as u64;
                         host.payload += lengths.iter().map(|length| u64::from(*length)).sum::<u64>();
-                        if let Err(violation) = host.builder.arrived(source, ticket, &records, |_, _| {}) {
+                        if let Err(violation) = host.builder.arrived(source, ticket, &records).finish() {
                             unreachable!("a source of the model broke the rules: {violation}");
                         }
                     }

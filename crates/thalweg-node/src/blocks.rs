@@ -9,7 +9,9 @@ use thalweg_store::{BlockWriter, EventStatus, Finished, Recorder};
 use thalweg_wire::{EventId, FragmentHeader, RunNumber, SourceId, TaiNanos};
 
 /// Maximum number of bytes that are written but not synced to disk before a sync is started.
-const MOST_UNSYNCED: u64 = 256 << 20;
+const MAX_UNSYNCED_BYTES: u64 = 256 << 20;
+/// Time after which a disk that does not answer has failed.
+pub(crate) const DISK_TIME: Duration = Duration::from_secs(60);
 
 /// All blocks of a builder.
 #[derive(Debug)]
@@ -22,25 +24,41 @@ pub(crate) struct Blocks {
     unsynced_since: Option<Duration>,
     recorder: Option<Recorder>,
     /// Closings in each block, by the block's number in the pool.
-    closes: Vec<Closes>,
+    closings_in_blocks: Vec<BlockClosings>,
     /// Number of fragments of closed events that are not on disk, by the source's index.
     unwritten: Vec<u64>,
     /// First error of the disk.
-    pub(crate) failure: Option<String>,
+    failure: Option<String>,
+    answers: DiskAnswers,
     /// Closings for which there was no block.
-    closed: VecDeque<Closing>,
+    waiting_closings: VecDeque<Closing>,
     run: RunNumber,
     builders: u32,
 }
 
 /// Outcome of the blocks of a run.
 #[derive(Debug)]
-pub(crate) struct Sent {
+pub(crate) struct BlocksOutcome {
     pub(crate) recorder: Option<Recorder>,
     /// Number of fragments of closed events that are not on disk, by the source's index; `failure` is the disk's first
     /// error.
     pub(crate) unwritten: Vec<u64>,
     pub(crate) failure: Option<String>,
+}
+
+/// Place whose records can be entered in its block.
+#[derive(Debug)]
+pub(crate) struct FilledPlace<'a> {
+    block: &'a mut BlockWriter,
+    /// Position of the place in the block.
+    base: u32,
+}
+
+/// State of the disk's answers.
+#[derive(Debug, Default)]
+struct DiskAnswers {
+    /// Time since which the disk owes an answer.
+    since: Option<Duration>,
 }
 
 /// Closed events that are not written down yet.
@@ -56,7 +74,7 @@ struct Closing {
 
 /// Events whose closings are in one block: all their fragments are lost with it, wherever these are.
 #[derive(Debug, Clone, Default)]
-struct Closes {
+struct BlockClosings {
     events: u64,
     /// Sources missing from these events, with an entry for each event.
     missing: Vec<usize>,
@@ -65,7 +83,7 @@ struct Closes {
 impl Blocks {
     pub(crate) fn new(pool: BlockPool, builders: u32, sources: usize) -> Self {
         Self {
-            closes: vec![Closes::default(); pool.count() as usize],
+            closings_in_blocks: vec![BlockClosings::default(); pool.count() as usize],
             unwritten: vec![0; sources],
             pool,
             filling: VecDeque::new(),
@@ -73,7 +91,8 @@ impl Blocks {
             unsynced_since: None,
             recorder: None,
             failure: None,
-            closed: VecDeque::new(),
+            answers: DiskAnswers::default(),
+            waiting_closings: VecDeque::new(),
             run: RunNumber(0),
             builders,
         }
@@ -83,9 +102,10 @@ impl Blocks {
         &mut self.pool
     }
 
-    pub(crate) fn record_to(&mut self, run: RunNumber, recorder: Option<Recorder>) {
-        self.run = run;
-        self.recorder = recorder;
+    /// Records into the run of a recorder, and returns it.
+    pub(crate) fn record_to(&mut self, recorder: Recorder) -> &Recorder {
+        self.run = recorder.run();
+        self.recorder.insert(recorder)
     }
 
     pub(crate) fn recorder(&self) -> Option<&Recorder> {
@@ -111,59 +131,60 @@ impl Blocks {
     /// Begins a new block. Returns `None` if none is free.
     fn open(&mut self) -> Option<()> {
         let block = self.pool.take()?;
-        self.closes[block.index() as usize] = Closes::default();
+        self.closings_in_blocks[block.index() as usize] = BlockClosings::default();
         self.filling.push_back(BlockWriter::new(block));
         self.since = None;
         Some(())
     }
 
-    /// Enters the records of a filled place: `enter` gets the bytes and the function that enters a record of them. A
-    /// place that is never filled returns by being dropped.
-    pub(crate) fn filled(&mut self, span: Span, enter: impl FnOnce(&[u8], &mut dyn FnMut(EventId, SourceId, u32))) {
-        let Some(block) = self.filling.iter_mut().rev().find(|block| block.owns(&span)) else { return };
-        let base = block.position(&span);
-        enter(&span, &mut |event, source, offset| block.enter(event, source, base + offset));
+    /// Returns a filled place, whose records can then be entered. A place that is never filled returns by being
+    /// dropped.
+    pub(crate) fn filled_place(&mut self, span: &Span) -> Option<FilledPlace<'_>> {
+        let block = self.filling.iter_mut().rev().find(|block| block.owns(span))?;
+        let base = block.position(span);
+        Some(FilledPlace { block, base })
     }
 
     /// Queues the closings of events, if they are recorded.
     pub(crate) fn close(&mut self, Closed { first, count, missing }: Closed) {
         if self.recorder.is_some() {
             let status = if missing.is_empty() { EventStatus::Complete } else { EventStatus::Incomplete };
-            self.closed.push_back(Closing { first, count, status, missing, headed: 0 });
+            self.waiting_closings.push_back(Closing { first, count, status, missing, headed: 0 });
         }
     }
 
     /// Writes closings down, with a header for each missing source, as far as there are blocks for them.
     pub(crate) fn write_closings(&mut self, sources: &[(SourceId, String)], now: TaiNanos, mono: Duration) {
         let stride = u64::from(self.builders);
-        while let Some(closing) = self.closed.front_mut() {
+        while let Some(closing) = self.waiting_closings.front_mut() {
             if let Some(block) = self.filling.back_mut() {
-                let run = self.run;
-                let header = |missing: &Missing| FragmentHeader {
-                    status: missing.status,
-                    run,
-                    event: closing.first,
-                    timestamp: now,
-                    source: sources[missing.source].0,
-                    ..FragmentHeader::default()
-                };
                 self.since.get_or_insert(mono);
-                let mut unheaded = closing.missing[closing.headed..].iter();
-                while unheaded.next().is_some_and(|missing| block.add_record(&header(missing))) {
+                while let Some(missing) = closing.missing.get(closing.headed) {
+                    let header = FragmentHeader {
+                        status: missing.status,
+                        run: self.run,
+                        event: closing.first,
+                        timestamp: now,
+                        source: sources[missing.source].0,
+                        ..FragmentHeader::default()
+                    };
+                    if !block.add_record(&header) {
+                        break;
+                    }
                     closing.headed += 1;
                 }
-                let closes = &mut self.closes[block.index() as usize];
+                let closings = &mut self.closings_in_blocks[block.index() as usize];
                 while closing.headed == closing.missing.len()
                     && closing.count > 0
                     && block.close_event(closing.first, stride, closing.status)
                 {
-                    closes.events += 1;
-                    closes.missing.extend(closing.missing.iter().map(|missing| missing.source));
+                    closings.events += 1;
+                    closings.missing.extend(closing.missing.iter().map(|missing| missing.source));
                     closing.first.0 += stride;
                     closing.count -= 1;
                 }
                 if closing.count == 0 {
-                    self.closed.pop_front();
+                    self.waiting_closings.pop_front();
                     continue;
                 }
             }
@@ -210,28 +231,60 @@ impl Blocks {
         any
     }
 
+    /// Takes back blocks that the disk has written, and starts a sync of written data at most every `flush`. A disk that
+    /// has not answered for long has failed, and is given nothing more.
+    pub(crate) fn check_disk(&mut self, now: Duration, flush: Duration) {
+        let has_answered = self.reap();
+        self.keep(now, flush);
+        if self.answers.look(self.in_flight(), has_answered, now) {
+            let (blocks, time) = (self.in_flight(), humantime::format_duration(DISK_TIME));
+            self.failure.get_or_insert_with(|| format!("the disk has not taken {blocks} blocks within {time}"));
+        }
+    }
+
+    /// Returns the first error of the disk.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Returns the first error of a disk that has owed an answer for too long, and forgets it.
+    pub(crate) fn take_silence(&mut self, now: Duration) -> Option<String> {
+        let answers = &self.answers;
+        self.failure.take_if(|_| answers.since.is_some_and(|since| now > since + DISK_TIME))
+    }
+
+    /// Returns when the disk must be checked even if nothing happens: it has owed an answer for too long.
+    pub(crate) fn next_disk_check(&self, now: Duration) -> Option<Duration> {
+        self.answers.next_look(now)
+    }
+
     /// Starts a sync of written data, at most every `every`, or as soon as there is much of it.
-    pub(crate) fn keep(&mut self, now: Duration, every: Duration) {
+    fn keep(&mut self, now: Duration, every: Duration) {
         let Some(recorder) = &mut self.recorder else { return };
         let unsynced = recorder.unsynced();
         if unsynced == 0 {
             self.unsynced_since = None;
             return;
         }
-        if now >= *self.unsynced_since.get_or_insert(now) + every || unsynced >= MOST_UNSYNCED {
+        if now >= *self.unsynced_since.get_or_insert(now) + every || unsynced >= MAX_UNSYNCED_BYTES {
             recorder.sync();
             self.unsynced_since = None;
         }
     }
 
-    /// Returns when [`keep`](Self::keep) has to be called next.
-    pub(crate) fn next_keep(&self, every: Duration) -> Option<Duration> {
+    /// Returns when written data are to be synced.
+    pub(crate) fn next_sync(&self, every: Duration) -> Option<Duration> {
         self.unsynced_since.map(|since| since + every)
     }
 
     /// Returns the number of blocks that the recorder has.
     pub(crate) fn in_flight(&self) -> usize {
         self.recorder.as_ref().map_or(0, Recorder::in_flight)
+    }
+
+    /// Returns whether the recorder has blocks, for which others may have to wait.
+    pub(crate) fn disk_has_blocks(&self) -> bool {
+        self.in_flight() > 0
     }
 
     /// Ends recording: no more blocks come, and the recorder closes its files.
@@ -263,7 +316,7 @@ impl Blocks {
     }
 
     fn count_unwritten(&mut self, block: u32) {
-        let Closes { events, missing } = std::mem::take(&mut self.closes[block as usize]);
+        let BlockClosings { events, missing } = std::mem::take(&mut self.closings_in_blocks[block as usize]);
         self.unwritten.iter_mut().for_each(|count| *count += events);
         missing.into_iter().for_each(|source| self.unwritten[source] -= 1);
     }
@@ -277,7 +330,7 @@ impl Blocks {
 
     /// Returns whether closings wait for a block.
     pub(crate) fn has_closings(&self) -> bool {
-        !self.closed.is_empty()
+        !self.waiting_closings.is_empty()
     }
 
     /// Returns whether anything has not been sent on.
@@ -286,11 +339,55 @@ impl Blocks {
     }
 
     /// Returns the outcome of all blocks, once the recorder [has ended](Self::is_ended).
-    pub(crate) fn finish(&mut self) -> Sent {
-        Sent {
+    pub(crate) fn finish(&mut self) -> BlocksOutcome {
+        BlocksOutcome {
             recorder: self.recorder.take(),
             unwritten: std::mem::take(&mut self.unwritten),
             failure: self.failure.take(),
         }
+    }
+}
+
+impl FilledPlace<'_> {
+    /// Enters the record at this offset in the place.
+    pub(crate) fn enter(&mut self, event: EventId, source: SourceId, offset: u32) {
+        self.block.enter(event, source, self.base + offset);
+    }
+}
+
+impl DiskAnswers {
+    /// Updates the state: the disk has `in_flight` blocks, and some have come back since the last call if `answered`.
+    /// Returns true if the disk has owed an answer for too long.
+    fn look(&mut self, in_flight: usize, answered: bool, now: Duration) -> bool {
+        self.since = match self.since {
+            _ if in_flight == 0 => None,
+            Some(since) if !answered => Some(since),
+            _ => Some(now),
+        };
+        self.since.is_some_and(|since| now > since + DISK_TIME)
+    }
+
+    /// Returns when the disk will have owed an answer for too long.
+    fn next_look(&self, now: Duration) -> Option<Duration> {
+        self.since.map(|since| (since + DISK_TIME).max(now + Duration::from_millis(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_has_failed_that_does_not_answer_and_not_one_that_is_always_busy() {
+        let mut disk = DiskAnswers::default();
+        let second = Duration::from_secs(1);
+        for at in 0..1000 {
+            assert!(!disk.look(16, true, at * second), "it answers");
+        }
+        let last = 999 * second;
+        assert!(!disk.look(16, false, last + DISK_TIME));
+        assert!(disk.look(16, false, last + DISK_TIME + second));
+        assert!(!disk.look(0, true, last + 2 * DISK_TIME), "it owes nothing");
+        assert!(!disk.look(1, false, last + 3 * DISK_TIME), "what it was given now it owes from now on");
     }
 }

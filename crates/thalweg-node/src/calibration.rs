@@ -27,14 +27,16 @@ pub(crate) fn known(listen: &[Address]) -> Option<(LinkConfig, PathBuf)> {
 
 /// Keeps the measured link, and returns the path of the file.
 pub(crate) fn keep(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, NodeError> {
-    let wrong = |error: String| NodeError::Config(format!("what was found cannot be kept: {error}"));
-    let path =
-        file(listen).ok_or_else(|| wrong("no address of an IP network is listened on, or HOME is not set".into()))?;
-    let text = toml::to_string(link).map_err(|error| wrong(error.to_string()))?;
+    write(listen, link).map_err(|error| NodeError::Config(format!("what was found cannot be kept: {error}")))
+}
+
+fn write(listen: &[Address], link: &LinkConfig) -> Result<PathBuf, String> {
+    let path = file(listen).ok_or("no address of an IP network is listened on, or HOME is not set")?;
+    let text = toml::to_string(link).map_err(|error| error.to_string())?;
     let directory = path.parent().map(PathBuf::from).unwrap_or_default();
     std::fs::create_dir_all(&directory)
         .and_then(|()| std::fs::write(&path, text))
-        .map_err(|error| wrong(format!("{}: {error}", path.display())))?;
+        .map_err(|error| format!("{}: {error}", path.display()))?;
     Ok(path)
 }
 

@@ -96,8 +96,8 @@ impl PushSource {
     /// # Errors
     /// The run is over, or failed; or `count` is 2³² or more.
     pub fn lose(&self, count: u64, timeout: Duration) -> Result<bool, NodeError> {
-        let said = self.while_open(timeout, |node| node.push_lost(count).map(Some));
-        said.map(|said| said.is_some())
+        let lost = self.while_open(timeout, |node| node.push_lost(count).map(Some));
+        lost.map(|lost| lost.is_some())
     }
 
     /// Calls `act` while the run takes fragments. Waits until it does, for at most `timeout`.

@@ -224,14 +224,14 @@ pub struct TriggerRates {
 impl TriggerReport {
     /// Creates the report of a run of `seconds` from its counts.
     pub fn new(counts: Triggered, seconds: f64, levels: Levels) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-        let rate = |events: u64| if seconds > 0.0 { events as f64 / seconds } else { 0.0 };
+        let [rate1, rate2, rate_filter] =
+            [counts.level1, counts.level2, counts.filter].map(|events| divide(events as f64, seconds));
         let Triggered { level1, level2, filter, unasked_bytes } = counts;
         Self {
             level1,
             level2_accepted: level2,
             filter_accepted: filter,
-            rates: TriggerRates { level1: rate(level1), level2_accepted: rate(level2), filter_accepted: rate(filter) },
+            rates: TriggerRates { level1: rate1, level2_accepted: rate2, filter_accepted: rate_filter },
             unasked_bytes,
             simulated: true,
             undecided: Undecided::default(),
@@ -380,11 +380,9 @@ impl RunReport {
         let fragments = sum(|b| b.fragments);
         let complete = !builders.is_empty() && builders.iter().all(|b| b.state == "COMPLETE");
         let directories: Vec<String> = builders.iter().filter_map(|b| b.directory.clone()).collect();
-        let per = |value: f64, by: f64| if by > 0.0 { value / by } else { 0.0 };
-        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
         let (bytes_f, fragments_f) = (bytes as f64, fragments as f64);
-        #[expect(clippy::cast_precision_loss, reason = "figures for people")]
-        let copied = |get: fn(&BuilderReport) -> u64| per(sum(get) as f64, bytes_f);
+        let source_copied = sum(|b| b.source_copied_bytes) as f64;
+        let builder_copied = sum(|b| b.copied_bytes) as f64;
         Self {
             run: builders.first().map_or(0, |b| b.run),
             builder: if let [one] = builders { Some(one.builder).filter(|_| one.builders > 1) } else { None },
@@ -397,13 +395,13 @@ impl RunReport {
             bytes,
             fragments,
             events: Events { built: sum(|b| b.events), incomplete: sum(|b| b.incomplete) },
-            fragments_per_second: per(fragments_f, seconds),
-            goodput_bits_per_second: per(8.0 * bytes_f, seconds),
-            copies_per_byte: Ends { source: copied(|b| b.source_copied_bytes), builder: copied(|b| b.copied_bytes) },
+            fragments_per_second: divide(fragments_f, seconds),
+            goodput_bits_per_second: divide(8.0 * bytes_f, seconds),
+            copies_per_byte: Ends { source: divide(source_copied, bytes_f), builder: divide(builder_copied, bytes_f) },
             cpu_seconds_per_gigabyte: Ends {
                 // Every builder receives the same value from the same processes.
-                source: per(most(|b| b.source_cpu_seconds), bytes_f / 1e9),
-                builder: per(total(|b| b.cpu_seconds), bytes_f / 1e9),
+                source: divide(most(|b| b.source_cpu_seconds), bytes_f / 1e9),
+                builder: divide(total(|b| b.cpu_seconds), bytes_f / 1e9),
             },
             datagrams: builders.iter().fold(Arrivals::default(), |sum, builder| sum.and(builder.datagrams)),
             back_pressure: BackPressure { stalls: sum(|b| b.stalls), seconds: total(|b| b.stalled_seconds) },
@@ -429,4 +427,9 @@ impl RunReport {
             devices: BTreeMap::new(),
         }
     }
+}
+
+/// Returns `value` for each of `by`; 0 if there is none.
+fn divide(value: f64, by: f64) -> f64 {
+    if by > 0.0 { value / by } else { 0.0 }
 }

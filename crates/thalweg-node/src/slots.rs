@@ -1,6 +1,7 @@
 //! Filling of slots: fragments one after the other, each with its header; content already there is reused.
 
-use thalweg_arena::Slot;
+use std::sync::Arc;
+use thalweg_arena::{Arena, Slot, SlotPool};
 use thalweg_device::{Device, DeviceError, Filled, Frame};
 use thalweg_wire::{
     EventId, FragmentHeader, HEADER_LEN, PayloadType, RunNumber, SourceId, Status, TaiNanos, crc32c, record_len,
@@ -15,25 +16,44 @@ pub(crate) struct Trace {
     crc: u32,
 }
 
-/// Traces of all slots.
+/// Slots of a source: the free ones, and the content that each has from an earlier use.
 #[derive(Debug)]
-pub(crate) struct Traces(Vec<Vec<Trace>>);
+pub(crate) struct Slots {
+    pool: SlotPool,
+    /// Traces of each slot's records, by the slot's number.
+    traces: Vec<Vec<Trace>>,
+}
 
-impl Traces {
-    pub(crate) fn new(slots: u32) -> Self {
-        Self((0..slots).map(|_| Vec::new()).collect())
+impl Slots {
+    /// Takes over a pool whose slots are all free.
+    pub(crate) fn new(pool: SlotPool) -> Self {
+        Self { traces: (0..pool.count()).map(|_| Vec::new()).collect(), pool }
     }
 
-    /// Forgets the content of a slot that a device writes into by itself.
-    pub(crate) fn forget(&mut self, slot: u32) {
-        if let Some(traces) = self.0.get_mut(slot as usize) {
-            traces.clear();
-        }
+    /// Returns the arena in which the slots lie.
+    pub(crate) fn arena(&self) -> &Arc<Arena> {
+        self.pool.arena()
     }
 
-    /// Returns whether the slot begins with the content of this key.
-    pub(crate) fn begins_with(&self, slot: u32, key: Option<u64>) -> bool {
-        key.is_some() && self.0.get(slot as usize).and_then(|t| t.first()).map(|trace| trace.key) == key
+    /// Takes a free slot, if possible one that already begins with the content of this key.
+    pub(crate) fn take(&mut self, key: Option<u64>) -> Option<Slot> {
+        let Self { pool, traces } = self;
+        pool.take_preferred(|slot| {
+            let first = traces.get(slot as usize).and_then(|traces| traces.first());
+            key.is_some() && first.map(|trace| trace.key) == key
+        })
+    }
+
+    /// Takes a free slot for a device that writes into it by itself.
+    pub(crate) fn take_for_device(&mut self) -> Option<Slot> {
+        let slot = self.pool.take()?;
+        self.traces[slot.index() as usize].clear();
+        Some(slot)
+    }
+
+    /// Frees a slot.
+    pub(crate) fn give_back(&mut self, slot: Slot) {
+        self.pool.give_back(slot);
     }
 }
 
@@ -61,27 +81,23 @@ pub(crate) struct Filling {
     used: usize,
 }
 
-/// Values that are the same in all headers of a source.
+/// Values of a fragment's header that do not depend on its payload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stamp {
     pub(crate) run: RunNumber,
     pub(crate) source: SourceId,
+    pub(crate) event: EventId,
+    pub(crate) sequence: u32,
+    /// Time at which the source received the fragment.
+    pub(crate) received: TaiNanos,
 }
 
 impl Stamp {
-    /// Returns the header of a fragment of `len` bytes that its source received at `now`.
-    fn header(
-        self,
-        event: EventId,
-        sequence: u32,
-        len: usize,
-        payload_crc: u32,
-        filled: Filled,
-        now: TaiNanos,
-    ) -> FragmentHeader {
+    /// Returns the header of a fragment of `len` bytes.
+    fn header(self, len: usize, payload_crc: u32, filled: Filled) -> FragmentHeader {
         #[expect(clippy::cast_possible_truncation, reason = "a payload fits a slot, which has at most 1 GiB")]
         let length = len as u32;
-        let Self { run, source } = self;
+        let Self { run, source, event, sequence, received } = self;
         let Filled { payload_type, mut status, window, timestamp } = filled;
         status.set(Status::EMPTY, status.contains(Status::EMPTY) || len == 0);
         // The time of simulated or replayed data is the time at which they are requested.
@@ -92,7 +108,7 @@ impl Stamp {
             status,
             run,
             event,
-            timestamp: timestamp.unwrap_or(now),
+            timestamp: timestamp.unwrap_or(received),
             source,
             sequence,
             total_length: length,
@@ -105,33 +121,29 @@ impl Stamp {
 }
 
 impl Filling {
-    /// Creates a slot from a device's frame, with one fragment. Fails, with the room there was in bytes, if the frame
-    /// is longer.
-    pub(crate) fn acquired(
-        frame: Frame,
-        stamp: Stamp,
-        event: EventId,
-        sequence: u32,
-        now: TaiNanos,
-    ) -> Result<Self, usize> {
-        let Frame { buffer, len, filled, crc, .. } = frame;
-        let mut slot = buffer.into_slot();
-        let room = slot.len() - HEADER_LEN;
-        let Some(payload) = slot[HEADER_LEN..].get(..len) else { return Err(room) };
-        let crc = crc.unwrap_or_else(|| crc32c(payload));
-        let header = stamp.header(event, sequence, len, crc, filled, now);
-        slot[..HEADER_LEN].copy_from_slice(&header.encode());
-        Ok(Self { slot, first: event, count: 1, used: record_len(len) })
-    }
-
+    /// Begins to fill an empty slot.
     pub(crate) fn new(slot: Slot, first: EventId) -> Self {
         Self { slot, first, count: 0, used: 0 }
     }
 
-    /// Returns whether a fragment with `payload` bytes fits after those already there, with at most `most_records` in
+    /// Creates a slot from a device's frame, with one fragment. Fails, with the room there was in bytes, if the frame
+    /// is longer.
+    pub(crate) fn acquired(frame: Frame, stamp: Stamp) -> Result<Self, usize> {
+        let Frame { buffer, len, filled, crc, .. } = frame;
+        let mut filling = Self::new(buffer.into_slot(), stamp.event);
+        let room = filling.slot.len() - HEADER_LEN;
+        if len > room {
+            return Err(room);
+        }
+        let crc = crc.unwrap_or_else(|| crc32c(filling.payload_mut(len)));
+        filling.seal(len, stamp.header(len, crc, filled));
+        Ok(filling)
+    }
+
+    /// Returns whether a fragment with `payload` bytes fits after those already there, with at most `max_records` in
     /// all.
-    pub(crate) fn has_room(&self, payload: usize, most_records: u32) -> bool {
-        self.count < most_records && self.used + record_len(payload) <= self.slot.len()
+    pub(crate) fn has_room(&self, payload: usize, max_records: u32) -> bool {
+        self.count < max_records && self.used + record_len(payload) <= self.slot.len()
     }
 
     /// Returns the header of the last fragment, whose payload has `len` bytes.
@@ -147,29 +159,24 @@ impl Filling {
 
     /// Takes the next fragment from the device. Returns false if the device has none for this event because its
     /// recording has a gap.
-    #[expect(clippy::too_many_arguments, reason = "what a header needs comes from as many places")]
     pub(crate) fn take(
         &mut self,
         device: &mut dyn Device,
-        traces: &mut Traces,
+        slots: &mut Slots,
         stamp: Stamp,
-        event: EventId,
-        sequence: u32,
         len: usize,
-        now: TaiNanos,
     ) -> Result<bool, DeviceError> {
-        let traces = &mut traces.0[self.slot.index() as usize];
-        let at = self.count as usize;
-        let record = &mut self.slot[self.used..self.used + record_len(len)];
-        let payload = &mut record[HEADER_LEN..HEADER_LEN + len];
-        let key = device.content_key(event);
-        let (filled, crc) = match traces.get(at) {
-            Some(trace) if Some(trace.key) == key && trace.len == len => (device.skip(event), trace.crc),
+        let traces = &mut slots.traces[self.slot.index() as usize];
+        let position = self.count as usize;
+        let key = device.content_key(stamp.event);
+        let (filled, crc) = match traces.get(position) {
+            Some(trace) if Some(trace.key) == key && trace.len == len => (device.skip(stamp.event), trace.crc),
             _ => {
-                let filled = device.fill(event, payload)?;
+                let payload = self.payload_mut(len);
+                let filled = device.fill(stamp.event, payload)?;
                 let crc = crc32c(payload);
                 // The content after this record may have been overwritten.
-                traces.truncate(at);
+                traces.truncate(position);
                 if let Some(key) = key {
                     traces.push(Trace { key, len, crc });
                 }
@@ -179,33 +186,30 @@ impl Filling {
         if len == 0 && filled.status.contains(Status::MISSING) {
             return Ok(false);
         }
-        let header = stamp.header(event, sequence, len, crc, filled, now);
-        record[..HEADER_LEN].copy_from_slice(&header.encode());
-        self.used += record_len(len);
-        self.count += 1;
+        self.seal(len, stamp.header(len, crc, filled));
         Ok(true)
     }
 
     /// Puts a pushed fragment after those already there.
-    pub(crate) fn put(
-        &mut self,
-        traces: &mut Traces,
-        stamp: Stamp,
-        event: EventId,
-        sequence: u32,
-        fragment: &PushedFragment<'_>,
-        now: TaiNanos,
-    ) {
+    pub(crate) fn put(&mut self, slots: &mut Slots, stamp: Stamp, fragment: &PushedFragment<'_>) {
         // Pushed content has no key: all earlier knowledge of this slot's content is void.
-        traces.0[self.slot.index() as usize].clear();
-        let len = fragment.payload.len();
-        let record = &mut self.slot[self.used..self.used + record_len(len)];
-        let payload = &mut record[HEADER_LEN..HEADER_LEN + len];
+        slots.traces[self.slot.index() as usize].clear();
+        let payload = self.payload_mut(fragment.payload.len());
         payload.copy_from_slice(fragment.payload);
+        let crc = crc32c(payload);
         let PushedFragment { payload_type, status, timestamp, window, .. } = *fragment;
         let filled = Filled { payload_type, status, window, timestamp };
-        let header = stamp.header(event, sequence, len, crc32c(payload), filled, now);
-        record[..HEADER_LEN].copy_from_slice(&header.encode());
+        self.seal(fragment.payload.len(), stamp.header(fragment.payload.len(), crc, filled));
+    }
+
+    /// Returns the bytes of the next fragment's payload.
+    fn payload_mut(&mut self, len: usize) -> &mut [u8] {
+        &mut self.slot[self.used + HEADER_LEN..][..len]
+    }
+
+    /// Ends the next fragment, whose payload is in its place, with its header.
+    fn seal(&mut self, len: usize, header: FragmentHeader) {
+        self.slot[self.used..][..HEADER_LEN].copy_from_slice(&header.encode());
         self.used += record_len(len);
         self.count += 1;
     }

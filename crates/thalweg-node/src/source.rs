@@ -1,19 +1,29 @@
 //! Source node: moves fragments from a device into slots, and from there to the builders that fetch them.
+//!
+//! The node consists of parts, each of which owns its state. The files `production` and `messages` pass fragments and
+//! what builders send on to the parts that they concern.
 
 mod acquisition;
 mod assignments;
 mod builders;
+mod course;
+mod delivery;
+mod messages;
+mod pace;
 mod production;
 mod times;
 
-use crate::drive::{Leaving, Node, drive};
-use crate::slots::Traces;
+use crate::drive::{Node, drive};
+use crate::slots::Slots;
 use crate::thread::as_node;
-use crate::wait::{Idle, Waiter};
-use crate::{Clock, Environment, EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, State, Wait};
+use crate::wait::Idle;
+use crate::{Clock, Environment, EventRate, Handle, NodeError, Policy, Snapshot, SourceReport, Wait};
 use acquisition::Acquiring;
 use assignments::Assignments;
-use builders::Builder;
+use builders::Builders;
+pub(crate) use course::Standing;
+use course::{Course, Phase};
+use pace::Pace;
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -21,8 +31,8 @@ use std::time::Duration;
 use thalweg_arena::{ArenaError, SlotPool};
 use thalweg_core::control::Command;
 use thalweg_device::{Acquisition, Description, Device, OpenDevice};
-use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, SourceEndpoint, SourceGreeting, Watch};
-use thalweg_wire::{Accounts, Capabilities, Hello, Message, NotTaken, RunNumber, SourceId, TaiNanos, record_len};
+use thalweg_link::{Adapter, Address, Endpoints, Interest, Poller, Watch};
+use thalweg_wire::{Capabilities, Hello, Message, NotTaken, SourceId, record_len};
 use times::TimesReport;
 
 /// Settings from which a source node is created.
@@ -103,123 +113,77 @@ impl Feed {
             Self::Pushed { max_payload, .. } => *max_payload,
         }
     }
+
+    /// Returns whether the device's events are numbered by time, from one on that builder 0 names.
+    fn is_numbered_by_time(&self) -> bool {
+        matches!(self, Self::Acquisition(device) if device.event_period().is_some())
+    }
 }
 
-/// State of a source with respect to taking fragments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    Before,
-    Open,
-    Paused,
-    Over,
-}
-
-const BELL: u64 = Watch::FIRST_FREE_TOKEN;
-const DEVICE: u64 = Watch::FIRST_FREE_TOKEN + 1;
+/// Token of the node's handle.
+const HANDLE_TOKEN: u64 = Watch::FIRST_FREE_TOKEN;
+/// Token of a device that works by itself.
+const DEVICE_TOKEN: u64 = Watch::FIRST_FREE_TOKEN + 1;
 
 /// Source node that is ready to connect.
 #[derive(Debug)]
 pub struct SourceNode {
-    settings: SourceSettings,
-    pool: SlotPool,
-    traces: Traces,
-    builders: Vec<Builder>,
-    /// Events assigned by builder 0, if it assigns them.
-    assignments: Option<Assignments>,
-    /// Connections to the builders; peers have the numbers of the builders.
-    endpoints: Endpoints<dyn SourceEndpoint>,
-    /// Buffer that is kept for reuse.
-    ready: Vec<usize>,
+    setup: Setup,
+    feed: Feed,
     clock: Arc<dyn Clock>,
-    phase: Phase,
-    /// The leading builder asked for a pause before the other builders had begun.
-    begins_paused: bool,
-    run: RunNumber,
-    /// Time at which the run began, as announced by builder 0.
-    run_began: TaiNanos,
-    next_event: u64,
-    /// First event of the run.
-    first_event: u64,
-    end_at: Option<u64>,
-    /// True if this source does not continue to the end of the run, but ends at its present event.
-    ends_here: bool,
-    due: Option<Duration>,
-    dead: Dead,
-    sequence: u32,
-    blocked: bool,
-    begun: Duration,
-    /// Processor time of this process before this run.
-    cpu_before: Duration,
-    shown: Shown,
+    slots: Slots,
+    builders: Builders,
+    assignments: Assignments,
+    course: Course,
+    pace: Pace,
     /// State of a device that works by itself, if the feed is one.
     acquiring: Acquiring,
     /// Report of event times to builder 0, while it is under way.
     times: Option<TimesReport>,
-    waiter: Waiter,
+    created_at: Duration,
+    /// Processor time of this process before this run.
+    cpu_before: Duration,
     /// Time at which the thread that serves builders wakes up without an event.
     sleeps_until: Option<Duration>,
-    /// True if something arrived in this turn.
-    came: bool,
-    /// Delivery of the last messages to builders.
-    leaving: Leaving,
-    /// Reason why a builder that had begun the run takes no further part.
-    failure: Option<NodeError>,
 }
 
-/// Dead time: periods in which nothing could be taken, if the device has a rate and waits.
-#[derive(Debug, Default)]
-struct Dead {
-    time: NotTaken,
-    /// Time up to which dead time has been counted, while it lasts.
-    since: Option<Duration>,
-}
-
-/// Counts of what was taken from the device.
-#[derive(Debug, Default)]
-struct Shown {
-    bytes: u64,
-    fragments: u64,
-    /// Number of times that the device had to wait.
-    stalls: u64,
-    /// Fragments that the device lost.
-    lost_in_device: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Waiting,
-    Running,
-    Paused,
-    Ending,
+/// Settings that the node itself needs.
+#[derive(Debug)]
+struct Setup {
+    name: String,
+    id: SourceId,
+    policy: Policy,
+    wait: Wait,
+    cpu: Option<u32>,
 }
 
 impl Node for SourceNode {
     type Report = SourceReport;
 
     fn begin(&self, handle: &Handle) -> Result<(), NodeError> {
-        Ok(self.poller().add(handle.as_fd(), BELL, Interest::READ)?)
+        Ok(self.poller().add(handle.as_fd(), HANDLE_TOKEN, Interest::READ)?)
     }
 
     fn turn(&mut self, woken: &[u64], handle: &Handle) -> Result<Option<SourceReport>, NodeError> {
-        if self.leaving.has_begun() {
+        if self.builders.is_leaving() {
             return self.leave(woken);
         }
-        self.came |= woken.contains(&DEVICE);
-        if woken.contains(&BELL) {
+        if woken.contains(&DEVICE_TOKEN) {
+            self.builders.note_arrival();
+        }
+        if woken.contains(&HANDLE_TOKEN) {
             self.obey_commands(handle)?;
         }
-        let mut ready = std::mem::take(&mut self.ready);
-        self.endpoints.poll(self.clock.now(), woken, &mut ready);
-        ready.drain(..).try_for_each(|index| self.serve(index))?;
-        self.ready = ready;
-        self.pass_on_news();
+        let mut ready = self.builders.poll(woken, self.clock.now());
+        ready.drain(..).try_for_each(|index| self.serve_builder(index))?;
+        self.builders.reuse(ready);
+        self.relay_news();
         self.reconnect()?;
         self.produce()?;
         self.acquire()?;
         self.flush()?;
         handle.show(|| self.snapshot());
-        let done = self.builders.iter().all(|builder| builder.done);
-        if done { self.leave(woken) } else { Ok(None) }
+        if self.builders.all_are_done() { self.leave(woken) } else { Ok(None) }
     }
 
     /// Returns how to wait for the next turn. There is nothing to wait for if only memory has to be checked again.
@@ -227,11 +191,11 @@ impl Node for SourceNode {
         let now = self.clock.now();
         let timeout = self.timeout(now);
         self.sleeps_until = timeout.map(|timeout| now + timeout);
-        self.waiter.idle(&mut self.endpoints, std::mem::take(&mut self.came), false, timeout, now)
+        self.builders.idle(timeout, now)
     }
 
     fn poller(&self) -> &Arc<Poller> {
-        self.endpoints.poller()
+        self.builders.poller()
     }
 }
 
@@ -260,59 +224,43 @@ impl SourceNode {
                 record_len(longest)
             )));
         }
-        let pool = make_slots(&settings)?;
+        let slots = Slots::new(make_slots(&settings)?);
         let description = describe(&settings)?;
         let mut endpoints = Endpoints::new()?.by(settings.adapter.clone()).towards(&settings.builders)?;
-        endpoints.register(pool.arena())?;
+        endpoints.register(slots.arena())?;
         if let Feed::Acquisition(device) = &mut settings.feed {
-            device.register(pool.arena())?;
+            device.register(slots.arena())?;
         }
-        let begun = clock.now();
+        let created_at = clock.now();
         let hello = hello(&settings, session, longest, &description);
-        let builders = settings.builders.iter().zip(0..).map(|(address, builder)| {
-            let (hello, description) = (Hello { builder, ..hello }, description.clone());
-            Builder::new(address, SourceGreeting { hello, description, arena: Arc::clone(pool.arena()) }, begun)
-        });
-        let builders: Vec<Builder> = builders.collect();
         tracing::info!(
             source = settings.name,
             slots = settings.slots,
             slot_bytes = settings.slot_bytes,
             "arena of {} made of {}",
-            pool.arena().size(),
-            pool.arena()
+            slots.arena().size(),
+            slots.arena()
         );
         Ok(Self {
-            traces: Traces::new(settings.slots),
-            clock,
-            phase: Phase::Waiting,
-            begins_paused: false,
-            run: RunNumber(0),
-            run_began: TaiNanos(0),
-            next_event: 0,
-            first_event: 0,
-            end_at: None,
-            ends_here: false,
-            due: None,
-            dead: Dead::default(),
-            sequence: 0,
-            blocked: false,
-            begun,
-            cpu_before,
-            shown: Shown::default(),
+            builders: Builders::new(&settings, endpoints, (hello, &description), &slots, created_at),
+            assignments: Assignments::new(settings.builders.len()),
+            course: Course::new(),
+            pace: Pace::new(settings.rate, settings.burst),
             acquiring: Acquiring::new(&settings.feed),
             times: None,
-            waiter: Waiter::new(settings.wait),
+            created_at,
+            cpu_before,
             sleeps_until: None,
-            came: false,
-            leaving: Leaving::default(),
-            failure: None,
-            settings,
-            pool,
-            builders,
-            assignments: None,
-            endpoints,
-            ready: Vec::new(),
+            clock,
+            slots,
+            setup: Setup {
+                name: settings.name,
+                id: settings.id,
+                policy: settings.policy,
+                wait: settings.wait,
+                cpu: settings.cpu,
+            },
+            feed: settings.feed,
         })
     }
 
@@ -321,26 +269,26 @@ impl SourceNode {
     /// # Errors
     /// No builder was found in time, one refused this source for good, or its device failed.
     pub fn run(mut self, handle: &Handle) -> Result<SourceReport, NodeError> {
-        as_node(self.settings.cpu, || drive(&mut self, handle))
+        as_node(self.setup.cpu, || drive(&mut self, handle))
     }
 
     /// Delivers the last messages, and then returns the report.
     fn leave(&mut self, woken: &[u64]) -> Result<Option<SourceReport>, NodeError> {
-        if !self.leaving.turn(&mut self.endpoints, woken, self.clock.now()) {
+        if !self.builders.leave(woken, self.clock.now()) {
             return Ok(None);
         }
-        self.failure.take().map_or_else(|| Ok(Some(self.report())), Err)
+        self.builders.take_failure().map_or_else(|| Ok(Some(self.report())), Err)
     }
 
     /// Carries out commands from outside. A stop makes the source end its own part of the run.
     fn obey_commands(&mut self, handle: &Handle) -> Result<(), NodeError> {
         handle.clear();
         while let Some(command) = handle.next_command() {
-            match command {
-                Command::Stop if self.phase == Phase::Ending => {}
-                Command::Stop if self.phase != Phase::Waiting => self.end(),
-                Command::Stop | Command::Abort => return Err(NodeError::Stopped),
-                Command::Start | Command::Pause | Command::Resume => {
+            match (command, self.course.phase()) {
+                (Command::Stop, Phase::Ending) => {}
+                (Command::Stop, Phase::Running | Phase::Paused) => self.end(),
+                (Command::Stop | Command::Abort, _) => return Err(NodeError::Stopped),
+                (Command::Start | Command::Pause | Command::Resume, _) => {
                     tracing::warn!("a source cannot {command}: it does what its builders say");
                 }
             }
@@ -349,38 +297,33 @@ impl SourceNode {
     }
 
     fn timeout(&self, now: Duration) -> Option<Duration> {
-        if let Some(timeout) = self.leaving.timeout(&self.endpoints, now) {
+        if let Some(timeout) = self.builders.leaving_timeout(now) {
             return Some(timeout);
         }
-        let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at)).min();
-        let due = match (&self.settings.feed, self.phase, self.blocked) {
-            (Feed::Device(_), Phase::Running, false) => Some(self.due.unwrap_or(now)),
+        let due = match (&self.feed, self.course.phase(), self.course.is_blocked()) {
+            (Feed::Device(_), Phase::Running, false) => Some(self.pace.next_due(now)),
             (Feed::Acquisition(device), Phase::Running, _) => device.next_time(),
-            (Feed::Acquisition(_), ..) => self.acquiring.idle,
+            (Feed::Acquisition(_), ..) => self.acquiring.idle_until(),
             _ => None,
         };
-        retry.into_iter().chain(due).chain(self.endpoints.next_timeout()).min().map(|at| at.saturating_sub(now))
+        self.builders.next_time().into_iter().chain(due).min().map(|at| at.saturating_sub(now))
     }
 
     fn snapshot(&self) -> Snapshot {
+        let counts = self.course.counts();
         Snapshot {
-            state: match self.phase {
-                Phase::Waiting => State::Configured,
-                Phase::Running => State::Running,
-                Phase::Paused => State::Paused,
-                Phase::Ending => State::Stopping,
-            },
-            bytes: self.shown.bytes,
-            fragments: self.shown.fragments,
-            events: self.shown.fragments,
-            stalls: self.shown.stalls,
-            connected: self.builders.iter().filter(|builder| builder.welcome.is_some()).count() as u64,
+            state: self.course.state(),
+            bytes: counts.bytes,
+            fragments: counts.fragments,
+            events: counts.fragments,
+            stalls: counts.stalls,
+            connected: self.builders.welcome_count() as u64,
             ..Snapshot::default()
         }
     }
 
     fn device_counters(&self) -> BTreeMap<String, u64> {
-        let Feed::Acquisition(device) = &self.settings.feed else { return BTreeMap::new() };
+        let Feed::Acquisition(device) = &self.feed else { return BTreeMap::new() };
         device
             .counters()
             .into_iter()
@@ -391,54 +334,42 @@ impl SourceNode {
 
     /// Returns the counts of what the device had so far and the source did not take.
     fn not_taken(&self) -> NotTaken {
-        let of_no_event = match &self.settings.feed {
+        let of_no_event = match &self.feed {
             Feed::Acquisition(device) => device.of_no_event(),
             _ => 0,
         };
-        NotTaken { of_no_event, ..self.dead.time }
+        NotTaken { of_no_event, ..self.pace.not_taken() }
     }
 
     fn report(&self) -> SourceReport {
-        let accounts = self.builders.iter().map(|builder| builder.accounts);
-        let total = accounts.fold(Accounts::default(), |sum, a| Accounts {
-            accepted: sum.accepted + a.accepted,
-            dropped_newest: sum.dropped_newest + a.dropped_newest,
-            dropped_oldest: sum.dropped_oldest + a.dropped_oldest,
-            copied_bytes: sum.copied_bytes + a.copied_bytes,
-            ..sum
-        });
+        let (total, counts, not_taken) = (self.builders.total_accounts(), self.course.counts(), self.not_taken());
         SourceReport {
-            name: self.settings.name.clone(),
-            source: self.settings.id.to_string(),
-            seconds: (self.clock.now() - self.begun).as_secs_f64(),
-            bytes: self.shown.bytes,
+            name: self.setup.name.clone(),
+            source: self.setup.id.to_string(),
+            seconds: (self.clock.now() - self.created_at).as_secs_f64(),
+            bytes: counts.bytes,
             accepted: total.accepted,
             dropped_newest: total.dropped_newest,
             dropped_oldest: total.dropped_oldest,
-            lost_in_device: self.shown.lost_in_device,
+            lost_in_device: counts.lost_in_device,
             device: self.device_counters(),
-            not_taken: self.dead.time.fragments,
-            of_no_event: self.not_taken().of_no_event,
-            dead_seconds: Duration::from_nanos(self.dead.time.dead_nanos).as_secs_f64(),
-            blocked: self.shown.stalls,
+            not_taken: not_taken.fragments,
+            of_no_event: not_taken.of_no_event,
+            dead_seconds: Duration::from_nanos(not_taken.dead_nanos).as_secs_f64(),
+            blocked: counts.stalls,
             copied_bytes: total.copied_bytes,
             cpu_seconds: (self.clock.cpu() - self.cpu_before).as_secs_f64(),
-            datagrams: self.endpoints.arrivals(),
-            pages: self.pool.arena().to_string(),
-            wait: self.settings.wait,
+            datagrams: self.builders.arrivals(),
+            pages: self.slots.arena().to_string(),
+            wait: self.setup.wait,
         }
     }
-}
-
-/// Returns whether the device's events are numbered by time, from one on that builder 0 names.
-fn waits_for_events(settings: &SourceSettings) -> bool {
-    matches!(&settings.feed, Feed::Acquisition(device) if device.event_period().is_some())
 }
 
 /// Returns the hello for the first builder.
 #[expect(clippy::cast_possible_truncation, reason = "slots are at most 1 GiB, builders few")]
 fn hello(settings: &SourceSettings, session: u64, longest: usize, description: &str) -> Hello {
-    let by_time = if waits_for_events(settings) { Capabilities::BY_TIME } else { Capabilities::empty() };
+    let by_time = if settings.feed.is_numbered_by_time() { Capabilities::BY_TIME } else { Capabilities::empty() };
     Hello {
         session,
         source: settings.id,

@@ -25,14 +25,15 @@ pub(crate) fn as_node<T>(cpu: Option<u32>, work: impl FnOnce() -> Result<T, Node
 
 /// Binds this thread to a processor, one of those that `taskset` or a cpuset allows it.
 fn bind(cpu: u32) -> Result<(), String> {
-    let refused = |allowed: &str| Err(format!("cpu = {cpu}: this process may run on {allowed} only"));
     let allowed = sched_getaffinity(None).map_err(|error| format!("cpu = {cpu}: {error}"))?;
-    if !is_in(&allowed, cpu) {
-        return refused(&listed(&allowed));
-    }
     let mut set = CpuSet::new();
-    set.set(cpu as usize);
-    sched_setaffinity(None, &set).or_else(|_| refused(&listed(&allowed)))
+    if is_in(&allowed, cpu) {
+        set.set(cpu as usize);
+        if sched_setaffinity(None, &set).is_ok() {
+            return Ok(());
+        }
+    }
+    Err(format!("cpu = {cpu}: this process may run on {} only", listed(&allowed)))
 }
 
 /// Returns a message if this thread is no longer bound to the processor.

@@ -226,7 +226,10 @@ impl BuilderNodeConfig {
     /// Returns the window of a search for what the link carries.
     pub(crate) fn search(&self) -> Window {
         let mtu = self.link.map_or_else(defaults::mtu, |link| link.mtu);
-        Window::Search { segment: self.carrier().payload(mtu), most: self.window.map_or(WIDEST, |window| window.0) }
+        Window::Search {
+            segment: self.carrier().payload(mtu),
+            most: self.window.map_or(MAX_CALIBRATION_WINDOW_BYTES, |window| window.0),
+        }
     }
 
     /// Returns the kind of link that the builder's port carries.
@@ -286,7 +289,7 @@ pub struct LinkConfig {
 
 impl LinkConfig {
     /// Bytes per packet on an Ethernet line beside the IP packet: header (14), checksum (4), preamble (8), gap (12).
-    const FRAMING: u32 = 38;
+    const FRAMING_BYTES: u32 = 38;
 
     /// Returns the payload bytes in a packet (TCP's MSS).
     pub fn segment(&self, kind: LinkKind) -> u32 {
@@ -295,7 +298,7 @@ impl LinkConfig {
 
     /// Returns the payload bytes that the port carries in a second.
     pub fn payload_rate(&self, kind: LinkKind) -> f64 {
-        self.rate.bytes_per_second() * f64::from(self.segment(kind)) / f64::from(self.mtu + Self::FRAMING)
+        self.rate.bytes_per_second() * f64::from(self.segment(kind)) / f64::from(self.mtu + Self::FRAMING_BYTES)
     }
 }
 
@@ -362,7 +365,7 @@ pub(crate) enum Decision {
 
 impl LevelConfig {
     /// Default time that a program has for an event.
-    const DEADLINE: Duration = Duration::from_millis(100);
+    const DEFAULT_DEADLINE: Duration = Duration::from_millis(100);
 
     /// Returns the decider of the level, or the key that is wrong and a description of the problem.
     pub(crate) fn decision(&self, usual_seed: u64) -> Result<Decision, (&'static str, String)> {
@@ -385,7 +388,7 @@ impl LevelConfig {
             None => Ok(Decision::Program(ProgramConfig {
                 command: program.clone(),
                 directory: if is_here(directory) { ".".into() } else { directory.clone() },
-                deadline: deadline.unwrap_or(Self::DEADLINE),
+                deadline: deadline.unwrap_or(Self::DEFAULT_DEADLINE),
                 otherwise: accepts,
             })),
             Some(Accept::Fraction(_)) if otherwise.is_some() => {
@@ -561,7 +564,7 @@ const OWN_FILES: u64 = 16;
 /// and the rounding to whole pages.
 const BESIDE_SLOT: u64 = 16 * MAX_RECORDS as u64 + 64 + 128 * 32 + 4096;
 /// Widest window in bytes that is tried in a calibration if no `window` is given.
-const WIDEST: u64 = 64 << 20;
+const MAX_CALIBRATION_WINDOW_BYTES: u64 = 64 << 20;
 /// Default window: bytes requested and not yet received, if nothing is known of the link.
 pub const WINDOW: u64 = 4 << 20;
 /// Minimum number of bytes per source that is worth sending eagerly.
@@ -707,7 +710,11 @@ impl Topology {
             (builder.level2, builder.filter) = (None, None);
         }
         let sources = self.sources.len().max(1) as u64;
-        let widest = self.builders.iter().map(|builder| builder.window.map_or(WIDEST, |window| window.0)).max();
+        let widest = self
+            .builders
+            .iter()
+            .map(|builder| builder.window.map_or(MAX_CALIBRATION_WINDOW_BYTES, |window| window.0))
+            .max();
         for source in &mut self.sources {
             // One waveform: filling a slot costs nothing once it has been filled.
             let model = ModelAdcConfig { size: ByteSize(64 << 10), size_from: None, seed: 1, source: None, period: 1 };
@@ -717,8 +724,9 @@ impl Topology {
             source.burst = 1;
             source.slot = Some(ByteSize(record_len(64 << 10) as u64));
             // All of the window may be requested from each in turn.
-            source.slots =
-                u32::try_from(widest.unwrap_or(WIDEST) / sources / (64 << 10)).unwrap_or(u32::MAX).clamp(32, 8192);
+            source.slots = u32::try_from(widest.unwrap_or(MAX_CALIBRATION_WINDOW_BYTES) / sources / (64 << 10))
+                .unwrap_or(u32::MAX)
+                .clamp(32, 8192);
             // The congestion window must grow until something is lost; algorithms that react to delay stop earlier.
             source.congestion.get_or_insert_with(|| "reno".into());
         }
@@ -740,14 +748,19 @@ impl Topology {
                 device.set_source(id);
             }
         }
-        let wrong = |(field, problem)| TopologyError::Value { path: path.to_owned(), field, problem };
-        topology.check().map_err(wrong)?;
-        for source in topology.sources.iter().filter(|source| node.is_none_or(|node| node == source.name)) {
-            if let Some(Err(error)) = source.device.as_ref().filter(|device| !device.is_known()).map(|it| it.check()) {
-                return Err(wrong((format!("source '{}': device", source.name), error.to_string())));
+        let checked = topology.check().and_then(|()| topology.check_unknown_devices(node));
+        checked.map_err(|(field, problem)| TopologyError::Value { path: path.to_owned(), field, problem })?;
+        Ok(topology)
+    }
+
+    /// Checks that no source has a device whose kind is not known here: the one of this name, or all.
+    fn check_unknown_devices(&self, node: Option<&str>) -> Result<(), (String, String)> {
+        for source in self.sources.iter().filter(|source| node.is_none_or(|node| node == source.name)) {
+            if let Some(device) = source.device.as_ref().filter(|device| !device.is_known()) {
+                device.check().map_err(|error| (format!("source '{}': device", source.name), error.to_string()))?;
             }
         }
-        Ok(topology)
+        Ok(())
     }
 
     /// Resolves relative paths against `base`.

@@ -85,7 +85,7 @@ impl Idle {
 
 /// Number of turns between two questions to the kernel while everything urgent is visible in memory. A question takes
 /// as long as some ten turns in which nothing arrives.
-const TURNS: u32 = 64;
+const TURNS_PER_POLL: u32 = 64;
 
 /// Decides before each turn how to wait for it.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ impl Waiter {
     /// Returns whether to ask the kernel in this turn, for a thread that stays awake.
     fn asks(&mut self, hurries: bool) -> bool {
         self.turns += 1;
-        let asks = hurries || self.turns >= TURNS;
+        let asks = hurries || self.turns >= TURNS_PER_POLL;
         self.turns = if asks { 0 } else { self.turns };
         asks
     }
@@ -174,6 +174,6 @@ mod tests {
     fn the_kernel_is_asked_at_once_where_something_hurries_and_else_now_and_then() {
         let mut waiter = Waiter::new(Wait::Poll);
         assert!(waiter.asks(true) && waiter.asks(true));
-        assert_eq!((0..10 * TURNS).filter(|_| waiter.asks(false)).count(), 10);
+        assert_eq!((0..10 * TURNS_PER_POLL).filter(|_| waiter.asks(false)).count(), 10);
     }
 }

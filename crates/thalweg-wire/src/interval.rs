@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 /// A set of `u64` as disjoint half-open ranges, kept sorted and merged. Meant for few ranges: insertion is linear in
-/// their number, and the common case, the next range in order, touches only the last.
+/// their number, and the common case, a range after all others, touches only the last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct IntervalMap {
     ranges: Vec<Range<u64>>,
@@ -20,12 +20,16 @@ impl IntervalMap {
         if range.is_empty() {
             return 0;
         }
-        if let Some(last) = self.ranges.last_mut()
-            && range.start == last.end
-        {
-            last.end = range.end;
-            return range.end - range.start;
+        let length = range.end - range.start;
+        match self.ranges.last_mut() {
+            Some(last) if range.start == last.end => last.end = range.end,
+            Some(last) if range.start < last.end => return self.merge(range),
+            _ => self.ranges.push(range),
         }
+        length
+    }
+
+    fn merge(&mut self, range: Range<u64>) -> u64 {
         // Every range that overlaps or touches the new one is merged into it.
         let from = self.ranges.partition_point(|r| r.end < range.start);
         let to = self.ranges.partition_point(|r| r.start <= range.end);
@@ -41,12 +45,14 @@ impl IntervalMap {
 
     /// Returns whether all of `range` is in the set.
     pub fn contains(&self, range: &Range<u64>) -> bool {
-        range.is_empty() || self.ranges.iter().any(|r| r.start <= range.start && range.end <= r.end)
+        let at = self.ranges.partition_point(|r| r.end < range.end);
+        range.is_empty() || self.ranges.get(at).is_some_and(|r| r.start <= range.start)
     }
 
     /// Returns whether any number of `range` is in the set.
     pub fn overlaps(&self, range: &Range<u64>) -> bool {
-        self.ranges.iter().any(|r| r.start < range.end && range.start < r.end)
+        let at = self.ranges.partition_point(|r| r.end <= range.start);
+        self.ranges.get(at).is_some_and(|r| r.start < range.end)
     }
 
     /// Returns the ranges within `0..total` that are not in the set, in order.
@@ -81,6 +87,8 @@ mod tests {
             let mut model = BTreeSet::new();
             for (start, length) in inserts {
                 let fresh = (start..start + length).filter(|n| model.insert(*n)).count() as u64;
+                prop_assert!(length == 0 || map.overlaps(&(start..start + length)) == (fresh < length));
+                prop_assert_eq!(map.contains(&(start..start + length)), fresh == 0);
                 prop_assert_eq!(map.insert(start..start + length), fresh);
                 prop_assert!(map.contains(&(start..start + length)));
                 prop_assert!(map.ranges().windows(2).all(|w| w[0].end < w[1].start));

@@ -94,6 +94,11 @@ impl<'a, B: RecordBytes + ?Sized> Records<'a, B> {
     pub fn new(bytes: &'a B) -> Self {
         Self { bytes, at: 0 }
     }
+
+    /// Returns the bytes in which the records lie.
+    pub fn bytes(&self) -> &'a B {
+        self.bytes
+    }
 }
 
 impl<B: RecordBytes + ?Sized> Iterator for Records<'_, B> {

@@ -1,26 +1,25 @@
 //! The builder of one share of the events.
 
+mod arrival;
 mod ending;
 mod fetching;
 mod progress;
 mod trigger;
 
+pub use arrival::Arrival;
 pub use fetching::Fetch;
 use fetching::Turn;
 pub use progress::SourceProgress;
 pub use trigger::Triggered;
 
-use crate::build::config::{BuilderConfig, Check, Hold};
+use crate::build::config::BuilderConfig;
 use crate::build::credit::Credit;
 use crate::build::events::{Answer, OpenEvents, Reason};
-use crate::build::source::{self, Due, KnownMissing, NO_EVENT, Piece, Presence, Source, Ticket};
+use crate::build::source::{self, Due, KnownMissing, NO_EVENT, Presence, Source, Ticket};
 use crate::build::{Closed, CreditState, Found, Ledger, Violation};
 use hdrhistogram::Histogram;
 use std::time::Duration;
-use thalweg_wire::{
-    Accounts, Announcement, Disposition, EventId, FragmentHeader, HEADER_LEN, MAX_RECORDS, NotTaken, RecordBytes,
-    Records, SourceId, Status,
-};
+use thalweg_wire::{Accounts, Announcement, Disposition, EventId, HEADER_LEN, MAX_RECORDS, NotTaken, SourceId, Status};
 
 /// Builds events; see the crate's documentation.
 ///
@@ -424,84 +423,6 @@ impl Builder {
         self.due[source] = due;
     }
 
-    /// Takes the bytes of a ticket, which are in place. Calls `record` with the offset in `bytes` and the header of
-    /// each good record before the end of the run. Any other content is counted, and the events do not wait for it.
-    /// Bytes of a ticket that was not fetched, or whose fetch was cancelled since, are ignored.
-    ///
-    /// # Errors
-    ///
-    /// A record that no source may send. The records before it stay built; the rest of the ticket is lost when the
-    /// caller [gives the source up](Self::give_up).
-    pub fn arrived<B: RecordBytes + ?Sized>(
-        &mut self,
-        source: usize,
-        number: u64,
-        bytes: &B,
-        mut record: impl FnMut(u32, &FragmentHeader),
-    ) -> Result<(), Violation> {
-        let Some(mut ticket) = self.fetched(source, number) else { return Ok(()) };
-        self.short = false;
-        self.credit.completed(source, ticket.counted());
-        let BuilderConfig { builders, check, max_payload, run, hold, .. } = self.config;
-        let id = self.config.sources[source].0;
-        let Self { events, sources, .. } = self;
-        let entry = &mut sources[source];
-
-        let mut index = ticket.first;
-        let mut event = ticket.offer.first;
-        let mut violation = None;
-        for item in Records::new(bytes).take(ticket.count as usize) {
-            let Ok((at, header, payload)) = item else { break };
-            let good = header.run == run
-                && header.source == id
-                && header.event == event
-                && header.total_length <= max_payload
-                && (check == Check::Headers || header.crc_matches(|| bytes.crc32c(payload)));
-            #[expect(clippy::cast_possible_truncation, reason = "a slot is shorter than 2^32 bytes")]
-            let at = at as u32;
-            // The bytes after a bad record can still be found, since its header gives its length.
-            if !good {
-                entry.damaged(events, index, source);
-            } else if header.status.intersects(Status::SET_BY_BUILDERS) {
-                violation = Some(Violation::Status { event: event.0, status: header.status.bits() });
-                break;
-            } else {
-                match enter(events, entry, source, index, &header) {
-                    Entered::New => record(at, &header),
-                    Entered::Counted => {}
-                    Entered::Twice => {
-                        violation = Some(Violation::Twice(event.0));
-                        break;
-                    }
-                }
-            }
-            index += 1;
-            event.0 += u64::from(builders);
-        }
-        if let Some(violation) = violation {
-            self.keep_rest(source, ticket, index);
-            return Err(violation);
-        }
-        for index in index..ticket.end() {
-            entry.damaged(events, index, source);
-        }
-        if hold == Hold::UntilClosed && ticket.count > 0 {
-            ticket.arrived = true;
-            source::insert(&mut entry.taken, ticket);
-        }
-        entry.settle_pieces(events, ticket.events(), self.expired, source);
-        self.renew(source);
-        Ok(())
-    }
-
-    /// Keeps the rest of a ticket, from event `index` on; it is lost when its source is given up.
-    fn keep_rest(&mut self, source: usize, ticket: Ticket, index: u64) {
-        #[expect(clippy::cast_possible_truncation, reason = "a part of it")]
-        let count = (ticket.end() - index) as u32;
-        source::insert(&mut self.sources[source].taken, Ticket { first: index, count, ..ticket });
-        self.renew(source);
-    }
-
     /// Takes the final counters with which a source ends the run. Final counters of a source that was given up are
     /// ignored as too late: its offers count instead.
     ///
@@ -780,41 +701,6 @@ impl Builder {
     fn event(&self, index: u64) -> EventId {
         EventId(index.saturating_mul(u64::from(self.config.builders)).saturating_add(u64::from(self.config.builder)))
     }
-}
-
-/// Result of entering a good record.
-enum Entered {
-    /// The record is to be recorded.
-    New,
-    /// The record is of no use, and was counted.
-    Counted,
-    /// The record is a whole fragment that had arrived already.
-    Twice,
-}
-
-/// Enters a good record of a source.
-#[inline]
-fn enter(events: &mut OpenEvents, entry: &mut Source, source: usize, index: u64, header: &FragmentHeader) -> Entered {
-    match events.answer(index, source) {
-        Answer::None => {
-            let whole = header.is_whole() && !entry.is_in_pieces(index);
-            match if whole { Piece::Last } else { entry.piece(index, header) } {
-                Piece::New => return Entered::New,
-                Piece::Last => {
-                    entry.build(index, header);
-                    events.present(index, source);
-                    return Entered::New;
-                }
-                Piece::Repeated => entry.ledger.duplicates += 1,
-                Piece::Contradicts => entry.damaged(events, index, source),
-            }
-        }
-        Answer::Present if header.is_whole() => return Entered::Twice,
-        Answer::Present => entry.ledger.duplicates += 1,
-        _ if header.is_whole() && entry.has_built(index) => return Entered::Twice,
-        Answer::Rejected | Answer::Missing | Answer::Forgotten => entry.unwanted(events, index, source),
-    }
-    Entered::Counted
 }
 
 /// Time as events see it: the clock stands still while the builder itself is stalled by what is downstream.

@@ -1,31 +1,32 @@
 //! Opening of a builder before the sources connect: memory, addresses, the directory.
 
+use super::assembly::Assembly;
 use super::assigning::Assigning;
-use super::ending::DiskAnswers;
-use super::snapshot::Shown;
+use super::origin::Origin;
+use super::peers::Peers;
+use super::reporting::Reporting;
+use super::run_state::RunState;
+use super::setup::{FIRST_EVENT, Setup};
+use super::shifts::ShiftSearch;
 use super::trigger::Trigger;
-use super::{BuilderNode, PROGRAM, SourceState, Tally};
-use crate::blocks::Blocks;
-use crate::drive::Leaving;
-use crate::wait::Waiter;
-use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, RunConfig, Topology};
+use super::{BuilderNode, PROGRAM_TOKEN};
+use crate::{Assignment, BuilderNodeConfig, CheckConfig, Environment, NodeError, Topology};
 use rustix::process::{Resource, getrlimit};
-use std::sync::Arc;
 use thalweg_arena::{BlockPool, HugePagesLock};
 use thalweg_core::build::{Builder, BuilderConfig, Check, CreditState, Hold, Window};
 use thalweg_core::control::{AssignConfig, Config as ControlConfig, RunControl};
 use thalweg_link::{Address, BuilderEndpoint, Eager, Endpoints, Interest};
-use thalweg_wire::{EventId, RunNumber, SourceId, TaiNanos};
+use thalweg_wire::{EventId, RunNumber};
 
 /// Maximum number of connections without a hello, beside one for each expected source that is not connected.
-const MOST_UNIDENTIFIED: usize = 64;
+const MAX_UNIDENTIFIED: usize = 64;
 /// Maximum number of events open on a builder: the limit of `open_events` in a topology.
-const MOST_OPEN: u32 = 1 << 24;
+const MAX_OPEN_EVENTS: u32 = 1 << 24;
 /// Files that each connection without a hello has open.
-const UNIDENTIFIED_FILES: u64 = 2;
+const FILES_PER_UNIDENTIFIED: u64 = 2;
 /// Size of a receive buffer in windows: data after a gap stay in it until the gap is filled, a round trip later, or two
 /// if the data are lost once more, and meanwhile as much again is requested.
-const GAPS: u64 = 4;
+const RECEIVE_BUFFER_WINDOWS: u64 = 4;
 
 impl BuilderNode {
     /// Opens everything that can be opened before the sources connect: memory, addresses, the directory. The run begins
@@ -52,151 +53,142 @@ impl BuilderNode {
     /// Those of [`new`](Self::new).
     pub fn within(topology: &Topology, name: &str, stays: bool, environment: Environment) -> Result<Self, NodeError> {
         let (now, cpu_before) = (environment.clock.now(), environment.clock.cpu());
-        let position = topology.builders.iter().position(|builder| builder.name == name);
-        let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
-        let config = topology.builders[index].clone();
-        let sources: Vec<(SourceId, String)> =
-            topology.sources.iter().map(|source| (source.source_id(), source.name.clone())).collect();
-        let (window, eager) = asking(&config, topology);
-        #[expect(clippy::cast_possible_truncation, reason = "checked: builders are few")]
-        let (index, count) = (index as u32, topology.builders.len() as u32);
+        let (setup, window) = setup(topology, name, &environment)?;
         topology.check_number()?;
-        let (mut endpoints, addresses, held) = listen(&config, eager, window)?;
-        if topology.run.record {
-            check_directory(&topology.run.directory)?;
+        let (mut endpoints, addresses, held) = listen(&setup.config, setup.eager, window)?;
+        if setup.run.record {
+            check_directory(&setup.run.directory)?;
         }
-        let pool = blocks(&config, &window)?;
-        let memory = Arc::clone(pool.arena());
-        endpoints.register(&memory)?;
-        let mut control = RunControl::new(Self::control_config(topology, index, stays));
+        let pool = blocks(&setup.config, &window)?;
+        endpoints.register(pool.arena())?;
+        let control_config = control_config(topology, setup.index, stays);
+        let by_room = setup.run.assignment == Assignment::ByRoom;
+        let assigning = Assigning::new(by_room, assign_config(&setup, &control_config).as_ref());
+        let mut control = RunControl::new(control_config);
         control.configured();
-        let by_room = topology.run.assignment == Assignment::ByRoom;
-        let builder = Self::builder_config(&config, &topology.run, index, count, sources.clone(), window);
-        let builder = Builder::new(BuilderConfig { held, ..builder });
-        let stride = builder.config().builders;
-        let trigger = config.has_trigger().then(|| Trigger::new(&config, stride, topology.run.record, &environment));
-        let trigger = trigger.transpose()?;
-        if let Some(trigger) = &trigger {
-            let poller = endpoints.poller();
-            trigger.descriptors().try_for_each(|program| poller.add(program, PROGRAM, Interest::READ))?;
-        }
+        let builder = Builder::new(BuilderConfig { held, ..builder_config(&setup, window) });
+        let trigger = open_trigger(&setup, builder.config().builders, &environment, &endpoints)?;
         if let Some(CreditState { window, piece, .. }) = builder.credit() {
-            tracing::info!(builder = name, window, piece, ?eager, "asks by credit");
+            tracing::info!(builder = name, window, piece, eager = ?setup.eager, "asks by credit");
         }
-        let calibrated = if topology.run.calibrate { None } else { config.calibrated() };
+        let sources = setup.ids.len();
         Ok(Self {
-            calibrated: calibrated.map(|(_, file)| file.display().to_string()),
-            blocks: Blocks::new(pool, stride, sources.len()),
-            assigning: by_room.then(|| {
-                let control = Self::control_config(topology, index, stays);
-                Assigning::new((index == 0).then_some(&AssignConfig {
-                    sources: sources.len(),
-                    builders: count,
-                    first: control.first,
-                    end: control.end,
-                    silence: config.deadline,
-                }))
-            }),
-            trigger,
-            memory,
-            sources: sources.iter().map(|_| SourceState::default()).collect(),
-            configuration: serde_json::to_value(topology).unwrap_or_default(),
-            run_config: topology.run.clone(),
-            ids: sources,
-            connections: Vec::new(),
-            vacant: 0,
-            most_unidentified: most_unidentified(topology),
+            peers: Peers::new(endpoints, addresses, sources, max_unidentified(topology), setup.config.wait),
+            assembly: Assembly::new(&setup, pool, builder.config().builders, trigger),
+            run: RunState::new(control.state(), sources, now),
+            reporting: Reporting::new(sources, cpu_before),
             clock: environment.clock,
-            files: environment.disk,
-            state: control.state(),
-            control,
-            over: false,
-            leaving: Leaving::default(),
-            left: None,
-            run: RunNumber(0),
-            first: EventId(0),
-            began: TaiNanos(0),
-            began_at: now,
-            stalled: false,
-            stalled_at: None,
-            undecided: false,
-            answers: DiskAnswers::default(),
-            shown: Shown::default(),
-            eager,
-            cpu_before,
-            waiter: Waiter::new(config.wait),
-            came: false,
-            config,
-            index,
-            count,
+            setup,
             builder,
-            addresses,
-            ready: Vec::new(),
-            endpoints,
-            accept_backoff: Vec::new(),
-            tally: Tally::default(),
-            origin: super::origin::Origin::default(),
-            shifts: super::shifts::ShiftSearch::off(),
-            trace: None,
+            control,
+            assigning,
+            origin: Origin::default(),
+            shifts: ShiftSearch::off(),
             ending: None,
         })
     }
+}
 
-    fn control_config(topology: &Topology, index: u32, stays: bool) -> ControlConfig {
-        let run = &topology.run;
-        ControlConfig {
-            sources: topology.sources.len(),
-            builders: u32::try_from(topology.builders.len()).unwrap_or(u32::MAX),
-            leads: index == 0,
-            starts_alone: !stays,
-            first: EventId(0),
-            end: run.events.map(EventId),
-            duration: run.duration,
-            timeout: run.timeout,
-        }
-    }
+/// Returns the setup of the builder with this name, and its window.
+fn setup(topology: &Topology, name: &str, environment: &Environment) -> Result<(Setup, Window), NodeError> {
+    let position = topology.builders.iter().position(|builder| builder.name == name);
+    let index = position.ok_or_else(|| NodeError::Config(format!("there is no builder '{name}'")))?;
+    let config = topology.builders[index].clone();
+    let (window, eager) = asking(&config, topology);
+    let calibrated = if topology.run.calibrate { None } else { config.calibrated() };
+    #[expect(clippy::cast_possible_truncation, reason = "checked: builders are few")]
+    let (index, count) = (index as u32, topology.builders.len() as u32);
+    let setup = Setup {
+        run: topology.run.clone(),
+        calibrated: calibrated.map(|(_, file)| file.display().to_string()),
+        topology: serde_json::to_value(topology).unwrap_or_default(),
+        index,
+        count,
+        ids: topology.sources.iter().map(|source| (source.source_id(), source.name.clone())).collect(),
+        disk: environment.disk.clone(),
+        eager,
+        config,
+    };
+    Ok((setup, window))
+}
 
-    fn builder_config(
-        config: &BuilderNodeConfig,
-        run_config: &RunConfig,
-        index: u32,
-        count: u32,
-        sources: Vec<(SourceId, String)>,
-        window: Window,
-    ) -> BuilderConfig {
-        let is_mapped = |address: &Address| address.kind().maps;
-        let asked_first = |name: &String| config.level2.as_ref().is_some_and(|level2| level2.sources.contains(name));
-        // If nothing is copied, a slot is needed until its event is handed over.
-        let in_place = match config.has_trigger() {
-            true => config.listen.iter().any(is_mapped),
-            false => config.listen.iter().all(is_mapped) && !run_config.record,
-        };
-        // If events are assigned, their numbers do not determine a builder's share, which is the events that it
-        // receives offers for. Those in between belong to others, and take a place among the open ones.
-        let (builder, builders, open_events) = match run_config.assignment {
-            Assignment::Modulo => (index, count, config.open_events),
-            Assignment::ByRoom => (0, Assigning::STRIDE, config.open_events.saturating_mul(count).min(MOST_OPEN)),
-        };
-        BuilderConfig {
-            level2: (0..sources.len()).filter(|source| asked_first(&sources[*source].1)).collect(),
-            run: RunNumber(0),
-            builder,
-            builders,
-            rank: (index, count),
-            sources,
-            first: EventId(0),
-            window,
-            held: u64::MAX,
-            deadline: config.deadline,
-            open_events,
-            max_payload: u32::MAX,
-            check: match config.check {
-                CheckConfig::Header => Check::Headers,
-                CheckConfig::Payload => Check::Payloads,
-            },
-            hold: if in_place { Hold::UntilClosed } else { Hold::UntilArrived },
-        }
+fn control_config(topology: &Topology, index: u32, stays: bool) -> ControlConfig {
+    let run = &topology.run;
+    ControlConfig {
+        sources: topology.sources.len(),
+        builders: u32::try_from(topology.builders.len()).unwrap_or(u32::MAX),
+        leads: index == 0,
+        starts_alone: !stays,
+        first: FIRST_EVENT,
+        end: run.events.map(EventId),
+        duration: run.duration,
+        timeout: run.timeout,
     }
+}
+
+/// Returns the configuration of the assigner, if this builder leads.
+fn assign_config(setup: &Setup, control: &ControlConfig) -> Option<AssignConfig> {
+    control.leads.then_some(AssignConfig {
+        sources: setup.ids.len(),
+        builders: setup.count,
+        first: control.first,
+        end: control.end,
+        silence: setup.config.deadline,
+    })
+}
+
+fn builder_config(setup: &Setup, window: Window) -> BuilderConfig {
+    let Setup { config, ids, index, count, .. } = setup;
+    // If nothing is copied, a slot is needed until its event is handed over.
+    let mut mapped = config.listen.iter().map(|address| address.kind().maps);
+    let in_place = match config.has_trigger() {
+        true => mapped.any(|maps| maps),
+        false => mapped.all(|maps| maps) && !setup.run.record,
+    };
+    // If events are assigned, their numbers do not determine a builder's share, which is the events that it receives
+    // offers for. Those in between belong to others, and take a place among the open ones.
+    let (builder, builders, open_events) = match setup.run.assignment {
+        Assignment::Modulo => (*index, *count, config.open_events),
+        Assignment::ByRoom => {
+            (0, Assigning::EVENT_STRIDE, config.open_events.saturating_mul(*count).min(MAX_OPEN_EVENTS))
+        }
+    };
+    let level2_sources = config.level2.as_ref().map_or(&[][..], |level2| &level2.sources);
+    BuilderConfig {
+        level2: (0..ids.len()).filter(|source| level2_sources.contains(&ids[*source].1)).collect(),
+        run: RunNumber(0),
+        builder,
+        builders,
+        rank: (*index, *count),
+        sources: ids.clone(),
+        first: FIRST_EVENT,
+        window,
+        held: u64::MAX,
+        deadline: config.deadline,
+        open_events,
+        max_payload: u32::MAX,
+        check: match config.check {
+            CheckConfig::Header => Check::Headers,
+            CheckConfig::Payload => Check::Payloads,
+        },
+        hold: if in_place { Hold::UntilClosed } else { Hold::UntilArrived },
+    }
+}
+
+/// Creates the trigger levels of a builder, and watches the programs that decide; `None` if there are none.
+fn open_trigger(
+    setup: &Setup,
+    stride: u32,
+    environment: &Environment,
+    endpoints: &BuilderEndpoints,
+) -> Result<Option<Trigger>, NodeError> {
+    if !setup.config.has_trigger() {
+        return Ok(None);
+    }
+    let trigger = Trigger::new(&setup.config, stride, setup.run.record, environment)?;
+    let poller = endpoints.poller();
+    trigger.descriptors().try_for_each(|program| poller.add(program, PROGRAM_TOKEN, Interest::READ))?;
+    Ok(Some(trigger))
 }
 
 /// Returns the window of a builder, and what its sources may send eagerly.
@@ -210,12 +202,16 @@ fn asking(config: &BuilderNodeConfig, topology: &Topology) -> (Window, Eager) {
 }
 
 /// Endpoints through which a builder communicates with its sources.
-type Doors = Endpoints<dyn BuilderEndpoint>;
+type BuilderEndpoints = Endpoints<dyn BuilderEndpoint>;
 
 /// Listens at all its addresses. Returns the endpoints, the addresses at which others find it, and the bytes that links
 /// hold on their way here.
-fn listen(config: &BuilderNodeConfig, eager: Eager, window: Window) -> Result<(Doors, Vec<Address>, u64), NodeError> {
-    let mut endpoints = Doors::new()?.by(config.adapter.clone());
+fn listen(
+    config: &BuilderNodeConfig,
+    eager: Eager,
+    window: Window,
+) -> Result<(BuilderEndpoints, Vec<Address>, u64), NodeError> {
+    let mut endpoints = BuilderEndpoints::new()?.by(config.adapter.clone());
     let addresses = config.listen.iter().map(|address| endpoints.add(address, eager)).collect::<Result<_, _>>()?;
     let wanted = match window {
         Window::Constant(bytes) | Window::Search { most: bytes, .. } => bytes,
@@ -236,7 +232,7 @@ fn listen(config: &BuilderNodeConfig, eager: Eager, window: Window) -> Result<(D
         tracing::warn!(builder = config.name, "asks for at most {held} bytes at a time, not {wanted}: {why}");
     }
     if let Window::Credit(path) = window {
-        let expected = endpoints.expect(GAPS * path.widest());
+        let expected = endpoints.expect(RECEIVE_BUFFER_WINDOWS * path.widest());
         let _ = expected.map_err(|what| tracing::info!(builder = config.name, "{what}"));
     }
     Ok((endpoints, addresses, if held < wanted { held } else { u64::MAX }))
@@ -253,21 +249,20 @@ fn blocks(config: &BuilderNodeConfig, window: &Window) -> Result<BlockPool, Node
 }
 
 /// Returns how many connections without a hello leave the run all the files that it may need.
-fn most_unidentified(topology: &Topology) -> usize {
-    let Some(files) = getrlimit(Resource::Nofile).current else { return MOST_UNIDENTIFIED };
-    let left = files.saturating_sub(topology.builder_files()) / UNIDENTIFIED_FILES;
-    MOST_UNIDENTIFIED.min(usize::try_from(left).unwrap_or(usize::MAX))
+fn max_unidentified(topology: &Topology) -> usize {
+    let Some(files) = getrlimit(Resource::Nofile).current else { return MAX_UNIDENTIFIED };
+    let left = files.saturating_sub(topology.builder_files()) / FILES_PER_UNIDENTIFIED;
+    MAX_UNIDENTIFIED.min(usize::try_from(left).unwrap_or(usize::MAX))
 }
 
 /// Checks that runs can be written to a directory, before any source is kept waiting.
 fn check_directory(directory: &std::path::Path) -> Result<(), NodeError> {
-    let wrong = |error: std::io::Error| {
+    let created = std::fs::create_dir_all(directory);
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    created.and_then(|()| Ok(rustix::fs::access(directory, access)?)).map_err(|error| {
         NodeError::Config(format!(
             "run.directory: runs cannot be written to {}: {error}; choose another",
             directory.display()
         ))
-    };
-    std::fs::create_dir_all(directory).map_err(wrong)?;
-    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK)
-        .map_err(|error| wrong(error.into()))
+    })
 }

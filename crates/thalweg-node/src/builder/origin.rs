@@ -3,23 +3,21 @@
 //! Sources report when their first frames were taken. Event 0 is a second after the last of these, so that all sources
 //! learn of it before; frames taken until then belong to no event.
 
-use super::BuilderNode;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
-use thalweg_link::LinkError;
-use thalweg_wire::{Message, TaiNanos};
+use thalweg_wire::TaiNanos;
 
 /// Shortest time from the last source's first frame to event 0.
-const AHEAD: Duration = Duration::from_secs(1);
+const ORIGIN_LEAD_TIME: Duration = Duration::from_secs(1);
 /// Longest wait for sources whose first frame has not come, counted from the first source's frame.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FIRST_FRAMES_TIME: Duration = Duration::from_secs(5);
 
 /// Maximum difference, in nanoseconds, between a source's clock and the others' at which it still counts for the time
 /// of event 0.
-const MOST_APART: i128 = 10_000_000_000;
+const MAX_CLOCK_DIFFERENCE_NANOS: i128 = 10_000_000_000;
 /// Periods in nanoseconds that are possible: those that a topology may have.
-const PERIODS: RangeInclusive<u64> = 1_000..=3_600_000_000_000;
+const POSSIBLE_PERIODS: RangeInclusive<u64> = 1_000..=3_600_000_000_000;
 
 /// Time of event 0, as far as it is known.
 #[derive(Debug, Default)]
@@ -35,8 +33,8 @@ pub(super) struct Origin {
 
 impl Origin {
     /// Records a source's first frame. Returns false if its period is not possible.
-    fn came(&mut self, source: usize, time: TaiNanos, period: u64, now: Duration) -> bool {
-        if !PERIODS.contains(&period) || self.since.is_some() && period != self.period {
+    pub(super) fn came(&mut self, source: usize, time: TaiNanos, period: u64, now: Duration) -> bool {
+        if !POSSIBLE_PERIODS.contains(&period) || self.since.is_some() && period != self.period {
             return false;
         }
         self.firsts.entry(source).or_insert((time, now));
@@ -47,75 +45,52 @@ impl Origin {
 
     /// Decides, once all `expected` sources have reported or have been waited for. Returns the time if it was decided
     /// just now.
-    fn decide(&mut self, mut expected: impl Iterator<Item = usize>, now: Duration) -> Option<TaiNanos> {
+    pub(super) fn decide(&mut self, mut expected: impl Iterator<Item = usize>, now: Duration) -> Option<TaiNanos> {
         let since = self.since.filter(|_| self.decided.is_none())?;
-        if now < since + PATIENCE && expected.any(|source| !self.firsts.contains_key(&source)) {
+        if now < since + FIRST_FRAMES_TIME && expected.any(|source| !self.firsts.contains_key(&source)) {
             return None;
         }
-        let ahead =
-            u64::try_from(AHEAD.as_nanos()).unwrap_or(u64::MAX).div_ceil(self.period).saturating_mul(self.period);
+        let ahead = u64::try_from(ORIGIN_LEAD_TIME.as_nanos())
+            .unwrap_or(u64::MAX)
+            .div_ceil(self.period)
+            .saturating_mul(self.period);
         // One wrong clock does not move the run: the median of the reported times, relative to when they arrived,
         // counts.
-        let mut clocks: Vec<i128> = self.firsts.values().map(clock).collect();
+        let mut clocks: Vec<i128> = self.firsts.values().map(clock_difference).collect();
         clocks.sort_unstable();
         let most = *clocks.get((clocks.len() - 1) / 2)?;
-        let is_near = |first: &&(TaiNanos, Duration)| (clock(first) - most).abs() <= MOST_APART;
-        for (source, first) in self.firsts.iter().filter(|(_, first)| !is_near(first)) {
-            let seconds = (clock(first) - most) / 1_000_000_000;
+        let mut last = None;
+        for (source, first) in &self.firsts {
+            let apart = clock_difference(first) - most;
+            if apart.abs() <= MAX_CLOCK_DIFFERENCE_NANOS {
+                last = last.max(Some(first.0));
+                continue;
+            }
+            let seconds = apart / 1_000_000_000;
             tracing::warn!(
                 source,
                 "its clock is {seconds} s from the others': its frames will be of other events, or none"
             );
         }
-        let (last, _) = self.firsts.values().filter(is_near).max()?;
-        self.decided = Some(TaiNanos(last.0.saturating_add(ahead)));
+        self.decided = Some(TaiNanos(last?.0.saturating_add(ahead)));
+        self.decided
+    }
+
+    /// Returns the time of event 0, once it is known.
+    pub(super) fn decided(&self) -> Option<TaiNanos> {
         self.decided
     }
 
     /// Returns when the time is decided though a source's first frame has not come.
     pub(super) fn next_time(&self) -> Option<Duration> {
-        self.since.filter(|_| self.decided.is_none()).map(|since| since + PATIENCE)
+        self.since.filter(|_| self.decided.is_none()).map(|since| since + FIRST_FRAMES_TIME)
     }
 }
 
 /// Returns the difference between a source's clock and the builder's, in nanoseconds; the two may count from different
 /// beginnings.
-fn clock((time, told): &(TaiNanos, Duration)) -> i128 {
-    i128::from(time.0) - i128::try_from(told.as_nanos()).unwrap_or(i128::MAX)
-}
-
-impl BuilderNode {
-    /// Handles a source's report of when its first frame was taken.
-    pub(super) fn first_frame(&mut self, source: usize, time: TaiNanos, period_nanos: u64) -> Result<(), LinkError> {
-        let now = self.clock.now();
-        let leads = self.index == 0 && self.sources[source].by_time;
-        if !leads || !self.origin.came(source, time, period_nanos, now) {
-            let message = Message::FirstFrame { time, period_nanos };
-            return Err(LinkError::Protocol(format!("unexpected: {message:?}")));
-        }
-        self.say_origin(source);
-        Ok(())
-    }
-
-    /// Sends the time of event 0 to all sources, once it is known.
-    pub(super) fn decide_origin(&mut self) {
-        let Self { origin, sources, .. } = self;
-        let there = |(index, state): (usize, &super::SourceState)| {
-            (state.by_time && state.connection.is_some()).then_some(index)
-        };
-        let expected = sources.iter().enumerate().filter_map(there);
-        if origin.decide(expected, self.clock.now()).is_some() {
-            (0..self.sources.len()).for_each(|source| self.say_origin(source));
-        }
-    }
-
-    /// Sends the time of event 0 to a source, if it is known.
-    pub(super) fn say_origin(&mut self, source: usize) {
-        let Some(time) = self.origin.decided.filter(|_| self.sources[source].by_time) else { return };
-        if let Some(link) = self.sources[source].connection.and_then(|at| self.endpoints.link_mut(at)) {
-            link.send(&Message::EventsBegin { time });
-        }
-    }
+fn clock_difference((time, reported_at): &(TaiNanos, Duration)) -> i128 {
+    i128::from(time.0) - i128::try_from(reported_at.as_nanos()).unwrap_or(i128::MAX)
 }
 
 #[cfg(test)]

@@ -1,36 +1,37 @@
 //! Run control of a builder: passes in the facts that it needs, and carries out its orders.
 
+use super::BuilderNode;
 use super::assigning::Assigning;
-use super::shifts::ShiftSearch;
-use super::{BuilderNode, Connection, RECORDER, SourceState};
+use super::peers::Peers;
+use super::setup::FIRST_EVENT;
+use super::shifts::{Outcome, ShiftSearch};
 use crate::{Handle, NodeError};
-use std::os::fd::AsFd;
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig};
-use thalweg_core::control::{Assigner, Cause, Command, Facts, Order, Refused, State, Tell};
-use thalweg_link::{Interest, LinkError};
-use thalweg_store::{Recorder, RecorderConfig, RunBegin, SourceInfo};
+use thalweg_core::control::{Cause, Command, Facts, Order, Refused, State};
+use thalweg_link::LinkError;
+use thalweg_store::{RecorderConfig, RunBegin, SourceInfo};
 use thalweg_wire::{EventId, Message, Refusal, RunNumber};
 
+/// Reason why a run that was aborted is incomplete.
+pub(super) const ENDED_AT_ONCE: &str = "the run was ended at once: what was not built by then is lost";
+
 /// Facts about events that run control asks for.
-struct Seen<'a> {
+struct EventFacts<'a> {
     builder: &'a Builder,
-    sources: &'a [SourceState],
-    connections: &'a [Option<Connection>],
-    assigner: Option<&'a Assigner>,
+    peers: &'a Peers,
+    assigning: &'a Assigning,
     /// True if the other builders are known to be done with their events, where this one must wait for that.
     others_are_done: bool,
 }
 
-impl Facts for Seen<'_> {
+impl Facts for EventFacts<'_> {
     fn offered_until(&self, source: usize) -> EventId {
-        let offered = self.builder.offered_until(source);
-        // A builder's share alone does not determine how far the source is.
-        self.assigner.map_or(offered, |assigner| assigner.position(source).max(offered))
+        self.assigning.position(source, self.builder)
     }
 
     fn assigned_until(&self) -> Option<EventId> {
-        self.assigner.map(Assigner::until)
+        self.assigning.assigned_until()
     }
 
     fn closed_until(&self) -> EventId {
@@ -46,33 +47,11 @@ impl Facts for Seen<'_> {
     }
 
     fn owes(&self, source: usize) -> bool {
-        owes(self.builder, self.sources, self.connections, source)
+        self.peers.owes(source, self.builder)
     }
 
     fn is_finished(&self) -> bool {
         self.builder.is_finished() && self.others_are_done
-    }
-}
-
-/// Returns whether a source was asked for something that has not arrived.
-pub(super) fn owes(
-    builder: &Builder,
-    sources: &[SourceState],
-    connections: &[Option<Connection>],
-    source: usize,
-) -> bool {
-    let connection = sources[source].connection.and_then(|at| connections[at].as_ref());
-    connection.is_some_and(|c| c.fetching > 0 && (c.maps || builder.in_flight_of(source) > 0))
-}
-
-/// Reason why a run that was aborted is incomplete.
-pub(super) const AT_ONCE: &str = "the run was ended at once: what was not built by then is lost";
-
-fn say_refused(refused: Refused) {
-    match refused.command {
-        // There is nothing left to end.
-        Command::Abort => tracing::info!("{refused}"),
-        _ => tracing::warn!("{refused}"),
     }
 }
 
@@ -82,7 +61,7 @@ impl BuilderNode {
         handle.clear();
         while let Some(command) = handle.next_command() {
             if let Err(refused) = self.control.command(command) {
-                say_refused(refused);
+                log_refused(refused);
             }
         }
     }
@@ -92,66 +71,65 @@ impl BuilderNode {
         if self.builder.found().is_some() {
             self.control.stop(Cause::Found);
         }
-        if let Some(failure) = &self.blocks.failure {
-            self.control.stop(Cause::Failure(failure.clone()));
+        if let Some(failure) = self.assembly.disk_failure() {
+            self.control.stop(Cause::Failure(failure.to_owned()));
         }
-        self.await_left(now);
-        let seen = Seen {
+        if let Some(reason) = self.assigning.await_counts(&self.setup, &self.builder, &self.peers, now) {
+            self.reporting.add_reason(reason);
+        }
+        let facts = EventFacts {
             builder: &self.builder,
-            sources: &self.sources,
-            connections: &self.connections,
-            assigner: self.assigning.as_ref().and_then(Assigning::assigner),
-            others_are_done: self.others_are_done(),
+            peers: &self.peers,
+            assigning: &self.assigning,
+            others_are_done: self.assigning.others_are_done(&self.builder, &self.peers),
         };
-        self.control.time(now, &seen);
+        self.control.time(now, &facts);
         while let Some(order) = self.control.next_order() {
-            self.obey(order)?;
+            self.obey_order(order)?;
         }
         // The time in which sources accept nothing is only a part of a state, and begins with a command, not with the
         // next look.
-        self.hold_clock(now);
+        self.assembly.hold_sources(self.control.holds_sources(), &mut self.builder, now);
+        self.control.held_up(self.assembly.holds_sources_up());
         let state = self.control.state();
-        if std::mem::replace(&mut self.state, state) != state {
-            tracing::info!(builder = self.config.name, "{state}");
-            if matches!(state, State::Stopping | State::Closing) && self.tally.steady.is_none() {
-                self.tally.steady = Some(self.steady());
+        if self.run.note_state(state) {
+            tracing::info!(builder = self.setup.config.name, "{state}");
+            if matches!(state, State::Stopping | State::Closing) {
+                self.reporting.end_steady(&self.builder, self.clock.now());
             }
         }
         Ok(())
     }
 
-    fn obey(&mut self, order: Order) -> Result<(), NodeError> {
+    fn obey_order(&mut self, order: Order) -> Result<(), NodeError> {
         match order {
-            Order::Begin => self.begin()?,
-            Order::Tell(source, tell) => self.tell(source, tell),
+            Order::Begin => self.begin_run(),
+            Order::Tell(source, tell) => self.peers.send(source, &self.run.message(tell)),
             Order::EndAt(end) => {
                 let end = self.builder.end_at(end, self.clock.now());
-                if let Some(trigger) = &mut self.trigger {
-                    trigger.end_at(end);
-                }
-                self.assign_until(end);
+                self.assembly.end_at(end);
+                self.assigning.end_at(end);
             }
-            Order::Expel(source, why) => self.expel(source, &why),
-            Order::Abandon => self.abandon(),
-            Order::Close => self.over = true,
+            Order::Expel(source, why) => self.expel_source(source, &why),
+            Order::Abandon => self.abandon_run(),
+            Order::Close => self.run.end(None),
             Order::Leave(cause) => {
                 let (text, error) = self.reason_to_leave(&cause);
-                self.refuse_all(Refusal::Ended, &text);
-                self.over = true;
-                self.left = Some(error);
+                self.peers.refuse_all(Refusal::Ended, &text);
+                self.run.end(Some(error));
             }
         }
         Ok(())
     }
 
     /// Stops building. Connections end, and with them what is under way: places return to their blocks.
-    fn abandon(&mut self) {
-        const WHY: &str = "the run was ended at once";
-        self.tally.reasons.push(AT_ONCE.into());
+    fn abandon_run(&mut self) {
+        self.reporting.add_reason(ENDED_AT_ONCE.into());
         self.builder.abandon(self.clock.now());
-        self.give_up_left();
-        for index in 0..self.connections.len() {
-            self.close(index, &LinkError::Refused { reason: Refusal::Ended, text: WHY.into() });
+        self.assigning.give_up_counts();
+        for index in self.peers.connections() {
+            let text = "the run was ended at once".into();
+            self.close_connection(index, &LinkError::Refused { reason: Refusal::Ended, text });
         }
     }
 
@@ -159,8 +137,7 @@ impl BuilderNode {
         let Cause::Absent(absent, timeout) = cause else {
             return ("the builder was stopped".into(), NodeError::Stopped);
         };
-        let absent: Vec<String> =
-            absent.iter().map(|source| format!("{} ({})", self.ids[*source].0, self.ids[*source].1)).collect();
+        let absent: Vec<String> = absent.iter().map(|source| self.setup.source_label(*source)).collect();
         let error = NodeError::Absent(format!(
             "these sources did not connect within {}: {}",
             humantime::format_duration(*timeout),
@@ -169,107 +146,158 @@ impl BuilderNode {
         ("other sources did not come".into(), error)
     }
 
-    fn refuse_all(&mut self, reason: Refusal, text: &str) {
-        for index in 0..self.connections.len() {
-            if let Some(link) = self.endpoints.link_mut(index) {
-                link.refuse(reason, text);
-            }
-        }
-    }
-
-    fn tell(&mut self, source: usize, tell: Tell) {
-        let message = match tell {
-            Tell::Start => Message::Start { run: self.run, first: self.first, at: self.began },
-            Tell::Pause => Message::Pause,
-            Tell::Resume => Message::Resume,
-            Tell::StopAt { end, end_here } => Message::StopAt { end, end_here },
-        };
-        if let Some(link) = self.sources[source].connection.and_then(|at| self.endpoints.link_mut(at)) {
-            link.send(&message);
-        }
-    }
-
-    /// Sends a source everything it needs to know of the run so far.
-    pub(super) fn instruct(&mut self, source: usize) {
-        for tell in self.control.told(source) {
-            self.tell(source, tell);
-        }
-    }
-
-    /// Excludes a source from this run: it is not welcome again.
-    pub(super) fn expel(&mut self, source: usize, why: &str) {
-        self.tally.reasons.push(format!("source {} ({}): {why}", self.ids[source].0, self.ids[source].1));
-        self.sources[source].session = None;
-        self.give_up(source, why);
-    }
-
     /// Opens the run, once all sources are connected, and has them begin.
-    fn begin(&mut self) -> Result<(), NodeError> {
-        self.began = self.clock.date();
-        if let Err(error) = self.prepare_trigger().and_then(|()| self.open_run()) {
+    fn begin_run(&mut self) {
+        let prepared = self.assembly.prepare_trigger(&self.setup, &mut self.peers);
+        if let Err(error) = prepared.and_then(|()| self.open_run()) {
             self.control.failed();
-            self.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
-            self.over = true;
-            self.left = Some(error);
-            return Ok(());
+            self.peers.refuse_all(Refusal::Ended, &format!("the run could not be opened: {error}"));
+            self.run.end(Some(error));
+            return;
         }
-        let config = BuilderConfig { run: self.run, ..self.builder.config().clone() };
-        self.builder = Builder::new(config);
-        self.began_at = self.clock.now();
-        let compared = if self.compares_times() { self.sources.len() } else { 0 };
-        self.shifts = ShiftSearch::new(compared, self.first, self.began_at);
-        for source in 0..self.sources.len() {
-            if self.sources[source].connection.is_some() {
-                self.builder.connected(source, self.sources[source].slots, self.is_near(source));
+        self.builder = Builder::new(BuilderConfig { run: self.run.number(), ..self.builder.config().clone() });
+        let now = self.clock.now();
+        self.run.begin(now);
+        let sources = self.setup.ids.len();
+        self.shifts = ShiftSearch::new(if self.setup.compares_times() { sources } else { 0 }, FIRST_EVENT, now);
+        for source in 0..sources {
+            if self.peers.connection(source).is_some() {
+                self.builder.connected(source, self.peers.greeting(source).slots, self.peers.maps(source));
             }
         }
-        self.control.begun(self.began_at).into_iter().for_each(say_refused);
-        Ok(())
+        self.control.begun(now).into_iter().for_each(log_refused);
     }
 
-    /// Creates what the trigger levels need, before there is a run on disk.
-    fn prepare_trigger(&mut self) -> Result<(), NodeError> {
-        let Self { trigger: Some(trigger), config, ids, sources, endpoints, .. } = self else { return Ok(()) };
-        trigger.decide_by(config, ids, sources)?;
-        trigger.set_aside(config, sources)?;
-        Ok(trigger.memory().map_or(Ok(()), |places| endpoints.register(places))?)
-    }
-
+    /// Creates the run's directory, if it is recorded.
     fn open_run(&mut self) -> Result<(), NodeError> {
-        self.run = RunNumber(self.run_config.number.unwrap_or(0));
-        if !self.run_config.record {
+        let Self { setup, clock, .. } = self;
+        let began = clock.date();
+        let number = setup.run.number.map(RunNumber);
+        if !setup.run.record {
+            self.run.open(number.unwrap_or(RunNumber(0)), began);
             return Ok(());
         }
-        let sources = self.ids.iter().zip(&self.sources).map(|((id, name), state)| SourceInfo {
+        let sources = setup.ids.iter().zip(self.peers.greetings()).map(|((id, name), greeting)| SourceInfo {
             id: *id,
             name: name.clone(),
-            description: state.description.clone(),
+            description: greeting.description.clone(),
         });
         let begin = RunBegin {
-            began: self.began,
-            tai_utc_offset: self.clock.tai_utc_offset(),
+            began,
+            tai_utc_offset: clock.tai_utc_offset(),
             program: "thalweg".into(),
             version: env!("CARGO_PKG_VERSION").into(),
             sources: sources.collect(),
-            configuration: self.configuration.clone(),
+            configuration: setup.topology.clone(),
         };
         let config = RecorderConfig {
-            directory: self.run_config.directory.clone(),
-            run: self.run_config.number.map(RunNumber),
-            builder: self.index,
-            builders: self.count,
-            assignment: self.run_config.assignment.name().into(),
-            segment_bytes: self.config.segment.0,
-            disk: self.files.clone(),
+            directory: setup.run.directory.clone(),
+            run: number,
+            builder: setup.index,
+            builders: setup.count,
+            assignment: setup.run.assignment.name().into(),
+            segment_bytes: setup.config.segment.0,
+            disk: setup.disk.clone(),
             begin,
             ..RecorderConfig::default()
         };
-        let recorder = Recorder::create(config, self.blocks.pool_mut())?;
-        self.endpoints.poller().add(recorder.as_fd(), RECORDER, Interest::READ)?;
-        self.run = recorder.run();
-        self.tally.recorder_method = Some(recorder.method().to_string());
-        tracing::info!(run = self.run.0, path = %recorder.path().display(), "recording by {}", recorder.method());
-        self.blocks.record_to(recorder.run(), Some(recorder));
+        let recorder = self.assembly.start_recorder(config, self.peers.poller())?;
+        self.run.open(recorder.run(), began);
+        self.reporting.set_recorder_method(recorder.method().to_string());
+        tracing::info!(run = recorder.run().0, path = %recorder.path().display(), "recording by {}", recorder.method());
         Ok(())
+    }
+
+    /// Announces this builder's room, if it has changed enough or is due; and assigns events, if this builder leads.
+    pub(super) fn assign_events(&mut self) {
+        if !self.assigning.is_on() || !self.has_begun() {
+            return;
+        }
+        let (now, free_bytes) = (self.clock.now(), self.assembly.free_bytes());
+        if let Some(room) = self.assigning.announce_room(&self.setup, &self.builder, &self.peers, free_bytes, now) {
+            self.peers.send_to_all(&Message::Room(room));
+        }
+        self.assigning.advance_time(now);
+        for source in 0..self.setup.ids.len() {
+            while let Some(message) = self.assigning.next_message(source) {
+                self.peers.send(source, &message);
+            }
+        }
+    }
+
+    /// Sends the time of event 0 to all sources, once it is known.
+    pub(super) fn decide_origin(&mut self) {
+        let peers = &self.peers;
+        let sources = 0..self.setup.ids.len();
+        let expected =
+            sources.clone().filter(|source| peers.greeting(*source).is_by_time && peers.connection(*source).is_some());
+        if self.origin.decide(expected, self.clock.now()).is_some() {
+            sources.for_each(|source| self.send_origin(source));
+        }
+    }
+
+    /// Continues the search for sources whose event numbers are shifted against each other.
+    pub(super) fn search_for_shifts(&mut self) {
+        if !self.shifts.is_on() {
+            return;
+        }
+        let Self { builder, shifts, peers, control, assigning, setup, .. } = self;
+        let reports = |source: usize| {
+            peers.greeting(source).reports_times && peers.connection(source).is_some() && control.is_live(source)
+        };
+        // A source that is far ahead of all others has nothing to be compared with: the middle one counts.
+        let outcomes = shifts.turn(self.clock.now(), reports, || {
+            let reporting = (0..setup.ids.len()).filter(|source| reports(*source));
+            let mut positions: Vec<_> = reporting.map(|source| assigning.position(source, builder)).collect();
+            positions.sort_unstable();
+            positions.get(positions.len().saturating_sub(1) / 2).copied().unwrap_or_default()
+        });
+        self.act_on_shifts(outcomes);
+    }
+
+    /// Reports what the search has found, and tells the sources.
+    pub(super) fn act_on_shifts(&mut self, outcomes: Vec<Outcome>) {
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Ask { first } => {
+                    for source in 0..self.setup.ids.len() {
+                        self.send_to_reporting(source, &Message::ReportTimes { first });
+                    }
+                }
+                Outcome::Found { shift, event, is_first } => {
+                    let (source, other) = (self.setup.source_label(shift.source), self.setup.source_label(shift.other));
+                    let text = shift.describe(&source, &other, event);
+                    tracing::warn!("{text}");
+                    if is_first {
+                        self.reporting.add_reason(text);
+                    }
+                }
+                Outcome::Agrees { source, first, is_first } => {
+                    let event = first.0;
+                    if is_first {
+                        tracing::info!(
+                            "source {}: by their times, its events from {event} on are those of the others",
+                            self.setup.source_label(source)
+                        );
+                    }
+                    self.send_to_reporting(source, &Message::NumbersAgree { first });
+                }
+            }
+        }
+    }
+
+    /// Sends a message to a source, if it reports when its events' triggers were.
+    fn send_to_reporting(&mut self, source: usize, message: &Message) {
+        if self.peers.greeting(source).reports_times {
+            self.peers.send(source, message);
+        }
+    }
+}
+
+fn log_refused(refused: Refused) {
+    match refused.command {
+        // There is nothing left to end.
+        Command::Abort => tracing::info!("{refused}"),
+        _ => tracing::warn!("{refused}"),
     }
 }

@@ -1,15 +1,12 @@
 //! Search, during a run, for sources whose event numbers are shifted against each other.
 
-use super::assigning::Assigning;
-use super::{BuilderNode, SourceState};
 use std::time::Duration;
-use thalweg_link::LinkError;
-use thalweg_wire::{EventId, EventTimes, Message, Shift, TriggerTimes};
+use thalweg_wire::{EventId, EventTimes, Shift, TriggerTimes};
 
 /// Time from the comparison of one window to the beginning of the next.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
+const WINDOW_INTERVAL: Duration = Duration::from_secs(2);
 /// Longest wait for further sources after the last report of one.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REPORTS_TIME: Duration = Duration::from_secs(5);
 
 /// Search for shifts in one run, by the builder that leads: sources report when the triggers of a window of events
 /// were. One source is compared in a turn, since an event builder's thread has no more time for it.
@@ -83,10 +80,11 @@ impl ShiftSearch {
     /// Creates the search for a run that begins with the event `first`. Sources report the first window without being
     /// asked.
     pub(super) fn new(sources: usize, first: EventId, now: Duration) -> Self {
-        let reported = || Reported { times: EventTimes::new(first.0), until: first.0, uncertain: false };
         Self {
-            window: (0..sources).map(|_| reported()).collect(),
-            stage: if sources < 2 { Stage::Off } else { Stage::Collecting(now.saturating_add(PATIENCE)) },
+            window: (0..sources)
+                .map(|_| Reported { times: EventTimes::new(first.0), until: first.0, uncertain: false })
+                .collect(),
+            stage: if sources < 2 { Stage::Off } else { Stage::Collecting(now.saturating_add(REPORTS_TIME)) },
             position: first.0,
             known: vec![0; sources],
             reported: vec![false; sources],
@@ -114,7 +112,7 @@ impl ShiftSearch {
         // A source that repeats a report does not extend the wait.
         if behind > reported.until {
             reported.until = behind;
-            *until = (*until).max(now.saturating_add(PATIENCE));
+            *until = (*until).max(now.saturating_add(REPORTS_TIME));
         }
     }
 
@@ -138,7 +136,7 @@ impl ShiftSearch {
                     reported.times.begin_at(first);
                     (reported.until, reported.uncertain) = (first, false);
                 }
-                self.stage = Stage::Collecting(now + PATIENCE);
+                self.stage = Stage::Collecting(now + REPORTS_TIME);
                 return vec![Outcome::Ask { first: EventId(first) }];
             }
             Stage::Collecting(until) => {
@@ -149,8 +147,8 @@ impl ShiftSearch {
                     self.stage = match EventTimes::reference(self.window.iter().map(|reported| &reported.times)) {
                         Some(reference) => Stage::Comparing { reference, shifts: Vec::new() },
                         // Triggers are rare, or have paused.
-                        None if is_late && position().0 < end => Stage::Collecting(now + PATIENCE),
-                        None => Stage::Waiting(now + LOOK_AGAIN),
+                        None if is_late && position().0 < end => Stage::Collecting(now + REPORTS_TIME),
+                        None => Stage::Waiting(now + WINDOW_INTERVAL),
                     };
                 }
             }
@@ -160,7 +158,7 @@ impl ShiftSearch {
             }
             Stage::Comparing { reference, shifts } => {
                 let (reference, shifts) = (*reference, std::mem::take(shifts));
-                self.stage = Stage::Waiting(now + LOOK_AGAIN);
+                self.stage = Stage::Waiting(now + WINDOW_INTERVAL);
                 let mut outcomes = self.conclude(&shifts);
                 outcomes.extend(self.agreements(reference, &shifts));
                 return outcomes;
@@ -203,100 +201,22 @@ impl ShiftSearch {
     /// Returns the sources that take their numbers for a guess and have the same numbers as all that are sure of
     /// theirs.
     fn agreements(&mut self, reference: usize, shifts: &[Option<i32>]) -> Vec<Outcome> {
-        let uncertain = |source: usize| self.window[source].uncertain;
-        let mut sure = (0..shifts.len()).filter(|source| !uncertain(*source)).filter_map(|source| shifts[source]);
-        let (Some(right), true) = (sure.next(), (0..shifts.len()).any(uncertain)) else { return Vec::new() };
+        let mut sure = self.window.iter().zip(shifts).filter(|(reported, _)| !reported.uncertain);
+        let mut sure = sure.by_ref().filter_map(|(_, shift)| *shift);
+        let is_any_uncertain = self.window.iter().any(|reported| reported.uncertain);
+        let (Some(right), true) = (sure.next(), is_any_uncertain) else { return Vec::new() };
         let reference = &self.window[reference].times;
         if sure.any(|shift| shift != right) || reference.may_repeat() {
             return Vec::new();
         }
-        let is_right =
-            |source: &usize| shifts[*source] == Some(right) && self.window[*source].times.ends_like(reference, right);
-        let agree: Vec<_> = (0..shifts.len()).filter(|source| uncertain(*source)).filter(is_right).collect();
-        let outcome = |source: usize| {
-            let is_first = !std::mem::replace(&mut self.agreed[source], true);
-            Outcome::Agrees { source, first: EventId(self.window[source].times.first()), is_first }
-        };
-        agree.into_iter().map(outcome).collect()
-    }
-}
-
-impl BuilderNode {
-    /// Handles a source's report of when triggers were.
-    pub(super) fn trigger_times(&mut self, source: usize, report: &TriggerTimes) -> Result<(), LinkError> {
-        if !self.compares_times() || !self.sources[source].reports_times {
-            return Err(LinkError::Protocol(format!("unexpected: {report:?}")));
-        }
-        self.shifts.came(source, report, self.clock.now());
-        Ok(())
-    }
-
-    /// Returns whether sources must report when their events' triggers were.
-    pub(super) fn compares_times(&self) -> bool {
-        self.index == 0 && self.run_config.find_shifts && self.sources.len() > 1
-    }
-
-    pub(super) fn search_for_shifts(&mut self) {
-        if !self.shifts.is_on() {
-            return;
-        }
-        let Self { builder, shifts, sources, control, assigning, .. } = self;
-        let assigner = assigning.as_ref().and_then(Assigning::assigner);
-        let reports = |source: usize| {
-            let state: &SourceState = &sources[source];
-            state.reports_times && state.connection.is_some() && control.is_live(source)
-        };
-        let position = |source: usize| {
-            let offered = builder.offered_until(source);
-            assigner.map_or(offered, |assigner| assigner.position(source).max(offered))
-        };
-        // A source that is far ahead of all others has nothing to be compared with.
-        let middle = || {
-            let mut all: Vec<_> = (0..sources.len()).filter(|source| reports(*source)).map(position).collect();
-            all.sort_unstable();
-            all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or_default()
-        };
-        let outcomes = shifts.turn(self.clock.now(), reports, middle);
-        self.act_on_shifts(outcomes);
-    }
-
-    pub(super) fn act_on_shifts(&mut self, outcomes: Vec<Outcome>) {
-        for outcome in outcomes {
-            match outcome {
-                Outcome::Ask { first } => {
-                    (0..self.sources.len()).for_each(|source| self.send(source, &Message::ReportTimes { first }));
-                }
-                Outcome::Found { shift, event, is_first } => self.report_shift(shift, event, is_first),
-                Outcome::Agrees { source, first, is_first } => {
-                    let (id, name) = &self.ids[source];
-                    let event = first.0;
-                    if is_first {
-                        tracing::info!(
-                            "source {id} ({name}): by their times, its events from {event} on are those of the others"
-                        );
-                    }
-                    self.send(source, &Message::NumbersAgree { first });
-                }
+        let mut agreements = Vec::new();
+        for (source, reported) in self.window.iter().enumerate() {
+            if reported.uncertain && shifts[source] == Some(right) && reported.times.ends_like(reference, right) {
+                let is_first = !std::mem::replace(&mut self.agreed[source], true);
+                agreements.push(Outcome::Agrees { source, first: EventId(reported.times.first()), is_first });
             }
         }
-    }
-
-    fn send(&mut self, source: usize, message: &Message) {
-        let Some(connection) = self.sources[source].connection.filter(|_| self.sources[source].reports_times) else {
-            return;
-        };
-        if let Some(link) = self.endpoints.link_mut(connection) {
-            link.send(message);
-        }
-    }
-
-    fn report_shift(&mut self, shift: Shift, event: u64, is_first: bool) {
-        let name = |source: usize| format!("{} ({})", self.ids[source].0, self.ids[source].1);
-        let text = shift.describe(&name(shift.source), &name(shift.other), event);
-        tracing::warn!("{text}");
-        if is_first {
-            self.tally.reasons.push(text);
-        }
+        agreements
     }
 }
 
@@ -339,7 +259,7 @@ mod tests {
         let expected = [found(3, 100, true), vec![], vec![], found(2, 100, false)];
         for ((looks, behind), expected) in (1..).zip([3, 3, 0, 2]).zip(expected) {
             search.position = 100;
-            let now = LOOK_AGAIN * looks;
+            let now = WINDOW_INTERVAL * looks;
             assert_eq!(ask(&mut search, now, 100), [Outcome::Ask { first: EventId(100) }]);
             assert_eq!(window(&mut search, now, &[(0, false), (behind, false)]), expected, "look {looks}");
         }
@@ -350,7 +270,7 @@ mod tests {
     fn a_window_begins_ahead_of_what_sources_have() {
         let mut search = ShiftSearch::new(2, EventId(1000), Duration::ZERO);
         window(&mut search, Duration::ZERO, &[(0, false), (0, false)]);
-        assert_eq!(ask(&mut search, LOOK_AGAIN, 5000), [Outcome::Ask { first: EventId(6000) }]);
+        assert_eq!(ask(&mut search, WINDOW_INTERVAL, 5000), [Outcome::Ask { first: EventId(6000) }]);
     }
 
     #[test]
@@ -394,8 +314,8 @@ mod tests {
         assert_eq!(window(&mut search, Duration::ZERO, &sources), []);
         let found =
             |search: &mut ShiftSearch, now| (0..10).flat_map(|_| search.turn(now, |_| true, || EventId(0))).count();
-        assert_eq!(found(&mut search, PATIENCE - Duration::from_millis(1)), 0);
-        assert_eq!(found(&mut search, PATIENCE), 1);
+        assert_eq!(found(&mut search, REPORTS_TIME - Duration::from_millis(1)), 0);
+        assert_eq!(found(&mut search, REPORTS_TIME), 1);
         // A source that is gone is not waited for.
         let mut search = ShiftSearch::new(3, EventId(0), Duration::ZERO);
         window(&mut search, Duration::ZERO, &sources);
@@ -408,7 +328,7 @@ mod tests {
         let mut search = ShiftSearch::new(2, EventId(0), Duration::ZERO);
         let report = TriggerTimes { first: EventId(0), times: [TaiNanos(1); 5], uncertain: false };
         (0..100).for_each(|second| search.came(0, &report, Duration::from_secs(second)));
-        search.turn(PATIENCE, |_| true, || EventId(1000));
+        search.turn(REPORTS_TIME, |_| true, || EventId(1000));
         assert!(matches!(search.stage, Stage::Waiting(_)));
     }
 
@@ -416,10 +336,10 @@ mod tests {
     fn rare_triggers_are_waited_for() {
         let mut search = ShiftSearch::new(2, EventId(0), Duration::ZERO);
         for looks in 1..100 {
-            search.turn(PATIENCE * looks, |_| true, || EventId(looks.into()));
+            search.turn(REPORTS_TIME * looks, |_| true, || EventId(looks.into()));
             assert!(matches!(search.stage, Stage::Collecting(_)), "{looks}");
         }
-        assert_eq!(window(&mut search, PATIENCE * 100, &[(0, false), (2, false)]).len(), 1);
+        assert_eq!(window(&mut search, REPORTS_TIME * 100, &[(0, false), (2, false)]).len(), 1);
     }
 
     #[test]

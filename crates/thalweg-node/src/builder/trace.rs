@@ -10,7 +10,7 @@ use thalweg_core::build::Builder;
 
 /// One line of the trace, as [`BuilderNode::trace`](super::BuilderNode::trace) describes it.
 #[derive(Debug, Serialize)]
-struct Look {
+struct Line {
     at: u64,
     window: Option<u64>,
     asked: Vec<u64>,
@@ -37,17 +37,17 @@ impl Trace {
     }
 
     /// Writes a line, if it is due.
-    pub(super) fn look(&mut self, builder: &Builder, sources: usize, now: Duration) -> Result<(), NodeError> {
+    pub(super) fn look(&mut self, builder: &Builder, now: Duration) -> Result<(), NodeError> {
         if now < self.next {
             return Ok(());
         }
         self.next = now + self.every;
-        let look = Look {
+        let line = Line {
             at: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX),
             window: builder.credit().map(|credit| credit.window),
-            asked: (0..sources).map(|source| builder.in_flight_of(source)).collect(),
+            asked: (0..builder.config().sources.len()).map(|source| builder.in_flight_of(source)).collect(),
         };
-        let written = serde_json::to_writer(&mut self.file, &look).map_err(std::io::Error::from);
+        let written = serde_json::to_writer(&mut self.file, &line).map_err(std::io::Error::from);
         written.and_then(|()| self.file.write_all(b"\n")).map_err(|error| cannot(&self.path, &error))
     }
 

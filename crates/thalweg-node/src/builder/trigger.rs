@@ -3,9 +3,10 @@
 //! Few events are kept, so fetched data do not go into the blocks that go to disk: they wait in *places*, one for each
 //! slot, or, over shared memory, where the source wrote them. An accepted event is copied once into such a block.
 
-use super::SourceState;
+use super::peers::Peers;
+use super::setup::Setup;
 use crate::blocks::Blocks;
-use crate::topology::{Decision, LevelConfig};
+use crate::topology::Decision;
 use crate::{BuilderNodeConfig, CheckConfig, Environment, NodeError};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -94,19 +95,21 @@ impl Trigger {
         record: bool,
         environment: &Environment,
     ) -> Result<Self, NodeError> {
-        let start = |level: Option<&LevelConfig>, key: &str| match level.map(|level| level.decision(0)) {
-            Some(Ok(Decision::Program(program))) => {
-                match Program::start(program, Arc::clone(&environment.programs), environment.clock.now()) {
-                    Ok(program) => Ok(Some(Level::Program(Box::new(program)))),
-                    Err(problem) => Err(wrong(config, &format!("{key}.program"), &problem)),
-                }
+        let mut levels = [None, None];
+        for (level, (key, level_config)) in
+            levels.iter_mut().zip([("level2", &config.level2), ("filter", &config.filter)])
+        {
+            if let Some(Ok(Decision::Program(program))) = level_config.as_ref().map(|level| level.decision(0)) {
+                let started = Program::start(program, Arc::clone(&environment.programs), environment.clock.now());
+                let program = started.map_err(|problem| wrong(config, &format!("{key}.program"), &problem))?;
+                *level = Some(Level::Program(Box::new(program)));
             }
-            _ => Ok(None),
-        };
+        }
+        let [level2, filter] = levels;
         Ok(Self {
-            level2: start(config.level2.as_ref(), "level2")?,
+            level2,
             asked_first: Vec::new(),
-            filter: start(config.filter.as_ref(), "filter")?,
+            filter,
             places: None,
             kept: 0,
             slots: Vec::new(),
@@ -122,49 +125,40 @@ impl Trigger {
     }
 
     /// Creates the deciders, once the sources' descriptions are known.
-    pub(super) fn decide_by(
-        &mut self,
-        config: &BuilderNodeConfig,
-        ids: &[(SourceId, String)],
-        sources: &[SourceState],
-    ) -> Result<(), NodeError> {
+    pub(super) fn decide_by(&mut self, setup: &Setup, peers: &Peers) -> Result<(), NodeError> {
+        let Setup { config, ids, .. } = setup;
         if let Some(level2) = &config.level2 {
-            let is_asked = |source: &usize| level2.sources.contains(&ids[*source].1);
-            self.asked_first = (0..ids.len()).filter(is_asked).collect();
+            self.asked_first = (0..ids.len()).filter(|source| level2.sources.contains(&ids[*source].1)).collect();
         }
         let levels = [(&mut self.level2, &config.level2, "level2", 1), (&mut self.filter, &config.filter, "filter", 2)];
         for (level, config_of, name, seed) in levels {
             let Some(level_config) = config_of else { continue };
             if let Some(Level::Program(program)) = level {
-                let seen = if name == "level2" { self.asked_first.clone() } else { (0..ids.len()).collect() };
-                let bytes = seen.iter().map(|source| sources[*source].slot_bytes as usize).sum();
-                let describe = |source: &usize| {
-                    let (id, name) = &ids[*source];
-                    serde_json::json!({ "id": id.to_string(), "name": name, "description": sources[*source].description })
-                };
-                let introduction = serde_json::json!({
-                    "builder": config.name,
-                    "level": name,
-                    "sources": seen.iter().map(describe).collect::<Vec<_>>(),
-                });
+                let seen: Vec<usize> =
+                    if name == "level2" { self.asked_first.clone() } else { (0..ids.len()).collect() };
+                let bytes = seen.iter().map(|source| peers.greeting(*source).slot_bytes as usize).sum();
+                let mut descriptions = Vec::new();
+                for source in seen {
+                    let ((id, name), description) = (&ids[source], &peers.greeting(source).description);
+                    let id = id.to_string();
+                    descriptions.push(serde_json::json!({ "id": id, "name": name, "description": description }));
+                }
+                let introduction =
+                    serde_json::json!({ "builder": config.name, "level": name, "sources": descriptions });
                 let begun = program.begin(&introduction, bytes);
                 begun.map_err(|problem| wrong(config, &format!("{name}.program"), &problem))?;
                 continue;
             }
             let decision = level_config.decision(seed);
             let decision = decision.map_err(|(key, problem)| wrong(config, &format!("{name}.{key}"), &problem))?;
-            let here = Self::here(decision, ids, sources);
+            let here = Self::here(decision, ids, peers);
             *level = here.map_err(|problem| wrong(config, &format!("{name}.accept"), &problem))?.map(Level::Here);
         }
         Ok(())
     }
 
     /// Returns the decider that runs in this process; `None` for a program.
-    fn here(
-        decision: Decision,
-        ids: &[(SourceId, String)],
-        sources: &[SourceState],
-    ) -> Result<Option<Box<dyn Decide>>, String> {
+    fn here(decision: Decision, ids: &[(SourceId, String)], peers: &Peers) -> Result<Option<Box<dyn Decide>>, String> {
         let mut condition = match decision {
             Decision::Program(_) => return Ok(None),
             Decision::Simulated(simulated) => return Ok(Some(Box::new(simulated))),
@@ -173,7 +167,7 @@ impl Trigger {
         for variable in condition.variables() {
             let named = ids.iter().position(|(_, name)| Condition::variable(name) == variable);
             let Some(source) = named else { continue };
-            let features = &sources[source].description["metadata"]["features"];
+            let features = &peers.greeting(source).description["metadata"]["features"];
             let features = serde_json::from_value::<Vec<String>>(features.clone())
                 .map_err(|_| format!("source '{}' has no features: it is no fit", ids[source].1))?;
             condition.bind(variable, ids[source].0, features);
@@ -228,15 +222,15 @@ impl Trigger {
 
     /// Allocates places, once the lengths of the sources' slots are known: as much memory as the blocks have, and at
     /// least two places for each source.
-    pub(super) fn set_aside(&mut self, config: &BuilderNodeConfig, sources: &[SourceState]) -> Result<(), NodeError> {
+    pub(super) fn set_aside(&mut self, config: &BuilderNodeConfig, peers: &Peers) -> Result<(), NodeError> {
         if config.listen.iter().all(|address| address.kind().maps) {
             return Ok(());
         }
-        let longest = sources.iter().map(|source| source.slot_bytes).max().unwrap_or(0).max(1);
+        let sources = peers.greetings().count();
+        let longest = peers.greetings().map(|greeting| greeting.slot_bytes).max().unwrap_or(0).max(1);
         let bytes = config.block.0.saturating_mul(config.blocks.into());
-        let least = u64::try_from(2 * sources.len()).unwrap_or(u64::MAX);
-        let count =
-            u32::try_from((bytes / u64::from(longest)).clamp(least, MOST_PLACES.max(least))).unwrap_or(u32::MAX);
+        let least = u64::try_from(2 * sources).unwrap_or(u64::MAX);
+        let count = u32::try_from((bytes / u64::from(longest)).clamp(least, MAX_PLACES.max(least))).unwrap_or(u32::MAX);
         let places = PlacePool::new(&format!("{} places", config.name), count, longest as usize)?;
         tracing::info!(
             builder = config.name,
@@ -246,7 +240,7 @@ impl Trigger {
             places.arena()
         );
         self.places = Some(places);
-        self.kept = sources.len();
+        self.kept = sources;
         Ok(())
     }
 
@@ -275,17 +269,17 @@ impl Trigger {
             self.slots.len() - 1
         });
         let (mut records, mut in_pieces) = (0, false);
-        let events = &mut self.events;
-        let result = builder.arrived(source, ticket, &bytes, |offset, header| {
-            let offset = offset as usize;
+        let mut arrival = builder.arrived(source, ticket, &bytes);
+        for (offset, header) in &mut arrival {
             if !header.is_whole() {
                 in_pieces = true;
-                return;
+                continue;
             }
-            let len = HEADER_LEN + header.piece_length as usize;
-            events.entry(header.event).or_default().push(Record { source, slot, offset, len, header: *header });
+            let (offset, len) = (offset as usize, HEADER_LEN + header.piece_length as usize);
+            self.events.entry(header.event).or_default().push(Record { source, slot, offset, len, header });
             records += 1;
-        });
+        }
+        let result = arrival.finish();
         self.slots[slot] = Some(Slot { bytes, records });
         if records == 0 {
             self.clear(slot);
@@ -426,7 +420,9 @@ impl Trigger {
                 good = matches!(slot.bytes, Bytes::Place(_)) || self.is_unchanged(&place, &record.header);
             }
             if good {
-                blocks.filled(place, |_, enter| enter(event, *id, 0));
+                if let Some(mut place) = blocks.filled_place(&place) {
+                    place.enter(event, *id, 0);
+                }
             } else {
                 tracing::warn!(source = name, event = event.0, "a fragment was changed after it had been offered");
                 blocks.count_lost(record.source);
@@ -491,13 +487,14 @@ fn fragments<'a>(
     event: EventId,
     sources: &'a [usize],
 ) -> impl Iterator<Item = Fragment<'a>> {
-    let seen = move |record: &&Record| sources.is_empty() || sources.contains(&record.source);
-    events.get(&event).into_iter().flatten().filter(seen).filter_map(move |record| {
+    events.get(&event).into_iter().flatten().filter_map(move |record| {
+        if !sources.is_empty() && !sources.contains(&record.source) {
+            return None;
+        }
         let bytes = &slots[record.slot].as_ref()?.bytes;
-        let is_ours =
-            |header: &FragmentHeader| header.event == event && header.piece_length as usize == record.len - HEADER_LEN;
-        let header = header(bytes, record.offset).filter(is_ours)?;
-        Some(Fragment::new(header, bytes, record.offset + HEADER_LEN))
+        let header = header(bytes, record.offset)?;
+        let is_unchanged = header.event == event && header.piece_length as usize == record.len - HEADER_LEN;
+        is_unchanged.then(|| Fragment::new(header, bytes, record.offset + HEADER_LEN))
     })
 }
 
@@ -509,7 +506,7 @@ fn header(bytes: &Bytes, offset: usize) -> Option<FragmentHeader> {
 }
 
 /// Maximum number of places; more are of no use.
-const MOST_PLACES: u64 = 1 << 16;
+const MAX_PLACES: u64 = 1 << 16;
 
 #[cfg(test)]
 mod tests {

@@ -1,64 +1,132 @@
 //! Acquisition from a device that works by itself: its buffers are slots, and come back filled.
 
-use super::{DEVICE, Feed, Phase, SourceNode};
-use crate::NodeError;
-use crate::slots::Filling;
+use super::assignments::Dropped;
+use super::course::Phase;
+use super::{DEVICE_TOKEN, Feed, SourceNode};
+use crate::slots::{Filling, Slots};
+use crate::{Clock, NodeError};
 use std::time::Duration;
-use thalweg_device::{Acquired, Buffer, Frame, FrameOrder, InTurn};
-use thalweg_link::Interest;
-use thalweg_wire::{Disposition, EventId, Message, TaiNanos};
+use thalweg_device::{Acquired, Acquisition, Buffer, DeviceError, Frame, FrameOrder, InTurn};
+use thalweg_link::{Interest, LinkError, Poller};
+use thalweg_wire::{Disposition, Message, TaiNanos};
 
 /// Frames taken from the device before others have their turn.
-const FAIR_SHARE: usize = 64;
+const MAX_FRAMES_IN_TURN: usize = 64;
 
-/// State of a device that works by itself.
+/// State of a device that works by itself: its buffers, its frames that are out of order, and how far it is.
 #[derive(Debug, Default)]
 pub(super) struct Acquiring {
     order: FrameOrder,
     /// Number of buffers that the device has.
     posted: u32,
-    started: bool,
-    over: bool,
+    has_started: bool,
+    is_over: bool,
     /// True if the device was away when the run was to end.
     gave_up: bool,
-    /// True if builder 0 was told when the first frame was taken.
-    first_is_said: bool,
+    /// True if the time of the first frame was sent to builder 0.
+    first_is_reported: bool,
     /// True if the time of event 0 is known, for events that are numbered by time.
     events_begin: bool,
     /// True if its descriptor is waited on.
-    watched: bool,
+    is_watched: bool,
     /// Time at which the device needs attention while nothing is taken.
-    pub(super) idle: Option<Duration>,
+    idle_until: Option<Duration>,
 }
 
 impl Acquiring {
+    /// Creates the state before the device is started.
     pub(super) fn new(feed: &Feed) -> Self {
         let reorders = if let Feed::Acquisition(device) = feed { device.reorders() } else { 0 };
         Self { order: FrameOrder::new(reorders), ..Self::default() }
     }
-}
 
-impl SourceNode {
-    /// Gives free slots to the device, and takes what it has filled, in the order of events. Its descriptor is waited
-    /// on only while something is taken: otherwise it would report again and again what is left there.
-    pub(super) fn acquire(&mut self) -> Result<(), NodeError> {
-        self.take_frames()?;
-        let Self { settings, acquiring, phase, .. } = self;
-        let Feed::Acquisition(device) = &mut settings.feed else { return Ok(()) };
-        let takes = *phase == Phase::Running && !acquiring.over;
-        let due = acquiring.idle.is_none_or(|at| at <= self.clock.now());
-        acquiring.idle = match takes {
-            true => None,
-            false if due => device.idle(self.clock.now())?,
-            false => acquiring.idle,
-        };
-        let watched = takes && device.has_room();
+    /// Gives free slots to the device, as many as it takes.
+    fn post_buffers(&mut self, device: &mut dyn Acquisition, slots: &mut Slots) {
+        while !self.is_over && self.posted < device.depth() {
+            let Some(slot) = slots.take_for_device() else { break };
+            device.post(Buffer::new(slot));
+            self.posted += 1;
+        }
+    }
+
+    /// Starts the device at the beginning of a run, unless it has started.
+    fn start(&mut self, device: &mut dyn Acquisition, began: TaiNanos) -> Result<(), DeviceError> {
+        if std::mem::replace(&mut self.has_started, true) { Ok(()) } else { device.start(began) }
+    }
+
+    /// Takes what the device has filled. Returns true if there was something.
+    fn take_frames(
+        &mut self,
+        device: &mut dyn Acquisition,
+        slots: &mut Slots,
+        clock: &dyn Clock,
+        source: &str,
+    ) -> Result<bool, DeviceError> {
+        let mut any = false;
+        for _ in 0..MAX_FRAMES_IN_TURN {
+            match device.poll(clock.now())? {
+                Acquired::Frame(frame) => {
+                    any = true;
+                    self.posted = self.posted.saturating_sub(1);
+                    if let Some(Frame { buffer, number, .. }) = self.order.came(frame) {
+                        tracing::warn!(source, number, "the device repeated a frame, or was too late with it");
+                        slots.give_back(buffer.into_slot());
+                    }
+                }
+                Acquired::Lost { first, count } => self.order.lost(first, count),
+                Acquired::Missed { first, count } => self.order.missed(first, count),
+                Acquired::NotYet => break,
+                Acquired::Over => {
+                    self.is_over = true;
+                    break;
+                }
+            }
+        }
+        Ok(any)
+    }
+
+    /// Returns the message to builder 0 with the time of the first frame, if builder 0 decides when event 0 is and has
+    /// not been sent it.
+    fn first_frame(&mut self, device: &dyn Acquisition) -> Option<Message> {
+        if self.first_is_reported {
+            return None;
+        }
+        let (time, period) = (device.first_time()?, device.event_period()?);
+        self.first_is_reported = true;
+        Some(Message::FirstFrame { time, period_nanos: u64::try_from(period.as_nanos()).unwrap_or(u64::MAX) })
+    }
+
+    /// Has this message repeated after a reconnection, since it may have been lost.
+    pub(super) fn repeat_first_frame(&mut self) {
+        self.first_is_reported = false;
+    }
+
+    /// Handles the time of event 0, as decided by builder 0.
+    pub(super) fn begin_events(&mut self, device: &mut dyn Acquisition, time: TaiNanos) {
+        if !std::mem::replace(&mut self.events_begin, true) {
+            device.begin_events(time);
+        }
+    }
+
+    /// Asks a device of which nothing is taken when it needs attention.
+    fn rest(&mut self, device: &mut dyn Acquisition, takes: bool, now: Duration) -> Result<(), DeviceError> {
+        if takes {
+            self.idle_until = None;
+        } else if self.idle_until.is_none_or(|at| at <= now) {
+            self.idle_until = device.idle(now)?;
+        }
+        Ok(())
+    }
+
+    /// Waits on the device's descriptor only while something is taken: otherwise it would report again and again what is
+    /// left there.
+    fn watch(&mut self, device: &dyn Acquisition, takes: bool, poller: &Poller) -> Result<(), LinkError> {
+        let is_watched = takes && device.has_room();
         if let Some(fd) = device.fd()
-            && watched != std::mem::replace(&mut acquiring.watched, watched)
+            && is_watched != std::mem::replace(&mut self.is_watched, is_watched)
         {
-            let poller = self.endpoints.poller();
-            match watched {
-                true => poller.add(fd, DEVICE, Interest::READ)?,
+            match is_watched {
+                true => poller.add(fd, DEVICE_TOKEN, Interest::READ)?,
                 // Without an interest the poller would still report errors.
                 false => poller.remove(fd),
             }
@@ -66,138 +134,104 @@ impl SourceNode {
         Ok(())
     }
 
-    fn take_frames(&mut self) -> Result<(), NodeError> {
-        let Self { settings, acquiring, pool, traces, .. } = self;
-        let Feed::Acquisition(device) = &mut settings.feed else { return Ok(()) };
-        if !matches!(self.phase, Phase::Waiting | Phase::Running) {
+    /// Returns when the device needs attention while nothing is taken.
+    pub(super) fn idle_until(&self) -> Option<Duration> {
+        self.idle_until
+    }
+}
+
+impl SourceNode {
+    /// Gives free slots to the device, and takes what it has filled, in the order of events.
+    pub(super) fn acquire(&mut self) -> Result<(), NodeError> {
+        let phase = self.course.phase();
+        if matches!(self.feed, Feed::Acquisition(_)) && matches!(phase, Phase::Waiting | Phase::Running) {
+            self.serve_device(phase)?;
+        }
+        let takes = self.course.phase() == Phase::Running && !self.acquiring.is_over;
+        let Feed::Acquisition(device) = &mut self.feed else { return Ok(()) };
+        self.acquiring.rest(&mut **device, takes, self.clock.now())?;
+        Ok(self.acquiring.watch(&**device, takes, self.builders.poller())?)
+    }
+
+    fn serve_device(&mut self, phase: Phase) -> Result<(), NodeError> {
+        let Self { acquiring, slots, setup, clock, .. } = self;
+        let Feed::Acquisition(device) = &mut self.feed else { return Ok(()) };
+        acquiring.post_buffers(&mut **device, slots);
+        if phase == Phase::Waiting {
             return Ok(());
         }
-        while !acquiring.over && acquiring.posted < device.depth() {
-            let Some(slot) = pool.take() else { break };
-            traces.forget(slot.index());
-            device.post(Buffer::new(slot));
-            acquiring.posted += 1;
+        acquiring.start(&mut **device, self.course.began())?;
+        if acquiring.take_frames(&mut **device, slots, &**clock, &setup.name)? {
+            self.builders.note_arrival();
         }
-        if self.phase == Phase::Waiting {
-            return Ok(());
-        }
-        if !std::mem::replace(&mut acquiring.started, true) {
-            device.start(self.run_began)?;
-        }
-        for _ in 0..FAIR_SHARE {
-            match device.poll(self.clock.now())? {
-                Acquired::Frame(frame) => {
-                    self.came = true;
-                    acquiring.posted = acquiring.posted.saturating_sub(1);
-                    if let Some(Frame { buffer, number, .. }) = acquiring.order.came(frame) {
-                        tracing::warn!(
-                            source = settings.name,
-                            number,
-                            "the device repeated a frame, or was too late with it"
-                        );
-                        pool.give_back(buffer.into_slot());
-                    }
-                }
-                Acquired::Lost { first, count } => acquiring.order.lost(first, count),
-                Acquired::Missed { first, count } => acquiring.order.missed(first, count),
-                Acquired::NotYet => break,
-                Acquired::Over => {
-                    acquiring.over = true;
-                    break;
-                }
-            }
-        }
-        self.say_first_frame();
+        self.report_first_frame();
         self.accept_frames()
     }
 
     /// Sends builder 0 the time of the first frame, if builder 0 decides when event 0 is.
-    fn say_first_frame(&mut self) {
-        let Feed::Acquisition(device) = &self.settings.feed else { return };
-        if self.acquiring.first_is_said || self.builders[0].welcome.is_none() {
-            return;
-        }
-        if let (Some(time), Some(period)) = (device.first_time(), device.event_period()) {
-            let period_nanos = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
-            self.send_to(0, &Message::FirstFrame { time, period_nanos });
-            self.acquiring.first_is_said = true;
-        }
-    }
-
-    /// Repeats this message after a reconnection, since it may have been lost.
-    pub(super) fn say_first_frame_again(&mut self) {
-        self.acquiring.first_is_said = false;
-        self.say_first_frame();
-    }
-
-    /// Handles the time of event 0, as decided by builder 0.
-    pub(super) fn begin_events(&mut self, time: TaiNanos) {
-        if let Feed::Acquisition(device) = &mut self.settings.feed
-            && !std::mem::replace(&mut self.acquiring.events_begin, true)
+    pub(super) fn report_first_frame(&mut self) {
+        let Feed::Acquisition(device) = &self.feed else { return };
+        if self.builders.is_welcome(0)
+            && let Some(message) = self.acquiring.first_frame(&**device)
         {
-            device.begin_events(time);
+            self.builders.send(0, &message);
         }
     }
 
     /// Accepts frames in order, up to the end of the run.
     fn accept_frames(&mut self) -> Result<(), NodeError> {
-        loop {
-            if self.is_beyond_end(self.next_event) {
-                self.end();
-                return Ok(());
-            }
-            if self.builder_of(self.next_event).is_none() {
+        while !self.end_if_complete() {
+            let next = self.course.next_event();
+            let Some(index) = self.assignments.builder_of(next) else {
                 // The device goes on as long as it has slots, and counts what it loses then.
-                self.ask(self.next_event);
-                return Ok(());
-            }
-            match self.acquiring.order.next(self.acquiring.over) {
-                Some(InTurn::Frame(frame)) => self.accept(frame)?,
-                Some(InTurn::Lost(count)) => self.lose(count)?,
-                Some(InTurn::Missed(count)) => self.miss(count),
-                None => {
-                    if self.acquiring.over {
-                        if let Some(end) = self.end_at.filter(|_| self.acquiring.gave_up) {
-                            self.lose(end.saturating_sub(self.next_event))?;
-                        }
-                        self.end();
+                self.request_assignment(next);
+                break;
+            };
+            match self.acquiring.order.next(self.acquiring.is_over) {
+                Some(InTurn::Frame(frame)) => self.accept_frame(index, frame)?,
+                Some(InTurn::Lost(count)) => self.lose_fragments(count)?,
+                Some(InTurn::Missed(count)) => self.skip_events(count),
+                None if self.acquiring.is_over => {
+                    if let Some(end) = self.course.end_event().filter(|_| self.acquiring.gave_up) {
+                        self.lose_fragments(end.saturating_sub(next))?;
                     }
-                    return Ok(());
+                    self.end();
+                    break;
                 }
+                None => break,
             }
         }
+        Ok(())
     }
 
     /// Stops waiting for a device that is away when the run is to end. Events of the run's other sources until its end
     /// count as lost in this one's device.
     pub(super) fn end_without_device(&mut self) {
-        let Feed::Acquisition(device) = &self.settings.feed else { return };
-        if self.phase == Phase::Running && self.acquiring.started && device.is_away() {
-            (self.acquiring.over, self.acquiring.gave_up) = (true, true);
+        let Feed::Acquisition(device) = &self.feed else { return };
+        if self.course.phase() == Phase::Running && self.acquiring.has_started && device.is_away() {
+            (self.acquiring.is_over, self.acquiring.gave_up) = (true, true);
         }
     }
 
-    /// Accepts a frame as the next fragment, and offers its slot.
-    fn accept(&mut self, frame: Frame) -> Result<(), NodeError> {
-        let (event, stamp, sequence, date) = (EventId(self.next_event), self.stamp(), self.sequence, self.clock.date());
-        let Some(index) = self.builder_of(event.0) else { return Ok(()) };
+    /// Accepts a frame as the next fragment, for this builder, and offers its slot.
+    fn accept_frame(&mut self, index: usize, frame: Frame) -> Result<(), NodeError> {
         let (len, copied) = (frame.len, frame.copied as u64);
-        let filling = Filling::acquired(frame, stamp, event, sequence, date).map_err(|room| {
+        let filling = Filling::acquired(frame, self.stamp(self.clock.date())).map_err(|room| {
             NodeError::Config(format!("the device says that it wrote {len} bytes into a buffer of {room}"))
         })?;
-        let builder = &mut self.builders[index];
-        builder.accounts.accepted += 1;
-        builder.copied += copied;
-        if builder.left {
-            builder.lost += 1;
-            self.pool.give_back(filling.slot);
-            self.step(len);
+        let delivery = self.builders.delivery_mut(index);
+        delivery.count_copied(copied);
+        if delivery.is_over() {
+            delivery.count_lost();
+            self.slots.give_back(filling.slot);
+            self.count_fragment(len);
             return Ok(());
         }
-        builder.filling = Some(filling);
+        delivery.count_accepted();
+        delivery.fill(filling);
         self.note_time(index, len);
-        self.step(len);
-        self.offer(index);
+        self.count_fragment(len);
+        self.builders.offer(index);
         Ok(())
     }
 
@@ -205,49 +239,54 @@ impl SourceNode {
     ///
     /// # Errors
     /// `count` is more than can have been lost.
-    pub(super) fn lose(&mut self, count: u64) -> Result<(), NodeError> {
+    pub(super) fn lose_fragments(&mut self, count: u64) -> Result<(), NodeError> {
         if count > u64::from(u32::MAX) {
-            let name = &self.settings.name;
+            let name = &self.setup.name;
             return Err(NodeError::Config(format!("source '{name}': {count} lost fragments are more than can be")));
         }
-        let (first, builders) = (self.next_event, self.builders.len() as u64);
+        let first = self.course.next_event();
         // Losses beyond the end are of no interest.
-        let end = first.saturating_add(count).min(self.end_at.unwrap_or(u64::MAX - builders - 1));
-        if self.assignments.is_some() {
-            self.leave_out_all(first, end, Disposition::LostInDevice);
+        let last_end = self.course.end_event().unwrap_or(u64::MAX - self.builders.len() as u64 - 1);
+        let end = first.saturating_add(count).min(last_end);
+        if self.assignments.is_by_room() {
+            self.lose_by_room(first, end);
         } else {
             self.lose_by_number(first, end);
         }
-        let lost = end.saturating_sub(first);
-        self.next_event += lost;
-        self.shown.lost_in_device += lost;
-        #[expect(clippy::cast_possible_truncation, reason = "modulo 2³², as it is counted")]
-        let skipped = lost as u32;
-        self.sequence = self.sequence.wrapping_add(skipped);
-        self.went_on();
+        self.course.count_lost_until(end);
+        self.end_passed_ranges();
         Ok(())
     }
 
     /// Skips `count` events that the device has nothing for. Nothing is announced: the builders see this source go on.
-    fn miss(&mut self, count: u64) {
-        let end = self.next_event.saturating_add(count).min(self.end_at.unwrap_or(u64::MAX));
-        self.next_event = end.max(self.next_event);
-        self.went_on();
+    fn skip_events(&mut self, count: u64) {
+        let next = self.course.next_event();
+        let end = next.saturating_add(count).min(self.course.end_event().unwrap_or(u64::MAX));
+        self.course.go_to(end.max(next));
+        self.end_passed_ranges();
+    }
+
+    /// Records that the fragments of the events from `first` to `end` are lost, whichever builders they are for.
+    fn lose_by_room(&mut self, first: u64, end: u64) {
+        let mut from = first;
+        while from < end {
+            let dropped = Dropped { first: from, count: end - from, how: Disposition::LostInDevice };
+            let Some((index, part)) = self.assignments.split_dropped(dropped) else {
+                self.assignments.keep_dropped(dropped);
+                return self.request_assignment(end);
+            };
+            self.builders.drop_range(index, part.first, part.count, 1, part.how);
+            from += part.count;
+        }
     }
 
     fn lose_by_number(&mut self, first: u64, end: u64) {
         let builders = self.builders.len() as u64;
-        for index in 0..self.builders.len() {
+        for index in self.builders.indices() {
             let own = (first..end.min(first.saturating_add(builders))).find(|event| event % builders == index as u64);
             let Some(own) = own else { continue };
-            let mut left = (end - 1 - own) / builders + 1;
-            let mut from = own;
-            while left > 0 {
-                let run = u32::try_from(left).unwrap_or(u32::MAX);
-                self.leave_out(index, EventId(from), run, Disposition::LostInDevice);
-                from += u64::from(run) * builders;
-                left -= u64::from(run);
-            }
+            let count = (end - 1 - own) / builders + 1;
+            self.builders.drop_range(index, own, count, builders, Disposition::LostInDevice);
         }
     }
 }
@@ -259,8 +298,8 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd};
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
-    use thalweg_device::{Acquired, Acquisition, Description, DeviceError};
-    use thalweg_wire::{Message, SourceId};
+    use thalweg_device::Description;
+    use thalweg_wire::{EventId, SourceId};
 
     /// Device that is always readable.
     #[derive(Debug)]
@@ -341,14 +380,15 @@ mod tests {
     fn a_source_whose_device_is_away_waits_for_it_until_the_run_is_to_end_sooner() {
         let mut node = node(true);
         // The run has an end from the beginning, which is repeated over each connection.
-        node.on_message(0, Message::StopAt { end: EventId(100), end_here: false }).unwrap();
-        (node.phase, node.acquiring.started) = (Phase::Running, true);
+        node.handle_message(0, Message::StopAt { end: EventId(100), end_here: false }).unwrap();
+        node.course.set_phase(Phase::Running);
+        node.acquiring.has_started = true;
         for message in [Message::Resume, Message::StopAt { end: EventId(100), end_here: false }] {
-            node.on_message(0, message).unwrap();
-            assert!(!node.acquiring.over, "{message:?}");
+            node.handle_message(0, message).unwrap();
+            assert!(!node.acquiring.is_over, "{message:?}");
         }
-        node.on_message(0, Message::StopAt { end: EventId(10), end_here: false }).unwrap();
-        assert!(node.acquiring.over);
+        node.handle_message(0, Message::StopAt { end: EventId(10), end_here: false }).unwrap();
+        assert!(node.acquiring.is_over);
     }
 
     #[test]
@@ -356,11 +396,11 @@ mod tests {
         let mut node = node(false);
         let poller = Arc::clone(node.poller());
         let mut wakes = |phase, over| {
-            node.phase = phase;
-            node.acquiring.over = over;
+            node.course.set_phase(phase);
+            node.acquiring.is_over = over;
             node.acquire().unwrap();
             let mut woken = false;
-            poller.wait(Some(Duration::ZERO), |token| woken |= token == DEVICE).unwrap();
+            poller.wait(Some(Duration::ZERO), |token| woken |= token == DEVICE_TOKEN).unwrap();
             woken
         };
         assert!(!wakes(Phase::Waiting, false) && !wakes(Phase::Waiting, false));

@@ -1,439 +1,536 @@
-//! Connections of a source to its builders, and the messages on them.
+//! Builders of a source: the connections to them, and what is delivered to each.
 
-use super::assignments::Assignments;
-use super::times::TimesReport;
-use super::{Phase, SourceNode, waits_for_events};
-use crate::NodeError;
-use crate::slots::Filling;
-use std::collections::BTreeSet;
+use super::delivery::{Connected, Delivery};
+use crate::drive::Leaving;
+use crate::slots::Slots;
+use crate::wait::{Idle, Waiter};
+use crate::{NodeError, SourceSettings};
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
-use thalweg_arena::Slot;
-use thalweg_link::{Address, LinkError, Outstanding, SourceGreeting};
+use thalweg_link::{Address, Arrivals, Endpoints, LinkError, Poller, SourceEndpoint, SourceGreeting};
 use thalweg_wire::{
-    Accounts, Capabilities, Disposition, EventId, MAX_RECORDS, Message, Refusal, RunNumber, TaiNanos, Welcome,
+    Accounts, Capabilities, Contact, Disposition, EventId, Hello, MAX_RECORDS, Message, Refusal, Welcome,
 };
 
 /// Time from a failed attempt to connect to a builder to the next one.
-const RETRY: Duration = Duration::from_millis(100);
+const RETRY_TIME: Duration = Duration::from_millis(100);
+
+/// All builders of a source, with the endpoints through which it reaches them: who is connected, and what each gets.
+#[derive(Debug)]
+pub(super) struct Builders {
+    builders: Vec<Builder>,
+    /// Connections to the builders; peers have the numbers of the builders.
+    endpoints: Endpoints<dyn SourceEndpoint>,
+    /// Congestion control of TCP links: see [`SourceEndpoint::connect`].
+    congestion: Option<String>,
+    /// Time after which the search for a builder is given up.
+    timeout: Duration,
+    /// Buffer that is kept for reuse.
+    ready: Vec<usize>,
+    waiter: Waiter,
+    /// True if something arrived in this turn.
+    has_received: bool,
+    /// Delivery of the last messages.
+    leaving: Leaving,
+    /// Reason why a builder that had begun the run takes no further part.
+    failure: Option<NodeError>,
+}
 
 /// One builder, as this source sees it.
 #[derive(Debug)]
-pub(super) struct Builder {
-    pub(super) address: Address,
-    pub(super) greeting: SourceGreeting,
-    pub(super) welcome: Option<Welcome>,
-    pub(super) started: bool,
+struct Builder {
+    address: Address,
+    greeting: SourceGreeting,
+    welcome: Option<Welcome>,
+    has_started: bool,
     /// True if its address led to it at least once.
-    pub(super) was_found: bool,
-    pub(super) done: bool,
+    was_found: bool,
+    is_done: bool,
     /// Time since which there is no connection, and time of the next attempt.
-    pub(super) away: Option<(Duration, Duration)>,
-    pub(super) last_error: Option<LinkError>,
-    /// Error that broke the link during sending: [`SourceNode::flush`] deals with it.
-    pub(super) broken: Option<LinkError>,
-    pub(super) book: Outstanding<Option<Slot>>,
-    /// All slots of tickets below this one are dropped, or were fetched over this connection.
-    pub(super) kept_from: u64,
-    pub(super) filling: Option<Filling>,
-    /// Fragments that will not come and are not yet announced: the first event, their number, and the reason.
-    pub(super) left_out: Option<(u64, u32, Disposition)>,
-    pub(super) accounts: Accounts,
-    /// Bytes copied by its device, and by connections that are closed.
-    pub(super) copied: u64,
-    /// Tickets fetched over shared memory that is no longer connected. The builder may still read them where they lie,
-    /// so they are not withdrawn.
-    pub(super) granted: BTreeSet<u64>,
-    /// Bytes sent eagerly over this connection, and not released.
-    pub(super) eager: u32,
-    pub(super) most_records: u32,
-    /// One past the last event for which it received an offer or a message that there is nothing, if events are
-    /// assigned; `passed` is one past the last event of such a message.
-    pub(super) mentioned: u64,
-    pub(super) passed: u64,
-    /// Time at which it was last told that this source goes on.
-    pub(super) passed_at: Duration,
-    /// True if it takes no further part; `left_out_by_leader` is true if the leading builder left it out, and `lost`
-    /// counts the fragments that it had not taken.
-    pub(super) left: bool,
-    pub(super) left_out_by_leader: bool,
-    pub(super) lost: u64,
-    /// Fragments for it that the device lost.
-    pub(super) lost_in_device: u64,
+    away: Option<(Duration, Duration)>,
+    last_error: Option<LinkError>,
+    /// Error that broke the link during sending, which only the thread that takes turns deals with.
+    broken: Option<LinkError>,
+    /// Limit of the records in a slot, as in its last welcome.
+    max_records: u32,
+    /// True if the leading builder left it out.
+    is_left_out: bool,
+    delivery: Delivery,
 }
 
-impl Builder {
-    /// Creates a builder that is to be connected to, from `now` on.
-    pub(super) fn new(address: &Address, greeting: SourceGreeting, now: Duration) -> Self {
+/// Result of an attempt to connect to a builder that is away.
+#[derive(Debug)]
+pub(super) enum Attempt {
+    /// A connection is under way, or it is not time for another attempt.
+    Waits,
+    /// The attempt failed, and is repeated later.
+    Failed(LinkError),
+    /// The builder was not found in time.
+    Absent(NodeError),
+}
+
+impl Builders {
+    /// Creates the builders at the addresses of `settings`, which are to be connected to from `now` on. `hello` is that
+    /// for the first one.
+    pub(super) fn new(
+        settings: &SourceSettings,
+        endpoints: Endpoints<dyn SourceEndpoint>,
+        (hello, description): (Hello, &str),
+        slots: &Slots,
+        now: Duration,
+    ) -> Self {
+        let stride = settings.builders.len() as u64;
+        let builders = settings.builders.iter().zip(0..).map(|(address, builder)| {
+            let (hello, description, arena) =
+                (Hello { builder, ..hello }, description.to_owned(), Arc::clone(slots.arena()));
+            let greeting = SourceGreeting { hello, description, arena };
+            Builder::new(address.clone(), greeting, Delivery::new(stride, now), now)
+        });
         Self {
-            address: address.clone(),
-            greeting,
-            welcome: None,
-            started: false,
-            was_found: false,
-            done: false,
-            away: Some((now, now)),
-            last_error: None,
-            broken: None,
-            book: Outstanding::default(),
-            kept_from: 0,
-            filling: None,
-            left_out: None,
-            accounts: Accounts::default(),
-            copied: 0,
-            granted: BTreeSet::new(),
-            eager: 0,
-            most_records: MAX_RECORDS,
-            mentioned: 0,
-            passed: 0,
-            passed_at: now,
-            left: false,
-            left_out_by_leader: false,
-            lost: 0,
-            lost_in_device: 0,
-        }
-    }
-}
-
-impl SourceNode {
-    /// Receives and handles the messages of a builder.
-    pub(super) fn serve(&mut self, index: usize) -> Result<(), NodeError> {
-        if self.builders[index].left {
-            return Ok(());
-        }
-        let mut said = Vec::new();
-        let result = self.endpoints.receive(index, &mut said);
-        self.came |= !said.is_empty();
-        for message in said {
-            self.on_message(index, message)?;
-        }
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) => self.lost(index, error),
+            builders: builders.collect(),
+            endpoints,
+            congestion: settings.congestion.clone(),
+            timeout: settings.timeout,
+            ready: Vec::new(),
+            waiter: Waiter::new(settings.wait),
+            has_received: false,
+            leaving: Leaving::default(),
+            failure: None,
         }
     }
 
-    pub(super) fn on_message(&mut self, index: usize, message: Message) -> Result<(), NodeError> {
-        let builder = &mut self.builders[index];
-        match message {
-            Message::Welcome(welcome) => self.welcomed(index, welcome)?,
-            Message::Start { run, first, at } => self.start(index, run, first, at),
-            Message::Release { below } => {
-                self.release(index, below);
-                self.blocked = false;
-            }
-            Message::Pause => self.pause(index),
-            Message::Resume if index == 0 => {
-                self.resume();
-                if self.phase == Phase::Running {
-                    self.pass_on(&Message::Running);
-                }
-            }
-            Message::StopAt { end, end_here } if index == 0 => {
-                self.resume();
-                self.ends_here = end_here;
-                self.pass_on(&Message::EndsAt { end });
-                // A run that was to end there from the beginning waits for the device as before.
-                if self.end_at.replace(end.0) != Some(end.0) {
-                    self.end_without_device();
-                }
-            }
-            Message::Bye => {
-                builder.done = true;
-                self.endpoints.close(index);
-                self.release(index, u64::MAX);
-                self.pass_on_room(index);
-            }
-            Message::EventsBegin { time } if index == 0 => self.begin_events(time),
-            Message::ReportTimes { first } if index == 0 => self.times = Some(TimesReport::new(first)),
-            Message::NumbersAgree { first } if index == 0 => self.numbers_agree(first),
-            Message::Room(room) => self.heard_room(index, room),
-            Message::Assign(assign) if index == 0 => self.assign(assign)?,
-            Message::LeaveOut { builder } if index == 0 => self.leave_out_builder(builder)?,
-            _ => {}
-        }
-        Ok(())
+    /// Returns the number of builders.
+    pub(super) fn len(&self) -> usize {
+        self.builders.len()
     }
 
-    fn welcomed(&mut self, index: usize, welcome: Welcome) -> Result<(), NodeError> {
-        let builder = &mut self.builders[index];
-        if !welcome.capabilities.contains(self.settings.policy.capabilities()) {
-            return Err(NodeError::Config(format!(
-                "the builder at {} does not let a source withdraw what it offered: choose another `policy` than \
-                 drop-oldest",
-                builder.address
-            )));
+    /// Returns the numbers of all builders.
+    pub(super) fn indices(&self) -> Range<usize> {
+        0..self.builders.len()
+    }
+
+    /// Returns the numbers of the builders that do not lead.
+    pub(super) fn others(&self) -> Range<usize> {
+        1..self.builders.len()
+    }
+
+    /// Returns the poller to wait on.
+    pub(super) fn poller(&self) -> &Arc<Poller> {
+        self.endpoints.poller()
+    }
+
+    /// Drives all connections, and returns those that have something to receive. The buffer comes back by
+    /// [`reuse`](Self::reuse).
+    pub(super) fn poll(&mut self, woken: &[u64], now: Duration) -> Vec<usize> {
+        let mut ready = std::mem::take(&mut self.ready);
+        self.endpoints.poll(now, woken, &mut ready);
+        ready
+    }
+
+    /// Keeps the buffer of [`poll`](Self::poll) for the next turn.
+    pub(super) fn reuse(&mut self, mut ready: Vec<usize>) {
+        ready.clear();
+        self.ready = ready;
+    }
+
+    /// Receives the messages of a builder, unless it takes no further part.
+    pub(super) fn receive(&mut self, index: usize) -> Option<(Vec<Message>, Result<bool, LinkError>)> {
+        if self.builders[index].delivery.is_over() {
+            return None;
         }
-        if index == 0 && waits_for_events(&self.settings) && !welcome.capabilities.contains(Capabilities::BY_TIME) {
-            return Err(NodeError::Config(format!(
-                "the builder at {} does not say when events begin, as `beat` without `phase` wants: it is of an older version",
-                builder.address
-            )));
-        }
-        let is_assigned = welcome.capabilities.contains(Capabilities::ASSIGNED);
-        let knows_another = self.builders.iter().any(|builder| builder.welcome.is_some() || builder.started);
-        if knows_another && is_assigned != self.assignments.is_some() {
-            return Err(NodeError::Config(
-                "of the builders, some assign events by room and others by their numbers: compare `run.assignment` in \
-                 their topology files"
-                    .into(),
-            ));
-        }
-        if is_assigned && self.assignments.is_none() {
-            self.assignments = Some(Assignments::new(self.builders.len()));
-        }
+        let mut messages = Vec::new();
+        let result = self.endpoints.receive(index, &mut messages);
+        self.has_received |= !messages.is_empty();
+        Some((messages, result))
+    }
+
+    /// Records that something has come from the device.
+    pub(super) fn note_arrival(&mut self) {
+        self.has_received = true;
+    }
+
+    /// Returns the address of a builder.
+    pub(super) fn address(&self, index: usize) -> &Address {
+        &self.builders[index].address
+    }
+
+    /// Returns the number by which a builder is known to the others.
+    pub(super) fn number(&self, index: usize) -> u32 {
+        self.builders[index].greeting.hello.builder
+    }
+
+    /// Returns the capabilities of builder 0 that this source has too; none before its welcome.
+    pub(super) fn leader_capabilities(&self) -> Capabilities {
+        self.builders[0].welcome.map_or(Capabilities::empty(), |welcome| welcome.capabilities)
+    }
+
+    /// Returns whether any builder has welcomed this source or has started the run.
+    pub(super) fn knows_any(&self) -> bool {
+        self.builders.iter().any(|builder| builder.welcome.is_some() || builder.has_started)
+    }
+
+    /// Makes the events of each builder consecutive ones, as they are if builder 0 assigns them.
+    pub(super) fn assign_by_room(&mut self) {
+        self.builders.iter_mut().for_each(|builder| builder.delivery.assign_by_room());
+    }
+
+    /// Handles the welcome of a builder: what it has not released is offered again.
+    pub(super) fn handle_welcome(&mut self, index: usize, welcome: Welcome, slots: &mut Slots) {
         let builder = &mut self.builders[index];
         builder.away = None;
         builder.was_found = true;
-        builder.most_records = welcome.most_records;
+        builder.max_records = welcome.most_records;
         builder.welcome = Some(welcome);
-        self.release(index, welcome.released_below);
-        let builder = &mut self.builders[index];
+        builder.delivery.release(welcome.released_below, slots);
         if let Some(link) = self.endpoints.link_mut(index) {
-            // After a reconnection, everything that has not been released is offered again, under the same tickets.
-            builder.book.iter().for_each(|(offer, _)| link.offer(offer));
-            if builder.passed > 0 {
-                let (below, tickets) = (EventId(builder.passed), builder.book.next_ticket());
-                link.send(&Message::Passed { below, tickets });
-            }
-        }
-        if self.phase == Phase::Ending && self.builders[index].started {
-            self.send_final_counters(index);
-        }
-        if index > 0 {
-            self.pass_on_standing(index);
-        }
-        if index == 0 {
-            self.tell_all_rooms();
-            self.say_first_frame_again();
-        } else {
-            self.pass_on_room(index);
-        }
-        self.blocked = false;
-        Ok(())
-    }
-
-    fn start(&mut self, index: usize, run: RunNumber, first: EventId, at: TaiNanos) {
-        if std::mem::replace(&mut self.builders[index].started, true) {
-            // The message was received again after a reconnection.
-            return;
-        }
-        if index == 0 {
-            (self.next_event, self.first_event) = (first.0, first.0);
-            self.begin_reporting(first);
-            self.run_began = at;
-            self.assignments.iter_mut().for_each(|assignments| assignments.begin(first.0));
-        }
-        self.run = run;
-        if index == 0 {
-            // Builders that wait for the leading one learn that it has begun.
-            self.pass_on(&Message::Running);
-        }
-        if self.phase == Phase::Ending {
-            // The run has ended elsewhere before it began here.
-            self.send_final_counters(index);
-        }
-        self.start_if_all_have();
-    }
-
-    /// Sends a builder the end of this source, with its final counters.
-    fn send_final_counters(&mut self, index: usize) {
-        if index == 0 {
-            self.send_to(0, &Message::NotTaken(self.not_taken()));
-        }
-        self.send_to(index, &Message::End(self.builders[index].accounts));
-    }
-
-    /// Begins once all builders that take part have started the run.
-    pub(super) fn start_if_all_have(&mut self) {
-        if self.phase == Phase::Waiting && self.builders.iter().all(|builder| builder.started || builder.left) {
-            self.phase = if self.begins_paused { Phase::Paused } else { Phase::Running };
-            self.due = self.settings.rate.map(|_| self.clock.now());
+            builder.delivery.offer_again(link);
         }
     }
 
-    /// Accepts fragments again. Fragments that were due meanwhile do not come in a burst.
-    fn resume(&mut self) {
-        self.blocked = false;
-        self.begins_paused = false;
-        if self.phase == Phase::Paused {
-            self.phase = Phase::Running;
-            self.due = self.due.map(|due| due.max(self.clock.now()));
+    /// Returns whether a builder has welcomed this source over its present connection.
+    pub(super) fn is_welcome(&self, index: usize) -> bool {
+        self.builders[index].welcome.is_some()
+    }
+
+    /// Returns the number of builders that have welcomed this source over their present connections.
+    pub(super) fn welcome_count(&self) -> usize {
+        self.builders.iter().filter(|builder| builder.welcome.is_some()).count()
+    }
+
+    /// Notes that a builder has started the run. Returns true if it had not before.
+    pub(super) fn start(&mut self, index: usize) -> bool {
+        !std::mem::replace(&mut self.builders[index].has_started, true)
+    }
+
+    /// Returns whether a builder has started the run.
+    pub(super) fn has_started(&self, index: usize) -> bool {
+        self.builders[index].has_started
+    }
+
+    /// Returns whether all builders that take part have started the run.
+    pub(super) fn all_have_started(&self) -> bool {
+        self.builders.iter().all(|builder| builder.has_started || builder.delivery.is_over())
+    }
+
+    /// Handles the dismissal by a builder, which needs nothing more.
+    pub(super) fn dismiss(&mut self, index: usize, slots: &mut Slots) {
+        self.builders[index].is_done = true;
+        self.endpoints.close(index);
+        self.builders[index].delivery.release(u64::MAX, slots);
+    }
+
+    /// Returns whether all builders are done with this source.
+    pub(super) fn all_are_done(&self) -> bool {
+        self.builders.iter().all(|builder| builder.is_done)
+    }
+
+    /// Returns the state of the connection to a builder. `is_ending`: this source's part of the run has ended.
+    pub(super) fn contact(&self, index: usize, is_ending: bool) -> Contact {
+        match &self.builders[index] {
+            builder if builder.delivery.is_over() && !builder.is_left_out && !is_ending => Contact::Away,
+            builder if builder.is_done => Contact::Done,
+            builder if builder.welcome.is_some() => Contact::Connected,
+            _ => Contact::Away,
         }
     }
 
-    /// Relays to a builder that does not lead what the leading builder has sent so far.
-    fn pass_on_standing(&mut self, index: usize) {
-        if self.builders[0].started {
-            match self.phase {
-                Phase::Paused => self.send_to(index, &Message::Paused { next: EventId(self.next_event), asked_by: 0 }),
-                _ => self.send_to(index, &Message::Running),
-            }
-        }
-        if let Some(end) = self.end_at {
-            self.send_to(index, &Message::EndsAt { end: EventId(end) });
-        }
-    }
-
-    /// Answers a builder that asks for this source's position. If the leading builder asks, the source pauses and tells
-    /// the other builders. If another builder asks, that one wants the run to end, and the leading builder is told.
-    pub(super) fn pause(&mut self, index: usize) {
-        if index == 0 && self.phase == Phase::Running {
-            self.count_dead_time();
-            self.dead.since = None;
-            self.phase = Phase::Paused;
-        }
-        self.begins_paused |= index == 0 && self.phase == Phase::Waiting;
-        // Accepted fragments are offered first: builders can rely on these only.
-        for builder in 0..self.builders.len() {
-            self.offer(builder);
-            self.announce_drops(builder);
-        }
-        let asked_by = self.builders[index].greeting.hello.builder;
-        let paused = Message::Paused { next: EventId(self.next_event), asked_by };
-        if index > 0 {
-            self.send_to(index, &paused);
-            self.send_to(0, &paused);
-        } else {
-            self.send_to(0, &paused);
-            self.pass_on(&paused);
-        }
-    }
-
-    /// Relays a message of the leading builder to the others.
-    pub(super) fn pass_on(&mut self, message: &Message) {
-        for index in 1..self.builders.len() {
-            if self.builders[index].welcome.is_some() {
-                self.send_to(index, message);
-            }
-        }
-    }
-
-    pub(super) fn send_to(&mut self, index: usize, message: &Message) {
+    /// Sends a message to a builder, if it is connected.
+    pub(super) fn send(&mut self, index: usize, message: &Message) {
         if let Some(link) = self.endpoints.link_mut(index) {
             link.send(message);
         }
     }
 
-    pub(super) fn release(&mut self, index: usize, below: u64) {
-        let Self { builders, pool, .. } = self;
-        let builder = &mut builders[index];
-        builder.granted = builder.granted.split_off(&below);
-        for (offer, slot) in builder.book.release(below) {
-            if offer.disposition == Disposition::Eager {
-                builder.eager -= offer.bytes;
-            }
-            if let Some(slot) = slot {
-                pool.give_back(slot);
+    /// Sends a message to a builder that has welcomed this source.
+    pub(super) fn send_if_welcome(&mut self, index: usize, message: &Message) {
+        if self.is_welcome(index) {
+            self.send(index, message);
+        }
+    }
+
+    /// Relays a message of the leading builder to the others.
+    pub(super) fn relay(&mut self, message: &Message) {
+        self.others().for_each(|index| self.send_if_welcome(index, message));
+    }
+
+    /// Returns what is delivered to a builder.
+    pub(super) fn delivery(&self, index: usize) -> &Delivery {
+        &self.builders[index].delivery
+    }
+
+    /// Returns what is delivered to a builder, to be continued.
+    pub(super) fn delivery_mut(&mut self, index: usize) -> &mut Delivery {
+        &mut self.builders[index].delivery
+    }
+
+    /// Returns what is delivered to a builder, and its connection if it has welcomed this source.
+    fn connected(&mut self, index: usize) -> (&mut Delivery, Option<Connected<'_>>) {
+        let Builder { welcome, delivery, .. } = &mut self.builders[index];
+        let link = self.endpoints.link_mut(index);
+        let connected = welcome.zip(link).map(|(welcome, link)| Connected { welcome, link });
+        (delivery, connected)
+    }
+
+    /// Returns the number of records that may share a slot: the number that every builder accepts. For a builder that
+    /// is away, the number in its last welcome counts.
+    pub(super) fn max_records(&self) -> u32 {
+        self.builders.iter().map(|builder| builder.max_records).min().unwrap_or(MAX_RECORDS).max(1)
+    }
+
+    /// Offers a builder the content of the slot that is being filled for it.
+    pub(super) fn offer(&mut self, index: usize) {
+        if self.builders[index].delivery.is_filling() {
+            let (delivery, connected) = self.connected(index);
+            delivery.offer(connected);
+        }
+    }
+
+    /// Offers a builder everything that was accepted for it, and announces what will not come.
+    pub(super) fn offer_and_announce(&mut self, index: usize) {
+        self.offer(index);
+        let (delivery, mut connected) = self.connected(index);
+        delivery.announce_drops(connected.as_mut());
+    }
+
+    /// Offers all partly filled slots. A slot holds consecutive events, and the next one leaves some out.
+    pub(super) fn offer_all(&mut self) {
+        self.indices().for_each(|index| self.offer(index));
+    }
+
+    /// Offers partly filled slots where little is under way: those need not wait for more fragments.
+    pub(super) fn offer_partial(&mut self) {
+        for index in self.indices() {
+            if self.builders[index].delivery.open_tickets() < 2 {
+                self.offer(index);
+                let (delivery, mut connected) = self.connected(index);
+                if delivery.open_tickets() == 0 {
+                    delivery.announce_drops(connected.as_mut());
+                }
             }
         }
     }
 
-    /// Handles the end of a connection.
-    pub(super) fn lost(&mut self, index: usize, error: LinkError) -> Result<(), NodeError> {
+    /// Records that `count` fragments for a builder are dropped or lost, from `event` on.
+    pub(super) fn drop_fragments(&mut self, index: usize, event: EventId, count: u32, how: Disposition) {
+        let (delivery, mut connected) = self.connected(index);
+        delivery.drop_fragments(event, count, how, connected.as_mut());
+    }
+
+    /// Does the same as [`drop_fragments`](Self::drop_fragments), for any number of consecutive events of a builder.
+    /// `apart`: distance from one event to the next.
+    pub(super) fn drop_range(&mut self, index: usize, first: u64, count: u64, apart: u64, how: Disposition) {
+        let (mut from, mut left) = (first, count);
+        while left > 0 {
+            let run = u32::try_from(left).unwrap_or(u32::MAX);
+            self.drop_fragments(index, EventId(from), run, how);
+            from += u64::from(run) * apart;
+            left -= u64::from(run);
+        }
+    }
+
+    /// Drops the oldest slot for a builder that it has not asked for, and returns it.
+    pub(super) fn drop_oldest(&mut self, index: usize) -> Option<thalweg_arena::Slot> {
+        let (delivery, connected) = self.connected(index);
+        delivery.drop_oldest(connected)
+    }
+
+    /// Closes the final counters of a builder, and sends them if it is connected.
+    pub(super) fn send_end(&mut self, index: usize, sequence: u32, cpu_nanos: u64) {
+        let copied = self.endpoints.link(index).map_or(0, |link| link.copied());
+        let delivery = &mut self.builders[index].delivery;
+        delivery.close_accounts(copied, sequence, cpu_nanos);
+        let accounts = delivery.accounts();
+        self.send_if_welcome(index, &Message::End(accounts));
+    }
+
+    /// Returns the sum of the counters of all builders.
+    pub(super) fn total_accounts(&self) -> Accounts {
+        let accounts = self.builders.iter().map(|builder| builder.delivery.accounts());
+        accounts.fold(Accounts::default(), |sum, a| Accounts {
+            accepted: sum.accepted + a.accepted,
+            dropped_newest: sum.dropped_newest + a.dropped_newest,
+            dropped_oldest: sum.dropped_oldest + a.dropped_oldest,
+            copied_bytes: sum.copied_bytes + a.copied_bytes,
+            ..sum
+        })
+    }
+
+    /// Returns whether a builder that another one has left out is still waited for by builder 0, which is connected: the
+    /// counts of its fragments are to be sent.
+    pub(super) fn owes_counts(&self, index: usize) -> bool {
+        self.builders[index].is_left_out && self.is_welcome(0)
+    }
+
+    /// Handles the end of the connection to a builder, and returns the error if that is for good. Otherwise it is
+    /// connected again later.
+    pub(super) fn disconnect(&mut self, index: usize, error: LinkError, now: Duration) -> Option<NodeError> {
         let builder = &mut self.builders[index];
-        if builder.left {
-            return Ok(());
-        }
-        let who = builder.address.to_string();
-        if let Some(link) = self.endpoints.link_mut(index) {
-            if builder.address.kind().maps {
-                let offered = builder.book.iter().map(|(offer, _)| offer.ticket);
-                builder.granted.extend(offered.filter(|ticket| !link.withdraw(*ticket)));
-            }
-            builder.copied += link.copied();
-        }
+        let peer = builder.address.to_string();
+        builder.delivery.disconnect(self.endpoints.link_mut(index), builder.address.kind().maps);
         self.endpoints.close(index);
         builder.welcome = None;
         builder.broken = None;
-        builder.kept_from = 0;
-        // Nothing has been sent eagerly over the next connection yet: what is offered again waits to be fetched.
-        builder.eager = 0;
-        for (offer, _) in builder.book.iter_mut().filter(|(offer, _)| offer.disposition == Disposition::Eager) {
-            offer.disposition = Disposition::Held;
-        }
-        let for_good = match &error {
+        let is_for_good = match &error {
             LinkError::Refused { reason, .. } => *reason != Refusal::Busy,
             error => error.is_violation(),
         };
-        if for_good {
-            return self.left_by(index, NodeError::Link { who, error });
+        if is_for_good {
+            return Some(NodeError::Link { who: peer, error });
         }
-        let now = self.clock.now();
         let since = builder.away.map_or(now, |(since, _)| since);
-        builder.away = Some((since, now + RETRY));
-        tracing::debug!(builder = who, %error, "no connection");
+        builder.away = Some((since, now + RETRY_TIME));
+        tracing::debug!(builder = peer, %error, "no connection");
         builder.last_error = Some(error);
-        self.pass_on_room(index);
-        Ok(())
+        None
     }
 
-    /// Goes on without a builder that takes no further part, if the run has begun there and others remain; fails
-    /// otherwise. If it is the leading builder, this source's own part of the run ends.
-    fn left_by(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
-        let others = self.builders.iter().enumerate().any(|(at, builder)| at != index && !builder.done);
-        if !self.builders[index].started || !others {
+    /// Goes on without a builder that takes no further part, if the run has begun there and others remain.
+    ///
+    /// # Errors
+    /// It has not, or none remains. The error is the first for which a builder has left.
+    pub(super) fn go_on_without(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
+        let others = self.builders.iter().enumerate().any(|(other, builder)| other != index && !builder.is_done);
+        if !self.builders[index].has_started || !others {
             return Err(self.failure.take().unwrap_or(error));
         }
         tracing::warn!("{error}; the run goes on without that builder");
         self.failure.get_or_insert(error);
-        self.forget_builder(index);
-        if index == 0 && self.phase != Phase::Ending {
-            self.end();
-        }
-        self.pass_on_room(index);
-        self.start_if_all_have();
         Ok(())
     }
 
-    pub(super) fn reconnect(&mut self) -> Result<(), NodeError> {
-        let now = self.clock.now();
-        for index in 0..self.builders.len() {
-            let builder = &mut self.builders[index];
-            let Some((since, at)) = builder.away else { continue };
-            if at > now {
-                continue;
-            }
-            if now > since + self.settings.timeout {
-                let who = builder.address.to_string();
-                let error = builder.last_error.take().unwrap_or(LinkError::Closed);
-                let time = humantime::format_duration(self.settings.timeout);
-                self.left_by(index, NodeError::Absent(format!("no builder at {who} for {time}: {error}")))?;
-                continue;
-            }
-            if self.endpoints.link(index).is_some() {
-                // The builder is connected, but has not sent its welcome: it has until the timeout.
-                builder.away = Some((since, now + self.settings.timeout));
-                continue;
-            }
-            let congestion = self.settings.congestion.as_deref();
+    /// Gives a builder up for good: fragments that wait for it are lost, and its slots are free.
+    pub(super) fn give_up(&mut self, index: usize, slots: &mut Slots) {
+        let builder = &mut self.builders[index];
+        self.endpoints.close(index);
+        (builder.welcome, builder.away, builder.broken) = (None, None, None);
+        builder.is_done = true;
+        builder.delivery.give_up(slots);
+    }
+
+    /// Notes that the leading builder has left a builder out.
+    pub(super) fn mark_left_out(&mut self, index: usize) {
+        self.builders[index].is_left_out = true;
+    }
+
+    /// Connects to a builder that is away, if it is time.
+    ///
+    /// # Errors
+    /// A mistake in the configuration, which is not cured by trying again.
+    pub(super) fn try_connect(&mut self, index: usize, now: Duration) -> Result<Attempt, NodeError> {
+        let builder = &mut self.builders[index];
+        let Some((since, _)) = builder.away.filter(|(_, at)| *at <= now) else { return Ok(Attempt::Waits) };
+        if now > since + self.timeout {
+            let error = builder.last_error.take().unwrap_or(LinkError::Closed);
+            let (peer, time) = (&builder.address, humantime::format_duration(self.timeout));
+            return Ok(Attempt::Absent(NodeError::Absent(format!("no builder at {peer} for {time}: {error}"))));
+        }
+        let is_connected = self.endpoints.link(index).is_some();
+        if !is_connected {
+            let congestion = self.congestion.as_deref();
             match self.endpoints.connect(index, &builder.address, congestion, &builder.greeting) {
-                Ok(()) => builder.away = Some((since, now + self.settings.timeout)),
-                // A mistake in the configuration is not cured by trying again. An address that was right before is no
-                // mistake.
+                Ok(()) => {}
+                // An address that was right before is no mistake.
                 Err(error @ LinkError::Unusable { .. }) if !builder.was_found => return Err(NodeError::Wait(error)),
-                Err(error) => self.lost(index, error)?,
+                Err(error) => return Ok(Attempt::Failed(error)),
             }
         }
-        Ok(())
-    }
-
-    pub(super) fn flush(&mut self) -> Result<(), NodeError> {
-        self.send();
-        for index in 0..self.builders.len() {
-            if let Some(error) = self.builders[index].broken.take() {
-                self.lost(index, error)?;
-            }
-        }
-        Ok(())
+        // A builder that is connected, and has not sent its welcome, has until the timeout.
+        builder.away = Some((since, now + self.timeout));
+        Ok(Attempt::Waits)
     }
 
     /// Sends what can be sent now. A broken link is left for the next turn, since only the thread that takes turns can
     /// wait for the time to connect again.
-    pub(super) fn send(&mut self) {
+    pub(super) fn flush(&mut self, now: Duration) {
         let mut broken = Vec::new();
-        self.endpoints.flush(self.clock.now(), &mut broken);
+        self.endpoints.flush(now, &mut broken);
         for (index, error) in broken {
             self.builders[index].broken.get_or_insert(error);
+        }
+    }
+
+    /// Removes and returns the error that broke the link to a builder during sending.
+    pub(super) fn take_broken(&mut self, index: usize) -> Option<LinkError> {
+        self.builders[index].broken.take()
+    }
+
+    /// Returns whether there is work, until `sleeps_until`, that only the thread that takes turns can do.
+    pub(super) fn needs_turn(&self, sleeps_until: Option<Duration>) -> bool {
+        let timeout = self.endpoints.next_timeout();
+        self.builders.iter().any(|builder| builder.broken.is_some())
+            || timeout.is_some_and(|at| sleeps_until.is_none_or(|until| at < until))
+    }
+
+    /// Returns when there is something to do even if nothing arrives.
+    pub(super) fn next_time(&self) -> Option<Duration> {
+        let retry = self.builders.iter().filter_map(|builder| builder.away.map(|(_, at)| at));
+        retry.chain(self.endpoints.next_timeout()).min()
+    }
+
+    /// Returns how to wait for the next turn, for at most `timeout`.
+    pub(super) fn idle(&mut self, timeout: Option<Duration>, now: Duration) -> Idle {
+        let has_received = std::mem::take(&mut self.has_received);
+        self.waiter.idle(&mut self.endpoints, has_received, false, timeout, now)
+    }
+
+    /// Returns whether the delivery of the last messages has begun.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.leaving.has_begun()
+    }
+
+    /// Delivers the last messages. Returns true once there is nothing left to repeat.
+    pub(super) fn leave(&mut self, woken: &[u64], now: Duration) -> bool {
+        self.leaving.turn(&mut self.endpoints, woken, now)
+    }
+
+    /// Returns the time without work unless something arrives, while the last messages are delivered; `None` before.
+    pub(super) fn leaving_timeout(&self, now: Duration) -> Option<Duration> {
+        self.leaving.timeout(&self.endpoints, now)
+    }
+
+    /// Returns the reason why a builder that had begun the run took no further part.
+    pub(super) fn take_failure(&mut self) -> Option<NodeError> {
+        self.failure.take()
+    }
+
+    /// Returns the counts of datagrams that arrived.
+    pub(super) fn arrivals(&self) -> Arrivals {
+        self.endpoints.arrivals()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_linked(&self, index: usize) -> bool {
+        self.endpoints.link(index).is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_done(&self, index: usize) -> bool {
+        self.builders[index].is_done
+    }
+
+    #[cfg(test)]
+    pub(super) fn set_max_records(&mut self, max_records: u32) {
+        self.builders.iter_mut().for_each(|builder| builder.max_records = max_records);
+    }
+}
+
+impl Builder {
+    /// Creates a builder that is to be connected to, from `now` on.
+    fn new(address: Address, greeting: SourceGreeting, delivery: Delivery, now: Duration) -> Self {
+        Self {
+            address,
+            greeting,
+            welcome: None,
+            has_started: false,
+            was_found: false,
+            is_done: false,
+            away: Some((now, now)),
+            last_error: None,
+            broken: None,
+            max_records: MAX_RECORDS,
+            is_left_out: false,
+            delivery,
         }
     }
 }

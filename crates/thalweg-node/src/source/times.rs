@@ -1,9 +1,6 @@
 //! Reports of trigger times, by which builder 0 finds sources whose events are shifted, and guesses that are right.
 
-use super::{Feed, SourceNode};
-use thalweg_wire::{
-    Capabilities, EventId, FragmentHeader, Message, SHIFT_WINDOW, Status, TaiNanos, TriggerTimes, trigger_time,
-};
+use thalweg_wire::{EventId, FragmentHeader, SHIFT_WINDOW, Status, TaiNanos, TriggerTimes, trigger_time};
 
 /// Report of one window of events, under way. Times are added in the order of events.
 #[derive(Debug)]
@@ -20,12 +17,18 @@ impl TimesReport {
         Self { message: TriggerTimes { first, ..TriggerTimes::default() }, end: first.0.saturating_add(SHIFT_WINDOW) }
     }
 
-    fn is_complete(&self) -> bool {
+    /// Returns the first event whose time was not sent.
+    pub(super) fn first_event(&self) -> u64 {
+        self.message.first.0
+    }
+
+    /// Returns whether the times of all events of the window were sent.
+    pub(super) fn is_complete(&self) -> bool {
         self.message.first.0 >= self.end
     }
 
     /// Adds the time of a fragment.
-    fn note(&mut self, header: &FragmentHeader) {
+    pub(super) fn note(&mut self, header: &FragmentHeader) {
         let event = header.event.0;
         let place = event.checked_sub(self.message.first.0).and_then(|place| usize::try_from(place).ok());
         if event < self.end
@@ -37,53 +40,13 @@ impl TimesReport {
     }
 
     /// Returns a message that is complete, given that events below `next` are accepted or will not come.
-    fn filled(&mut self, next: u64) -> Option<TriggerTimes> {
+    pub(super) fn filled(&mut self, next: u64) -> Option<TriggerTimes> {
         let behind = self.message.first.0.saturating_add(TriggerTimes::EVENTS_PER_MESSAGE);
         if self.is_complete() || next < behind.min(self.end) {
             return None;
         }
         let first = EventId(behind);
         Some(std::mem::replace(&mut self.message, TriggerTimes { first, ..TriggerTimes::default() }))
-    }
-}
-
-impl SourceNode {
-    /// Begins a report of the run's first events, if builder 0 compares times.
-    pub(super) fn begin_reporting(&mut self, first: EventId) {
-        let agreed = self.builders[0].welcome.map_or(Capabilities::empty(), |welcome| welcome.capabilities);
-        if agreed.contains(Capabilities::TRIGGER_TIMES) {
-            self.times = Some(TimesReport::new(first));
-        }
-    }
-
-    /// Notes the time of the last fragment in the slot for a builder, which was just put there with `len` bytes of
-    /// payload.
-    pub(super) fn note_time(&mut self, index: usize, len: usize) {
-        let Some(times) = self.times.as_ref().filter(|times| times.message.first.0 <= self.next_event) else { return };
-        let first = times.message.first.0;
-        let filling = self.builders[index].filling.as_ref();
-        let Some(header) = filling.and_then(|filling| filling.last_header(len)) else { return };
-        if header.event.0 >= first {
-            self.report_times(header.event.0);
-            self.times.iter_mut().for_each(|times| times.note(&header));
-            self.report_times(header.event.0 + 1);
-        }
-    }
-
-    /// Sends the known times of events below `next`.
-    pub(super) fn report_times(&mut self, next: u64) {
-        while let Some(message) = self.times.as_mut().and_then(|times| times.filled(next)) {
-            self.send_to(0, &Message::TriggerTimes(message));
-        }
-        self.times = self.times.take().filter(|times| !times.is_complete());
-    }
-
-    /// Tells the device that events from `first` on are those of the other sources, as builder 0 found by their times.
-    pub(super) fn numbers_agree(&mut self, first: EventId) {
-        let number = first.0.checked_sub(self.first_event);
-        if let (Feed::Acquisition(device), Some(number)) = (&mut self.settings.feed, number) {
-            device.numbers_agree(number);
-        }
     }
 }
 

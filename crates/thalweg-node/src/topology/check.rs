@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 use thalweg_core::filter::Condition;
+use thalweg_device::Beat;
 use thalweg_link::{Adapter, Address, OwnAddress};
 use thalweg_wire::{HEADER_LEN, SourceId};
 
@@ -35,10 +36,17 @@ impl Topology {
         must(!run.timeout.is_zero(), "run.timeout", "nodes that do not wait for each other never meet: write 10s")?;
         check_path(&run.directory).map_err(|problem| ("run.directory".to_owned(), problem))?;
         let mut listened_on = HashSet::new();
-        builders.iter().try_for_each(|builder| self.check_builder(builder, &mut listened_on))?;
+        for builder in builders {
+            self.check_builder(builder, &mut listened_on)
+                .map_err(|(field, problem)| (format!("builder '{}': {field}", builder.name), problem))?;
+        }
         self.check_own_addresses()?;
         let mut ids = HashSet::new();
-        sources.iter().try_for_each(|source| self.check_source(source, &mut ids))
+        for source in sources {
+            self.check_source(source, &mut ids)
+                .map_err(|(field, problem)| (format!("source '{}': {field}", source.name), problem))?;
+        }
+        Ok(())
     }
 
     /// Checks that several builders that are started one by one have a run number: they cannot choose one together.
@@ -86,8 +94,6 @@ impl Topology {
         builder: &'a BuilderNodeConfig,
         listened_on: &mut HashSet<&'a Address>,
     ) -> Result<(), Problem> {
-        let field = |name: &str| format!("builder '{}': {name}", builder.name);
-        let must = |holds, name, problem: &str| must(holds, field(name), problem);
         must(
             !builder.listen.is_empty(),
             "listen",
@@ -96,109 +102,67 @@ impl Topology {
         for address in &builder.listen {
             let chosen_by_the_system = address.host_port().is_some_and(|host| host.ends_with(":0"));
             let is_new = listened_on.insert(address) || chosen_by_the_system;
-            must(is_new, "listen", &format!("{address} is listened on twice: give each its own"))?;
+            must(is_new, "listen", format!("{address} is listened on twice: give each its own"))?;
         }
-        check_listening(builder).map_err(|(name, problem)| (field(&name), problem))?;
+        check_listening(builder)?;
         let (block, blocks) = (builder.block.0, builder.blocks);
         let possible = (256 << 10..=1 << 30).contains(&block);
-        must(possible, "block", &format!("{block} bytes; a block has 256 KiB to 1 GiB"))?;
-        must((2..=4096).contains(&blocks), "blocks", &format!("{blocks}; 2 to 4096 are possible"))?;
+        must(possible, "block", format!("{block} bytes; a block has 256 KiB to 1 GiB"))?;
+        must((2..=4096).contains(&blocks), "blocks", format!("{blocks}; 2 to 4096 are possible"))?;
         let fits = block.saturating_mul(blocks.into()) <= 64 << 30;
         must(fits, "blocks", "blocks times block size is more than 64 GiB")?;
         must((1..=1 << 24).contains(&builder.open_events), "open_events", "1 to 16777216 are possible")?;
         must(builder.window != Some(ByteSize(0)), "window", "a window of 0 bytes would never ask for anything")?;
         let one = builder.window.is_none() || builder.link.is_none();
         must(one, "window", "it follows from `link`: state one of the two")?;
-        builder.link.map_or(Ok(()), check_link).map_err(|(name, problem)| (field(name), problem))?;
+        builder.link.map_or(Ok(()), check_link)?;
         let eager = builder.eager_credit.0 <= 64 << 20 && builder.eager_limit.0 <= builder.eager_credit.0;
         must(eager, "eager_limit", "eager_limit <= eager_credit <= 64MiB must hold")?;
         must(builder.segment.0 >= block, "segment", "a segment holds at least one block")?;
-        self.check_trigger(builder).map_err(|(name, problem)| (field(&name), problem))?;
+        self.check_trigger(builder)?;
         must(!builder.deadline.is_zero(), "deadline", "with a deadline of 0 every event is incomplete")
     }
 
-    fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), (String, String)> {
+    fn check_trigger(&self, builder: &BuilderNodeConfig) -> Result<(), Problem> {
         let all: Vec<&str> = self.sources.iter().map(|source| &source.name[..]).collect();
         if let Some(level2) = &builder.level2 {
-            let wrong = |(key, problem): (&str, String)| (format!("level2.{key}"), problem);
             let asked: Vec<&str> = level2.sources.iter().map(String::as_str).collect();
             check_level(level2, 1, &asked, builder.deadline).map_err(|(key, problem)| {
                 let among = if key == "accept" && problem.contains("source") { " among level2.sources" } else { "" };
-                wrong((key, format!("{problem}{among}")))
+                (format!("level2.{key}"), format!("{problem}{among}"))
             })?;
-            if asked.is_empty() {
-                return Err(wrong(("sources", "it decides on what these send: name at least one".into())));
-            }
+            must(!asked.is_empty(), "level2.sources", "it decides on what these send: name at least one")?;
             for (at, name) in asked.iter().enumerate() {
-                if !all.contains(name) {
-                    return Err(wrong(("sources", format!("there is no source '{name}'"))));
-                }
-                if asked[..at].contains(name) {
-                    return Err(wrong(("sources", format!("'{name}' is named twice"))));
-                }
+                must(all.contains(name), "level2.sources", format!("there is no source '{name}'"))?;
+                must(!asked[..at].contains(name), "level2.sources", format!("'{name}' is named twice"))?;
             }
         }
         let Some(filter) = &builder.filter else { return Ok(()) };
-        if !filter.sources.is_empty() {
-            return Err(("filter.sources".into(), "it sees the whole event: `sources` goes with level2".into()));
-        }
+        must(filter.sources.is_empty(), "filter.sources", "it sees the whole event: `sources` goes with level2")?;
         check_level(filter, 2, &all, builder.deadline).map_err(|(key, problem)| (format!("filter.{key}"), problem))
     }
 
     fn check_source(&self, source: &SourceNodeConfig, ids: &mut HashSet<SourceId>) -> Result<(), Problem> {
-        let field = |name: &str| format!("source '{}': {name}", source.name);
-        let must = |holds, name, problem: &str| must(holds, field(name), problem);
-        let id: SourceId = source.id.parse().map_err(|problem| (field("id"), problem))?;
-        must(ids.insert(id), "id", &format!("{id} is used by another source"))?;
+        let id: SourceId = source.id.parse().map_err(|problem| ("id".to_owned(), problem))?;
+        must(ids.insert(id), "id", format!("{id} is used by another source"))?;
         let slots = source.slots;
-        must((1..=65_536).contains(&slots), "slots", &format!("{slots}; 1 to 65536 are possible"))?;
+        must((1..=65_536).contains(&slots), "slots", format!("{slots}; 1 to 65536 are possible"))?;
         if let Some(ByteSize(slot)) = source.slot {
-            self.check_slot(slot, HEADER_LEN).map_err(|problem| (field("slot"), problem))?;
+            self.check_slot(slot, HEADER_LEN).map_err(|problem| ("slot".to_owned(), problem))?;
             let possible = (HEADER_LEN as u64..=1 << 30).contains(&slot);
-            must(possible, "slot", &format!("{slot} bytes; a slot has 64 bytes to 1 GiB"))?;
+            must(possible, "slot", format!("{slot} bytes; a slot has 64 bytes to 1 GiB"))?;
         }
-        check_adapter(source).map_err(|(name, problem)| (field(&name), problem))?;
-        // The options of other kinds are known to the program that opens the device.
-        let device = source.device.as_ref().filter(|device| device.is_known());
-        if let Some(device) = device {
-            device.check().map_err(|error| (field("device"), error.to_string()))?;
-        }
-        if device.is_some_and(|device| device.is_acquisition()) {
-            must(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
-            let drops = "this device has a pace of its own, and loses by itself what finds no slot: leave it out";
-            must(source.policy == Policy::Block, "policy", drops)?;
-            must(source.burst == 1, "burst", "this device has a pace of its own: leave it out")?;
-        }
-        if let Some(observed) = device.and_then(|device| device.observed()) {
-            self.check_observer(source, observed.source).map_err(|(name, problem)| (field(name), problem))?;
-        }
+        check_adapter(source)?;
+        self.check_device(source)?;
         if let Some(beat) = &source.beat {
-            let by_itself = match &source.device {
-                Some(device) => !device.is_known() || device.is_acquisition(),
-                None => false,
-            };
-            must(by_itself, "beat", "it numbers the frames of a device that works by itself, and this is none")?;
-            let has_times = source.device.as_ref().is_some_and(|device| device.has_times());
-            must(has_times, "beat", "it goes by time stamps, and this device gives its frames none")?;
-            beat.check().map_err(|(key, problem)| (field(&format!("beat.{key}")), problem))?;
-            let others = self.sources.iter().filter(|other| other.name != source.name);
-            for (name, other) in others.filter_map(|other| Some((&other.name, other.beat?))) {
-                let period = humantime::format_duration(other.period);
-                let problem = format!("source '{name}' has {period}: events have one beat");
-                must(other.period == beat.period, "beat.period", &problem)?;
-                let problem = format!(
-                    "source '{name}' has {}: all have one, or none",
-                    if beat.phase.is_some() { "none" } else { "one" }
-                );
-                must(other.phase.is_some() == beat.phase.is_some(), "beat.phase", &problem)?;
-            }
+            self.check_beat(source, beat)?;
         }
         for path in source.device.iter().flat_map(|device| device.paths()) {
-            check_path(path).map_err(|problem| (field("device"), problem))?;
+            check_path(path).map_err(|problem| ("device".to_owned(), problem))?;
         }
         if source.device.is_none() {
             // The program that pushes also chooses the address it connects to.
-            return said_for_another(source).map_or(Ok(()), |name| {
+            return pushing_program_key(source).map_or(Ok(()), |name| {
                 must(
                     false,
                     name,
@@ -207,44 +171,65 @@ impl Topology {
                 )
             });
         }
-        must(
-            source.rate.is_some() || source.policy == Policy::Block,
-            "policy",
-            "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \
-             \"block\"",
-        )?;
-        must(
-            (1..=MOST_BURST).contains(&source.burst),
-            "burst",
-            &format!("{}; 1 to {MOST_BURST} are possible", source.burst),
-        )?;
-        must(
-            source.rate.is_some() || source.burst == 1,
-            "burst",
-            "without a `rate` the device always has more: give it a rate, whose events then come together",
-        )?;
+        check_rate(source)?;
         let unreached = self.builders.iter().find(|builder| self.address(builder, source.link).is_none());
         unreached.map_or(Ok(()), |builder| {
             let problem = format!("builder '{}' listens on no {:?} address", builder.name, source.link);
-            must(false, "link", &problem.to_lowercase())
+            must(false, "link", problem.to_lowercase())
         })
     }
 
-    /// Checks that a device which takes copies of another source's payloads can have them.
-    fn check_observer(&self, source: &SourceNodeConfig, observed: &str) -> Result<(), (&'static str, String)> {
-        let wrong = |name, problem: &str| Err((name, problem.to_owned()));
-        let Some(of) = self.sources.iter().find(|other| other.name == observed) else {
-            return Err(("device", format!("of: there is no source '{observed}'")));
-        };
-        match &of.device {
-            None => wrong("device", "of: another program pushes that source's images; it is to fit them itself"),
-            Some(device) if device.observed().is_some() => wrong("device", "of: that source is a fit itself"),
-            Some(_) if source.beat.is_some() => wrong("beat", "the images that it fits have one: leave it out"),
-            Some(_) if source.adapter.is_some() || of.link.adapter || source.link.adapter => {
-                wrong("link", "a fit and its images do not share an adapter that a node drives by itself: use another")
-            }
-            Some(_) => Ok(()),
+    /// Checks the device of a source, as far as its kind is known. The options of other kinds are known to the program
+    /// that opens the device.
+    fn check_device(&self, source: &SourceNodeConfig) -> Result<(), Problem> {
+        let Some(device) = source.device.as_ref().filter(|device| device.is_known()) else { return Ok(()) };
+        device.check().map_err(|error| ("device".to_owned(), error.to_string()))?;
+        if device.is_acquisition() {
+            must(source.rate.is_none(), "rate", "this device has a pace of its own: leave it out")?;
+            let drops = "this device has a pace of its own, and loses by itself what finds no slot: leave it out";
+            must(source.policy == Policy::Block, "policy", drops)?;
+            must(source.burst == 1, "burst", "this device has a pace of its own: leave it out")?;
         }
+        device.observed().map_or(Ok(()), |observed| self.check_observer(source, observed.source))
+    }
+
+    /// Checks the beat by which a source numbers its frames, which all sources have in common.
+    fn check_beat(&self, source: &SourceNodeConfig, beat: &Beat) -> Result<(), Problem> {
+        let by_itself = match &source.device {
+            Some(device) => !device.is_known() || device.is_acquisition(),
+            None => false,
+        };
+        must(by_itself, "beat", "it numbers the frames of a device that works by itself, and this is none")?;
+        let has_times = source.device.as_ref().is_some_and(|device| device.has_times());
+        must(has_times, "beat", "it goes by time stamps, and this device gives its frames none")?;
+        beat.check().map_err(|(key, problem)| (format!("beat.{key}"), problem))?;
+        let others = self.sources.iter().filter(|other| other.name != source.name);
+        for (name, other) in others.filter_map(|other| Some((&other.name, other.beat?))) {
+            let period = humantime::format_duration(other.period);
+            let problem = format!("source '{name}' has {period}: events have one beat");
+            must(other.period == beat.period, "beat.period", problem)?;
+            let has = if beat.phase.is_some() { "none" } else { "one" };
+            let problem = format!("source '{name}' has {has}: all have one, or none");
+            must(other.phase.is_some() == beat.phase.is_some(), "beat.phase", problem)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a device which takes copies of another source's payloads can have them.
+    fn check_observer(&self, source: &SourceNodeConfig, observed: &str) -> Result<(), Problem> {
+        let Some(of) = self.sources.iter().find(|other| other.name == observed) else {
+            return must(false, "device", format!("of: there is no source '{observed}'"));
+        };
+        let (field, problem) = match &of.device {
+            None => ("device", "of: another program pushes that source's images; it is to fit them itself"),
+            Some(device) if device.observed().is_some() => ("device", "of: that source is a fit itself"),
+            Some(_) if source.beat.is_some() => ("beat", "the images that it fits have one: leave it out"),
+            Some(_) if source.adapter.is_some() || of.link.adapter || source.link.adapter => {
+                ("link", "a fit and its images do not share an adapter that a node drives by itself: use another")
+            }
+            Some(_) => return Ok(()),
+        };
+        must(false, field, problem)
     }
 
     /// Checks that every builder's block has room for a slot of `slot` bytes; a slot of the source has at least
@@ -297,9 +282,27 @@ fn check_level(
     Ok(())
 }
 
+/// Checks the rate, the policy and the burst of a source with a device.
+fn check_rate(source: &SourceNodeConfig) -> Result<(), Problem> {
+    let (has_rate, burst) = (source.rate.is_some(), source.burst);
+    must(
+        has_rate || source.policy == Policy::Block,
+        "policy",
+        "a device without a `rate` waits until it is asked, so nothing is ever dropped: give it a rate, or use policy = \
+         \"block\"",
+    )?;
+    let possible = (1..=MAX_BURST).contains(&burst);
+    must(possible, "burst", format!("{burst}; 1 to {MAX_BURST} are possible"))?;
+    must(
+        has_rate || burst == 1,
+        "burst",
+        "without a `rate` the device always has more: give it a rate, whose events then come together",
+    )
+}
+
 /// Maximum number of events in a burst. More, many times the records of a slot, are no burst, but a source that always
 /// has more.
-const MOST_BURST: u32 = 100_000;
+const MAX_BURST: u32 = 100_000;
 
 /// Returns the IPv4 address at which a builder listens, if it is written as numbers.
 fn listens_at(address: &Address) -> Option<Ipv4Addr> {
@@ -311,11 +314,7 @@ fn number_in(place: &str) -> Option<Ipv4Addr> {
 }
 
 /// Checks that there is an adapter exactly if the link needs one, and that it is usable.
-fn adapter_problem(
-    adapter: Option<&Adapter>,
-    link: Option<&'static str>,
-    example: &str,
-) -> Result<(), (String, String)> {
+fn adapter_problem(adapter: Option<&Adapter>, link: Option<&'static str>, example: &str) -> Result<(), Problem> {
     match (adapter, link) {
         (None, Some(link)) => Err((
             "adapter".into(),
@@ -329,7 +328,7 @@ fn adapter_problem(
     }
 }
 
-fn check_adapter(source: &SourceNodeConfig) -> Result<(), (String, String)> {
+fn check_adapter(source: &SourceNodeConfig) -> Result<(), Problem> {
     // A program that pushes names its own.
     let link = (source.link.adapter && source.device.is_some()).then_some(source.link.name);
     let listens = source.device.as_ref().and_then(|device| device.driven_port());
@@ -354,23 +353,20 @@ fn check_adapter(source: &SourceNodeConfig) -> Result<(), (String, String)> {
     Ok(())
 }
 
-fn check_listening(builder: &BuilderNodeConfig) -> Result<(), (String, String)> {
-    let wrong = |key: &str, problem: String| Err((key.to_owned(), problem));
+fn check_listening(builder: &BuilderNodeConfig) -> Result<(), Problem> {
     let mut driven = builder.listen.iter().filter(|address| address.kind().adapter);
     let first = driven.next();
     let link = first.map(|address| address.kind().name);
     adapter_problem(builder.adapter.as_ref(), link, "device = \"0000:00:11.0\"")?;
     let Some(address) = first else { return Ok(()) };
-    if driven.next().is_some() {
-        return wrong("listen", "a node drives one adapter: give it one such address".into());
-    }
+    must(driven.next().is_none(), "listen", "a node drives one adapter: give it one such address")?;
     let Some(ip) = listens_at(address) else {
-        return wrong("listen", format!("{address}: give the adapter's address in numbers, such as 10.0.0.1"));
+        return must(false, "listen", format!("{address}: give the adapter's address in numbers, such as 10.0.0.1"));
     };
     let own = OwnAddress { ip, prefix: None };
     match &builder.adapter {
-        Some(Adapter { address: Some(said), .. }) if said.ip != ip => {
-            wrong("adapter.address", format!("the builder listens at {ip}: write that, with its network"))
+        Some(Adapter { address: Some(stated), .. }) if stated.ip != ip => {
+            must(false, "adapter.address", format!("the builder listens at {ip}: write that, with its network"))
         }
         Some(adapter) => {
             let listening = Adapter { address: Some(own), gateway: None, ..adapter.clone() };
@@ -380,23 +376,17 @@ fn check_listening(builder: &BuilderNodeConfig) -> Result<(), (String, String)> 
     }
 }
 
-fn check_link(link: LinkConfig) -> Result<(), (&'static str, String)> {
+fn check_link(link: LinkConfig) -> Result<(), Problem> {
     let LinkConfig { mtu, round_trip, buffer, .. } = link;
-    if !(576..=65_535).contains(&mtu) {
-        return Err(("link.mtu", format!("{mtu}; 576 to 65535 are possible")));
-    }
-    if round_trip.is_zero() || round_trip > Duration::from_secs(10) {
-        return Err(("link.round_trip", "above 0, up to 10s, is possible".into()));
-    }
-    if buffer.0 > 64 << 30 {
-        return Err(("link.buffer", "at most 64 GiB is possible".into()));
-    }
-    Ok(())
+    must((576..=65_535).contains(&mtu), "link.mtu", format!("{mtu}; 576 to 65535 are possible"))?;
+    let possible = !round_trip.is_zero() && round_trip <= Duration::from_secs(10);
+    must(possible, "link.round_trip", "above 0, up to 10s, is possible")?;
+    must(buffer.0 <= 64 << 30, "link.buffer", "at most 64 GiB is possible")
 }
 
 /// Returns the first key of a source without a device that the program which pushes decides on.
-fn said_for_another(source: &SourceNodeConfig) -> Option<&'static str> {
-    let said = [
+fn pushing_program_key(source: &SourceNodeConfig) -> Option<&'static str> {
+    let is_given = [
         ("rate", source.rate.is_some()),
         ("burst", source.burst != 1),
         ("policy", source.policy != Policy::Block),
@@ -404,13 +394,13 @@ fn said_for_another(source: &SourceNodeConfig) -> Option<&'static str> {
         ("wait", source.wait != Wait::default()),
         ("cpu", source.cpu.is_some()),
     ];
-    said.iter().find(|(_, said)| *said).map(|(name, _)| *name)
+    is_given.iter().find(|(_, is_given)| *is_given).map(|(name, _)| *name)
 }
 
 /// Checks a path: nodes receive it as text, and the kernel ends it at a NUL.
 fn check_path(path: &Path) -> Result<(), String> {
     match path.to_str() {
-        None => Err(format!("{path:?} is not UTF-8, and could not be told to the nodes: rename it")),
+        None => Err(format!("{path:?} is not UTF-8, and the nodes receive it as text: rename it")),
         Some(text) if text.contains('\0') => Err(format!("{path:?}: no path has a NUL in it")),
         Some(_) => Ok(()),
     }

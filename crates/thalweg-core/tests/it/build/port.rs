@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 use thalweg_core::build::{Builder, BuilderConfig, Check, Path, Window};
-use thalweg_wire::{Announcement, Disposition, EventId, FragmentHeader};
+use thalweg_wire::{Announcement, Disposition, EventId};
 
 /// Rate of the port in bytes per second, and length of its buffer in bytes.
 const PORT: f64 = 118e6;
@@ -198,8 +198,11 @@ impl Network {
                 *here += bytes;
                 if *here == self.traffic.slot_bytes(source, ticket) {
                     let slot = slot(source, ticket, self.traffic.payload(source, ticket));
-                    let record = |at, header: &FragmentHeader| assert_eq!((header.event.0, at), (ticket, 0));
-                    self.builder.arrived(source, ticket, &slot[..], record).unwrap();
+                    let mut arrival = self.builder.arrived(source, ticket, &slot[..]);
+                    for (at, header) in &mut arrival {
+                        assert_eq!((header.event.0, at), (ticket, 0));
+                    }
+                    arrival.finish().unwrap();
                     let next = ticket + self.slots;
                     if next < self.traffic.events {
                         self.after(self.now + 2 * self.one_way, Next::Offered { source, ticket: next });

@@ -54,7 +54,7 @@ proptest! {
                 Strange::End(accounts) => _ = builder.ended(source, accounts),
                 Strange::Arrived(ticket, bytes) => {
                     let ticket = ticket.unwrap_or(tickets[source].saturating_sub(1));
-                    if builder.arrived(source, ticket, &bytes[..], |_, _| {}).is_err() {
+                    if builder.arrived(source, ticket, &bytes[..]).finish().is_err() {
                         builder.give_up(source, now);
                     }
                 }
@@ -950,7 +950,7 @@ impl<'a> Run<'a> {
         let mut held = held.clone();
         if !under_way {
             if !self.fetches.contains_key(&(source, ticket)) {
-                self.builder.arrived(source, ticket, &held.bytes[..], |_, _| panic!("nobody waits for this")).unwrap();
+                assert_eq!(self.builder.arrived(source, ticket, &held.bytes[..]).count(), 0, "no event waits for this");
             }
             return;
         }
@@ -973,8 +973,9 @@ impl<'a> Run<'a> {
         let builders = u64::from(self.world.builders);
         let oracle = &mut self.oracle[source];
         let (closed, rejected_events) = (&self.closed, &self.rejected);
-        let arrived = self.builder.arrived(source, ticket, &held.bytes[..], |at, header| {
-            assert_eq!(FragmentHeader::decode(&held.bytes[at as usize..]), Ok(*header));
+        let mut arrival = self.builder.arrived(source, ticket, &held.bytes[..]);
+        for (at, header) in &mut arrival {
+            assert_eq!(FragmentHeader::decode(&held.bytes[at as usize..]), Ok(header));
             let index = header.event.0 / builders;
             assert!(!closed.contains(&index), "recorded after its event was closed");
             assert!(!rejected_events.contains(&index), "recorded after its event was rejected");
@@ -986,8 +987,8 @@ impl<'a> Run<'a> {
             if length == total {
                 assert_eq!(oracle.buckets.insert(index, Bucket::Recorded), None);
             }
-        });
-        arrived.unwrap();
+        }
+        arrival.finish().unwrap();
         assert!(oracle.done.insert(ticket), "arrived twice");
         for (step, good) in (0..).zip(good) {
             let index = held.first + step;
@@ -997,7 +998,7 @@ impl<'a> Run<'a> {
             }
         }
         if self.dice.chance(10) {
-            self.builder.arrived(source, ticket, &held.bytes[..], |_, _| panic!("it has arrived already")).unwrap();
+            assert_eq!(self.builder.arrived(source, ticket, &held.bytes[..]).count(), 0, "it has arrived already");
         }
     }
 

@@ -161,11 +161,13 @@ impl Rig {
         let recorded = &mut self.recorded;
         let asked = self.asked.remove(&(source, ticket)).unwrap_or(0);
         self.builder.received(source, asked, self.now);
-        self.builder.arrived(source, ticket, bytes, |at, header| {
-            assert_eq!(FragmentHeader::decode(&bytes[at as usize..]), Ok(*header));
+        let mut arrival = self.builder.arrived(source, ticket, bytes);
+        for (at, header) in &mut arrival {
+            assert_eq!(FragmentHeader::decode(&bytes[at as usize..]), Ok(header));
             assert_eq!(header.source, id(source));
             *recorded.entry((header.event.0, source)).or_default() += 1;
-        })
+        }
+        arrival.finish()
     }
 
     /// Fetches and delivers everything that may be fetched. Takes closed events, so that no event is held up.

@@ -1,0 +1,380 @@
+//! Messages to a builder: connections are accepted, and what arrives over them goes to the part that it concerns.
+
+use super::BuilderNode;
+use super::peers::{Greeting, Sender, Silence};
+use crate::{NodeError, Policy};
+use serde_json::json;
+use std::time::Duration;
+use thalweg_link::{LinkError, Received};
+use thalweg_wire::{Accounts, Announcement, Capabilities, EventId, Hello, Message, Refusal, TaiNanos, Welcome};
+
+/// Connections accepted at an address before others have their turn.
+const MAX_ACCEPTED_IN_TURN: usize = 32;
+/// Number of disconnections without progress in between after which a source is given up.
+const MAX_CUTS: u32 = 3;
+
+impl BuilderNode {
+    /// Accepts waiting connections, a few at each address.
+    pub(super) fn accept_connections(&mut self) -> Result<(), NodeError> {
+        for address in 0..self.peers.addresses().len() {
+            for _ in 0..MAX_ACCEPTED_IN_TURN {
+                match self.peers.accept(address) {
+                    Ok(Some(newcomer)) => {
+                        while self.peers.is_crowded() {
+                            self.turn_away_oldest_unidentified();
+                        }
+                        let index = self.peers.let_in(newcomer, self.clock.now());
+                        // A source sends its hello at once, so it may be here already.
+                        self.serve_connection(index);
+                    }
+                    Ok(None) => break,
+                    Err(error) => {
+                        // The process is probably out of descriptors.
+                        tracing::warn!(%error, "a connection could not be accepted");
+                        if !self.turn_away_oldest_unidentified() {
+                            self.peers.delay_accepting(address, self.clock.now())?;
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a connection without a hello, to make room. A source that is turned away tries again. Returns false if
+    /// there is no connection to close.
+    fn turn_away_oldest_unidentified(&mut self) -> bool {
+        let Some(index) = self.peers.oldest_unidentified() else { return false };
+        // The hello may have arrived by now.
+        self.serve_connection(index);
+        if matches!(self.peers.sender(index), Sender::Unidentified) {
+            let text = "too many connect at once; try again".into();
+            self.close_connection(index, &LinkError::Refused { reason: Refusal::Busy, text });
+        }
+        true
+    }
+
+    /// Receives what a peer has sent, up to its first violation. Earlier messages count; later ones are dropped, which
+    /// returns the places among them.
+    pub(super) fn serve_connection(&mut self, index: usize) {
+        let Some((messages, result)) = self.peers.receive(index) else { return };
+        let now = self.clock.now();
+        if let Some(traffic) = self.peers.count_traffic(index, &messages, now) {
+            if traffic.received > 0 {
+                self.builder.received(traffic.source, traffic.received, now);
+            }
+            if let Some((sent, again)) = traffic.losses {
+                self.builder.losses(traffic.source, sent, again);
+            }
+        }
+        for message in messages {
+            if let Err(error) = self.handle_received(index, message) {
+                self.close_connection(index, &error);
+                return;
+            }
+        }
+        if let Err(error) = result {
+            self.close_connection(index, &error);
+        }
+    }
+
+    fn handle_received(&mut self, index: usize, received: Received) -> Result<(), LinkError> {
+        match (self.peers.sender(index), received) {
+            (Sender::Closed, _) => Ok(()),
+            (Sender::Unidentified, Received::Hello(hello, description)) => {
+                self.greet_source(index, hello, &description)
+            }
+            (Sender::Unidentified, other) => {
+                Err(LinkError::Protocol(format!("the first message must be a hello, not {other:?}")))
+            }
+            (Sender::Source(_), Received::Hello(..)) => {
+                Err(LinkError::Protocol("a second hello on one connection".into()))
+            }
+            (Sender::Source(source), Received::Arrived { ticket, bytes }) => {
+                self.peers.end_fetch(index);
+                self.assembly.take_slot(&mut self.builder, source, ticket, bytes)
+            }
+            (Sender::Source(source), Received::Message(message)) => self.handle_message(index, source, message),
+        }
+    }
+
+    fn handle_message(&mut self, index: usize, source: usize, message: Message) -> Result<(), LinkError> {
+        match message {
+            Message::Offer(offer) => self.take_offer(index, source, offer)?,
+            Message::Paused { next, asked_by } => self.control.paused(source, next, asked_by),
+            Message::Running => self.control.runs_elsewhere(source),
+            Message::EndsAt { end } => self.control.ends_elsewhere(source, end),
+            Message::NotTaken(counts) => self.builder.not_taken(source, counts),
+            Message::FirstFrame { time, period_nanos } => self.take_first_frame(source, time, period_nanos)?,
+            Message::TriggerTimes(report) if self.compares_times_with(source) => {
+                self.shifts.came(source, &report, self.clock.now());
+            }
+            Message::TriggerTimes(report) => return Err(LinkError::Protocol(format!("unexpected: {report:?}"))),
+            Message::End(accounts) => self.take_final_counters(source, accounts)?,
+            Message::Heard(relayed) => self.assigning.handle_relayed_room(source, &relayed)?,
+            Message::Left(counts) => self.assigning.handle_counts(source, counts)?,
+            Message::Passed { below, tickets } => self.take_passed(source, below, tickets)?,
+            other => return Err(LinkError::Protocol(format!("unexpected: {other:?}"))),
+        }
+        Ok(())
+    }
+
+    fn take_offer(&mut self, index: usize, source: usize, offer: Announcement) -> Result<(), LinkError> {
+        if !self.has_begun() {
+            return Err(LinkError::Protocol("an offer before the start of the run".into()));
+        }
+        let slot_bytes = self.peers.greeting(source).slot_bytes;
+        if offer.bytes > slot_bytes {
+            return Err(LinkError::Protocol(format!(
+                "offered {} bytes in one slot, whose slots have {slot_bytes}",
+                offer.bytes
+            )));
+        }
+        let is_cancelled = self.builder.offered(source, offer, self.clock.now());
+        if is_cancelled.map_err(|violation| LinkError::Protocol(violation.to_string()))? {
+            self.peers.cancel_fetch(index, offer.ticket);
+        }
+        Ok(())
+    }
+
+    /// Handles a source's report of when its first frame was taken.
+    fn take_first_frame(&mut self, source: usize, time: TaiNanos, period_nanos: u64) -> Result<(), LinkError> {
+        let is_expected = self.setup.index == 0 && self.peers.greeting(source).is_by_time;
+        if !is_expected || !self.origin.came(source, time, period_nanos, self.clock.now()) {
+            let message = Message::FirstFrame { time, period_nanos };
+            return Err(LinkError::Protocol(format!("unexpected: {message:?}")));
+        }
+        self.send_origin(source);
+        Ok(())
+    }
+
+    /// Sends the time of event 0 to a source that numbers its events by time, if it is known.
+    pub(super) fn send_origin(&mut self, source: usize) {
+        if let Some(time) = self.origin.decided().filter(|_| self.peers.greeting(source).is_by_time) {
+            self.peers.send(source, &Message::EventsBegin { time });
+        }
+    }
+
+    /// Returns whether a source is to report when its events' triggers were.
+    pub(super) fn compares_times_with(&self, source: usize) -> bool {
+        self.setup.compares_times() && self.peers.greeting(source).reports_times
+    }
+
+    /// Handles a source's message that it has nothing more for events below `below`.
+    fn take_passed(&mut self, source: usize, below: EventId, tickets: u64) -> Result<(), LinkError> {
+        self.assigning.check_passed(below, tickets)?;
+        self.builder.passed(source, below, tickets, self.clock.now());
+        Ok(())
+    }
+
+    /// Handles the final counters of a source. If another builder had the source end sooner than is known here, they wait: the
+    /// events that it does not have are after the end of the run, and not incomplete. Before the run has begun they
+    /// wait for its begin, which creates a new event builder.
+    fn take_final_counters(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
+        if !self.has_begun() || self.control.is_told_sooner(source) {
+            self.run.keep_early_end(source, accounts, self.clock.now());
+            return Ok(());
+        }
+        self.end_source(source, accounts)
+    }
+
+    /// Takes final counters that have waited for long enough.
+    pub(super) fn take_early_ends(&mut self, now: Duration) {
+        if !self.has_begun() {
+            return;
+        }
+        for source in 0..self.setup.ids.len() {
+            let is_told_sooner = self.control.is_told_sooner(source);
+            let Some(accounts) = self.run.take_early_end(source, is_told_sooner, now) else { continue };
+            if let (Err(error), Some(index)) = (self.end_source(source, accounts), self.peers.connection(source)) {
+                self.close_connection(index, &error);
+            }
+        }
+    }
+
+    fn end_source(&mut self, source: usize, accounts: Accounts) -> Result<(), LinkError> {
+        let ended = self.builder.ended(source, accounts);
+        ended.map_err(|violation| LinkError::Protocol(violation.to_string()))?;
+        self.control.ended(source);
+        self.assigning.end_source(source);
+        Ok(())
+    }
+
+    /// Returns the source that sent this hello, if it may take part.
+    fn admit_source(&mut self, hello: &Hello) -> Result<usize, LinkError> {
+        let Some(source) = self.builder.source_index(hello.source) else {
+            self.reporting.count_unknown_source();
+            let text = format!("source {} is not in this run's topology", hello.source);
+            return Err(LinkError::Refused { reason: Refusal::UnknownSource, text });
+        };
+        if let Some(text) = self.mismatch(hello) {
+            return Err(LinkError::Refused { reason: Refusal::Mismatch, text });
+        }
+        let (session, peer) = self.peers.session(source);
+        if let (Some(peer), Some(session)) = (peer, session)
+            && session != hello.session
+        {
+            let text = format!("source {} is already connected, from {peer}", hello.source);
+            return Err(LinkError::Refused { reason: Refusal::AlreadyConnected, text });
+        }
+        if self.has_begun() && session != Some(hello.session) {
+            let (run, source) = (self.run.number().0, hello.source);
+            let happened = if session.is_some() { "restarted" } else { "cut off" };
+            let text =
+                format!("run {run} is under way; source {source} was {happened}, and can take part in the next one");
+            return Err(LinkError::Refused { reason: Refusal::Ended, text });
+        }
+        Ok(source)
+    }
+
+    /// Returns how a source's configuration differs from this builder's, if it does.
+    fn mismatch(&self, hello: &Hello) -> Option<String> {
+        let (index, count) = (self.setup.index, self.setup.count);
+        if (hello.builder, hello.builders) != (index, count) {
+            let (builder, builders) = (hello.builder, hello.builders);
+            return Some(format!(
+                "this is builder {index} of {count}, not {builder} of {builders}: compare the topology files"
+            ));
+        }
+        if self.assigning.is_on() && !hello.capabilities.contains(Capabilities::ASSIGNED) {
+            let text = "this run assigns events to builders by room, which this source does not know of: run it with \
+                        `run.assignment = \"modulo\"`, or give the source a newer program";
+            return Some(text.into());
+        }
+        let (slot, largest) = (hello.slot_bytes, self.setup.config.largest_slot());
+        (slot > largest).then(|| {
+            format!(
+                "a slot of {slot} bytes does not fit a block, which takes {largest}: give the builder a larger `block`, \
+                 or the source a smaller `slot`"
+            )
+        })
+    }
+
+    /// Connects the source that has sent this hello, and brings it up to date.
+    fn greet_source(&mut self, index: usize, hello: Hello, description: &str) -> Result<(), LinkError> {
+        let source = self.admit_source(&hello)?;
+        let Ok(description) = serde_json::from_str::<serde_json::Value>(description) else {
+            let text = "the description is not JSON".into();
+            return Err(LinkError::Refused { reason: Refusal::Protocol, text });
+        };
+        let running = self.has_begun();
+        if let Some(old) = self.peers.connection(source) {
+            // The source knows better than the builder that the old connection is dead.
+            self.close_connection(old, &LinkError::Closed);
+        }
+        let released_below = self.builder.connected(source, hello.slots, self.peers.connection_maps(index));
+        let greeting = Greeting {
+            slots: hello.slots,
+            slot_bytes: hello.slot_bytes,
+            is_patient: description["policy"] == json!(Policy::Block),
+            description,
+            is_by_time: hello.capabilities.contains(Capabilities::BY_TIME),
+            reports_times: hello.capabilities.contains(Capabilities::TRIGGER_TIMES),
+        };
+        if self.peers.identify(index, source, hello.session, greeting) {
+            // The source was restarted before the run: counters of the process before it are not its own.
+            self.run.forget_early_end(source);
+        }
+        let max_records = self.setup.max_records();
+        // Number of events that its slots can hold and that it has not offered.
+        let events_per_slot = u64::from(max_records) * u64::from(self.setup.count);
+        self.control.greeted(source, u64::from(hello.slots).saturating_mul(events_per_slot));
+        self.assigning.connect_source(source, &hello, max_records, !running);
+        let mut known = Capabilities::KNOWN;
+        known.set(Capabilities::ASSIGNED, self.assigning.is_on());
+        known.set(Capabilities::TRIGGER_TIMES, self.setup.compares_times());
+        if let Some(peer) = self.peers.peer(index) {
+            tracing::info!(source = %hello.source, %peer, "connected");
+        }
+        let welcome = Welcome {
+            run: self.run.number(),
+            eager_credit: self.setup.eager.credit,
+            eager_limit: self.setup.eager.limit,
+            most_records: max_records,
+            running,
+            released_below,
+            capabilities: hello.capabilities & known,
+        };
+        self.peers.send(source, &Message::Welcome(welcome));
+        // Earlier messages may have been lost with the old connection.
+        for tell in self.control.told(source) {
+            self.peers.send(source, &self.run.message(tell));
+        }
+        if let Some(room) = self.assigning.announced_room() {
+            self.peers.send(source, &Message::Room(room));
+        }
+        self.send_origin(source);
+        Ok(())
+    }
+
+    /// Closes connections without a hello, and those of sources that owe data and send none.
+    pub(super) fn close_silent_connections(&mut self, now: Duration) {
+        let answer_time = self.setup.answer_time();
+        for index in self.peers.connections() {
+            match self.peers.silence(index, &self.builder, answer_time, now) {
+                None => {}
+                Some(Silence::NoHello) => {
+                    self.close_connection(index, &LinkError::Protocol("it did not say who it is".into()));
+                }
+                Some(Silence::OwesData { source, cuts }) => {
+                    if let Some(peer) = self.peers.peer(index) {
+                        let name = &self.setup.ids[source].1;
+                        tracing::warn!(source = name, %peer, "connection cut: the source owes data and does not get on");
+                    }
+                    // A hung source may recover: that is not a breach of the rules.
+                    self.close_connection(index, &LinkError::Closed);
+                    if cuts >= MAX_CUTS {
+                        let time = humantime::format_duration(answer_time);
+                        self.expel_source(
+                            source,
+                            &format!("{MAX_CUTS} times it owed data and did not get on for {time}"),
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Excludes a source from this run: it is not welcome again.
+    pub(super) fn expel_source(&mut self, source: usize, why: &str) {
+        self.reporting.add_reason(format!("source {}: {why}", self.setup.source_label(source)));
+        self.peers.exclude(source);
+        self.give_up_source(source, why);
+    }
+
+    /// Gives a source up, and closes its connection, since nothing else would cancel the fetches over it.
+    pub(super) fn give_up_source(&mut self, source: usize, why: &str) {
+        self.lose_source(source);
+        match self.peers.connection(source) {
+            Some(index) => {
+                let text = format!("source {} was given up: {why}", self.setup.ids[source].0);
+                self.close_connection(index, &LinkError::Refused { reason: Refusal::Ended, text });
+            }
+            None => tracing::warn!(source = self.setup.ids[source].1, "given up: {why}"),
+        }
+    }
+
+    fn lose_source(&mut self, source: usize) {
+        self.builder.give_up(source, self.clock.now());
+        self.control.given_up(source);
+        self.assigning.end_source(source);
+    }
+
+    /// Closes a connection, for the reason `error`. A source that has broken the rules takes no further part.
+    pub(super) fn close_connection(&mut self, index: usize, error: &LinkError) {
+        let Some(source) = self.peers.close(index, error, &self.setup.ids) else { return };
+        self.control.left(source);
+        self.assigning.disconnect_source(source);
+        if self.peers.is_dismissed(source) || !self.has_begun() {
+            return;
+        }
+        if error.is_violation() {
+            self.reporting.add_reason(format!("source {}: {error}", self.setup.source_label(source)));
+            self.peers.exclude(source);
+            self.lose_source(source);
+        } else {
+            self.builder.gone(source, self.clock.now());
+        }
+    }
+}

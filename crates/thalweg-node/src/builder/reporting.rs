@@ -1,0 +1,218 @@
+//! Reports of a builder: counts and reasons that are kept nowhere else, snapshots, and the trace of its credit.
+
+use super::peers::Peers;
+use super::setup::Setup;
+use super::trace::Trace;
+use crate::{Completion, NodeError, SourceRow, Steady};
+use std::time::Duration;
+use thalweg_core::build::{Builder, SourceProgress};
+use thalweg_core::control::RunControl;
+use thalweg_wire::SourceId;
+
+/// Material of reports and snapshots: the figures of the steady state, the reasons why the run is incomplete, the rates
+/// since the last snapshot, and the trace.
+#[derive(Debug)]
+pub(super) struct Reporting {
+    /// Processor time of this process before this run.
+    cpu_before: Duration,
+    unknown_sources: u64,
+    reasons: Vec<String>,
+    recorder_method: Option<String>,
+    /// Counts at the end of the warm-up, with its time.
+    warm: Option<Built>,
+    steady: Option<Steady>,
+    /// Time of the last snapshot, and the bytes of each source that were built by then.
+    snapshot_at: Option<Duration>,
+    snapshot_bytes: Vec<u64>,
+    trace: Option<Trace>,
+}
+
+/// Counts of what was built so far, including the bytes received of fragments that are not built yet.
+#[derive(Debug, Clone, Copy)]
+struct Built {
+    at: Duration,
+    events: u64,
+    bytes: u64,
+}
+
+impl Reporting {
+    /// Creates reports of a builder with this number of sources, whose process had used `cpu_before` of its processor
+    /// time.
+    pub(super) fn new(sources: usize, cpu_before: Duration) -> Self {
+        Self {
+            cpu_before,
+            unknown_sources: 0,
+            reasons: Vec::new(),
+            recorder_method: None,
+            warm: None,
+            steady: None,
+            snapshot_at: None,
+            snapshot_bytes: vec![0; sources],
+            trace: None,
+        }
+    }
+
+    /// Writes a trace from now on.
+    pub(super) fn start_trace(&mut self, trace: Trace) {
+        self.trace = Some(trace);
+    }
+
+    /// Writes a line of the trace, if one is due.
+    pub(super) fn write_trace(&mut self, builder: &Builder, now: Duration) -> Result<(), NodeError> {
+        self.trace.as_mut().map_or(Ok(()), |trace| trace.look(builder, now))
+    }
+
+    /// Closes the trace.
+    pub(super) fn close_trace(&mut self) -> Result<(), NodeError> {
+        self.trace.take().map_or(Ok(()), Trace::close)
+    }
+
+    /// Adds a reason why the run is incomplete.
+    pub(super) fn add_reason(&mut self, reason: String) {
+        self.reasons.push(reason);
+    }
+
+    /// Removes and returns the reasons so far.
+    pub(super) fn take_reasons(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.reasons)
+    }
+
+    /// Counts a source that is not in the topology.
+    pub(super) fn count_unknown_source(&mut self) {
+        self.unknown_sources += 1;
+    }
+
+    /// Returns the number of connections of sources that are not in the topology.
+    pub(super) fn unknown_sources(&self) -> u64 {
+        self.unknown_sources
+    }
+
+    /// Sets the method by which blocks are written.
+    pub(super) fn set_recorder_method(&mut self, method: String) {
+        self.recorder_method = Some(method);
+    }
+
+    /// Returns the method by which blocks were written.
+    pub(super) fn recorder_method(&self) -> Option<String> {
+        self.recorder_method.clone()
+    }
+
+    /// Returns the processor seconds of this run, given the processor time of the process.
+    pub(super) fn cpu_seconds(&self, cpu: Duration) -> f64 {
+        (cpu - self.cpu_before).as_secs_f64()
+    }
+
+    /// Ends the warm-up and the steady state, if their time has come. `running_since`: beginning of the run, while it
+    /// goes on.
+    pub(super) fn advance_time(
+        &mut self,
+        builder: &mut Builder,
+        setup: &Setup,
+        running_since: Option<Duration>,
+        now: Duration,
+    ) {
+        let Some(began_at) = running_since else { return };
+        if self.warm.is_none() && now >= began_at + setup.run.warm_up {
+            self.warm = Some(Built::count(builder, now));
+            builder.forget_completions();
+        }
+        // Only the leading builder ends the run. The others learn of it after the data that are under way.
+        if setup.steady_end().is_some_and(|length| now >= began_at + length) {
+            self.end_steady(builder, now);
+        }
+    }
+
+    /// Ends the steady state, unless it has ended already.
+    pub(super) fn end_steady(&mut self, builder: &Builder, now: Duration) {
+        let steady = self.steady(builder, now);
+        self.steady = Some(steady);
+    }
+
+    /// Returns the figures of the steady state: from the end of the warm-up until now, if it has not ended.
+    pub(super) fn steady(&self, builder: &Builder, now: Duration) -> Steady {
+        if let Some(steady) = self.steady {
+            return steady;
+        }
+        let Some(warm) = self.warm else { return Steady::default() };
+        let built = Built::count(builder, now);
+        let completion = builder.completion();
+        let micros = |nanos: u64| nanos as f64 / 1e3;
+        Steady {
+            seconds: (built.at - warm.at).as_secs_f64(),
+            // The event filter may have rejected some of the events that were counted at the end of the warm-up.
+            events: built.events.saturating_sub(warm.events),
+            payload_bytes: built.bytes.saturating_sub(warm.bytes),
+            completion: Completion {
+                p50_us: micros(completion.value_at_quantile(0.5)),
+                p99_us: micros(completion.value_at_quantile(0.99)),
+                max_us: micros(completion.max()),
+            },
+        }
+    }
+
+    /// Returns when the warm-up or the steady state ends, or a line of the trace is due.
+    pub(super) fn next_time(&self, setup: &Setup, running_since: Option<Duration>) -> Option<Duration> {
+        let warm_up = Some(setup.run.warm_up).filter(|_| self.warm.is_none());
+        let steady = setup.steady_end().filter(|_| self.steady.is_none());
+        let ends = running_since.and_then(|began_at| Some(began_at + warm_up.into_iter().chain(steady).min()?));
+        ends.into_iter().chain(self.trace.as_ref().map(Trace::next)).min()
+    }
+
+    /// Returns a row of a snapshot for each source.
+    pub(super) fn source_rows(&mut self, builder: &Builder, peers: &Peers, now: Duration) -> Vec<SourceRow> {
+        let seconds = self.snapshot_at.replace(now).map_or(0.0, |before| now.saturating_sub(before).as_secs_f64());
+        let sources = self.snapshot_bytes.iter_mut().enumerate();
+        sources
+            .map(|(source, bytes_before)| {
+                let row = source_row(source, builder, peers, now);
+                let bytes = row.bytes.saturating_sub(std::mem::replace(bytes_before, row.bytes)) as f64;
+                SourceRow { bytes_per_second: if seconds > 0.0 { bytes / seconds } else { 0.0 }, ..row }
+            })
+            .collect()
+    }
+}
+
+impl Built {
+    fn count(builder: &Builder, at: Duration) -> Self {
+        let bytes = builder.progress_counts().0 + builder.in_parts();
+        Self { at, events: builder.counts().0, bytes }
+    }
+}
+
+fn source_row(source: usize, builder: &Builder, peers: &Peers, now: Duration) -> SourceRow {
+    let SourceProgress { ledger, accepted, built, backlog, ended, given_up } = builder.progress_of(source);
+    let owes = peers.owes_since(source, builder, now);
+    SourceRow {
+        connected: peers.connection(source).is_some(),
+        given_up,
+        ended,
+        bytes_per_second: 0.0,
+        backlog,
+        credit: builder.in_flight_of(source),
+        owes_nanos: u64::try_from(owes.as_nanos()).unwrap_or(u64::MAX),
+        sent_again: peers.losses_of(source).map_or(0, |losses| losses.again),
+        bytes: ledger.bytes,
+        accepted,
+        built,
+        rejected: ledger.rejected,
+        dropped: ledger.dropped_newest.saturating_add(ledger.dropped_oldest),
+        lost_in_device: ledger.lost_in_device,
+        late: ledger.late,
+        corrupt: ledger.corrupt,
+        lost: ledger.lost,
+        beyond_end: ledger.beyond_end,
+    }
+}
+
+/// Returns a sentence that names the sources that the state waits for; empty if it waits for none.
+pub(super) fn waits_text(control: &RunControl, ids: &[(SourceId, String)]) -> String {
+    const MAX_NAMES: usize = 3;
+    let waits = control.waits_for();
+    let count = waits.clone().count();
+    if count == 0 {
+        return String::new();
+    }
+    let names: Vec<&str> = waits.take(MAX_NAMES).map(|source| ids[source].1.as_str()).collect();
+    let more = if count > MAX_NAMES { format!(" and {} more", count - MAX_NAMES) } else { String::new() };
+    format!("waits for {}{more}", names.join(", "))
+}

@@ -1,0 +1,121 @@
+//! State of a run: its number and beginning, final counters that came too early, and how it is over.
+
+use super::setup::FIRST_EVENT;
+use crate::NodeError;
+use std::time::Duration;
+use thalweg_core::control::{State, Tell};
+use thalweg_wire::{Accounts, Message, RunNumber, TaiNanos};
+
+/// Longest time that a source's final counters wait until it is known where the run ends.
+const END_KNOWN_TIME: Duration = Duration::from_secs(2);
+
+/// State of a run beside its control: number, beginning, final counters that wait, and its end.
+#[derive(Debug)]
+pub(super) struct RunState {
+    number: RunNumber,
+    /// Date of the beginning, and its time.
+    began: TaiNanos,
+    began_at: Duration,
+    /// State at the last check, to detect changes.
+    state: State,
+    /// Final counters by source, and the time since which they wait for the run to begin, or until it is known where it
+    /// ends.
+    early_ends: Vec<Option<(Accounts, Duration)>>,
+    /// True once everything is built and only has to be written to disk.
+    is_over: bool,
+    /// Reason why the run did not begin, if it did not.
+    error: Option<NodeError>,
+}
+
+impl RunState {
+    /// Creates the state before a run.
+    pub(super) fn new(state: State, sources: usize, now: Duration) -> Self {
+        Self {
+            number: RunNumber(0),
+            began: TaiNanos(0),
+            began_at: now,
+            state,
+            early_ends: vec![None; sources],
+            is_over: false,
+            error: None,
+        }
+    }
+
+    /// Sets the number and the date of the beginning.
+    pub(super) fn open(&mut self, number: RunNumber, date: TaiNanos) {
+        (self.number, self.began) = (number, date);
+    }
+
+    /// Begins the run, which is open.
+    pub(super) fn begin(&mut self, now: Duration) {
+        self.began_at = now;
+    }
+
+    /// Returns the number of the run; 0 before it is known.
+    pub(super) fn number(&self) -> RunNumber {
+        self.number
+    }
+
+    /// Returns the time at which the run began.
+    pub(super) fn began_at(&self) -> Duration {
+        self.began_at
+    }
+
+    /// Returns the seconds from the beginning to this time.
+    pub(super) fn seconds_until(&self, at: Duration) -> f64 {
+        (at - self.began_at).as_secs_f64()
+    }
+
+    /// Returns the message that tells a source something about the run.
+    pub(super) fn message(&self, tell: Tell) -> Message {
+        match tell {
+            Tell::Start => Message::Start { run: self.number, first: FIRST_EVENT, at: self.began },
+            Tell::Pause => Message::Pause,
+            Tell::Resume => Message::Resume,
+            Tell::StopAt { end, end_here } => Message::StopAt { end, end_here },
+        }
+    }
+
+    /// Notes the present state. Returns true if it is another one than before.
+    pub(super) fn note_state(&mut self, state: State) -> bool {
+        std::mem::replace(&mut self.state, state) != state
+    }
+
+    /// Keeps the final counters of a source until it is known where the run ends, since they came before that.
+    pub(super) fn keep_early_end(&mut self, source: usize, accounts: Accounts, now: Duration) {
+        let since = self.early_ends[source].map_or(now, |(_, since)| since);
+        self.early_ends[source] = Some((accounts, since));
+    }
+
+    /// Removes and returns the final counters of a source that have waited for long enough. `is_told_sooner`: another
+    /// builder knows where the run ends, and this one does not.
+    pub(super) fn take_early_end(&mut self, source: usize, is_told_sooner: bool, now: Duration) -> Option<Accounts> {
+        let end = self.early_ends[source].take_if(|(_, since)| !is_told_sooner || now >= *since + END_KNOWN_TIME);
+        end.map(|(accounts, _)| accounts)
+    }
+
+    /// Forgets final counters of a source whose process was restarted: they are not its own.
+    pub(super) fn forget_early_end(&mut self, source: usize) {
+        self.early_ends[source] = None;
+    }
+
+    /// Returns when the next of these counters has waited for too long.
+    pub(super) fn next_early_end(&self) -> Option<Duration> {
+        self.early_ends.iter().flatten().map(|(_, since)| *since + END_KNOWN_TIME).min()
+    }
+
+    /// Ends the building of events. `error`: reason why the run did not begin, if it did not.
+    pub(super) fn end(&mut self, error: Option<NodeError>) {
+        (self.is_over, self.error) = (true, error);
+    }
+
+    /// Returns whether everything is built, and only has to be written to disk.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Returns the reason why the run did not begin, if it did not.
+    pub(super) fn take_error(&mut self) -> Option<NodeError> {
+        self.error.take()
+    }
+}

@@ -1,0 +1,346 @@
+//! Messages of builders to a source, what it relays from one builder to another, and the ends of connections.
+
+use super::SourceNode;
+use super::builders::Attempt;
+use super::course::Phase;
+use super::times::TimesReport;
+use crate::{Feed, NodeError};
+use thalweg_link::LinkError;
+use thalweg_wire::{Assign, Capabilities, Contact, EventId, Message, Room, RunNumber, TaiNanos, Welcome};
+
+impl SourceNode {
+    /// Receives and handles the messages of a builder.
+    pub(super) fn serve_builder(&mut self, index: usize) -> Result<(), NodeError> {
+        let Some((messages, result)) = self.builders.receive(index) else { return Ok(()) };
+        for message in messages {
+            self.handle_message(index, message)?;
+        }
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => self.lose_connection(index, error),
+        }
+    }
+
+    pub(super) fn handle_message(&mut self, index: usize, message: Message) -> Result<(), NodeError> {
+        match message {
+            Message::Welcome(welcome) => self.handle_welcome(index, welcome)?,
+            Message::Start { run, first, at } => self.start_run(index, run, first, at),
+            Message::Release { below } => {
+                self.builders.delivery_mut(index).release(below, &mut self.slots);
+                self.course.unblock();
+            }
+            Message::Pause => self.pause(index),
+            Message::Resume if index == 0 => {
+                self.resume();
+                if self.course.phase() == Phase::Running {
+                    self.builders.relay(&Message::Running);
+                }
+            }
+            Message::StopAt { end, end_here } if index == 0 => {
+                self.resume();
+                self.builders.relay(&Message::EndsAt { end });
+                // A run that was to end there from the beginning waits for the device as before.
+                if self.course.stop_at(end, end_here) {
+                    self.end_without_device();
+                }
+            }
+            Message::Bye => {
+                self.builders.dismiss(index, &mut self.slots);
+                self.relay_room(index);
+            }
+            Message::EventsBegin { time } if index == 0 => {
+                if let Feed::Acquisition(device) = &mut self.feed {
+                    self.acquiring.begin_events(&mut **device, time);
+                }
+            }
+            Message::ReportTimes { first } if index == 0 => self.times = Some(TimesReport::new(first)),
+            Message::NumbersAgree { first } if index == 0 => self.confirm_numbers(first),
+            Message::Room(room) => {
+                // The builder's number is that of its position here, whatever the message contains.
+                let room = Room { builder: self.builders.number(index), ..room };
+                self.assignments.note_room(index, room);
+            }
+            Message::Assign(assign) if index == 0 => self.take_assignment(assign)?,
+            Message::LeaveOut { builder } if index == 0 => self.leave_out_builder(builder)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn handle_welcome(&mut self, index: usize, welcome: Welcome) -> Result<(), NodeError> {
+        self.check_welcome(index, welcome)?;
+        if welcome.capabilities.contains(Capabilities::ASSIGNED) && !self.assignments.is_by_room() {
+            self.assignments.assign_by_room();
+            self.builders.assign_by_room();
+        }
+        self.builders.handle_welcome(index, welcome, &mut self.slots);
+        if self.course.phase() == Phase::Ending && self.builders.has_started(index) {
+            self.send_final_counters(index);
+        }
+        if index == 0 {
+            self.relay_all_rooms();
+            self.acquiring.repeat_first_frame();
+            self.report_first_frame();
+        } else {
+            self.relay_standing(index);
+            self.relay_room(index);
+        }
+        self.course.unblock();
+        Ok(())
+    }
+
+    /// Checks that a builder can do what this source needs, and what the other builders do.
+    fn check_welcome(&self, index: usize, welcome: Welcome) -> Result<(), NodeError> {
+        let address = self.builders.address(index);
+        if !welcome.capabilities.contains(self.setup.policy.capabilities()) {
+            return Err(NodeError::Config(format!(
+                "the builder at {address} does not let a source withdraw what it offered: choose another `policy` than \
+                 drop-oldest"
+            )));
+        }
+        if index == 0 && self.feed.is_numbered_by_time() && !welcome.capabilities.contains(Capabilities::BY_TIME) {
+            return Err(NodeError::Config(format!(
+                "the builder at {address} does not say when events begin, as `beat` without `phase` wants: it is of an older version"
+            )));
+        }
+        let is_by_room = welcome.capabilities.contains(Capabilities::ASSIGNED);
+        if self.builders.knows_any() && is_by_room != self.assignments.is_by_room() {
+            return Err(NodeError::Config(
+                "of the builders, some assign events by room and others by their numbers: compare `run.assignment` in \
+                 their topology files"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn start_run(&mut self, index: usize, run: RunNumber, first: EventId, at: TaiNanos) {
+        if !self.builders.start(index) {
+            // The message was received again after a reconnection.
+            return;
+        }
+        if index == 0 {
+            self.course.set_beginning(first, at);
+            if self.builders.leader_capabilities().contains(Capabilities::TRIGGER_TIMES) {
+                self.times = Some(TimesReport::new(first));
+            }
+            self.assignments.begin(first.0);
+        }
+        self.course.set_run(run);
+        if index == 0 {
+            // Builders that wait for the leading one learn that it has begun.
+            self.builders.relay(&Message::Running);
+        }
+        if self.course.phase() == Phase::Ending {
+            // The run has ended elsewhere before it began here.
+            self.send_final_counters(index);
+        }
+        self.begin_if_all_have_started();
+    }
+
+    /// Sends a builder the end of this source, with its final counters.
+    fn send_final_counters(&mut self, index: usize) {
+        if index == 0 {
+            self.builders.send(0, &Message::NotTaken(self.not_taken()));
+        }
+        let accounts = self.builders.delivery(index).accounts();
+        self.builders.send(index, &Message::End(accounts));
+    }
+
+    /// Begins once all builders that take part have started the run.
+    fn begin_if_all_have_started(&mut self) {
+        if self.course.phase() == Phase::Waiting && self.builders.all_have_started() {
+            self.course.begin();
+            self.pace.begin(self.clock.now());
+        }
+    }
+
+    /// Accepts fragments again.
+    fn resume(&mut self) {
+        if self.course.resume() {
+            self.pace.resume(self.clock.now());
+        }
+    }
+
+    /// Answers a builder that asks for this source's position. If the leading builder asks, the source pauses and tells
+    /// the other builders. If another builder asks, that one wants the run to end, and the leading builder is informed.
+    fn pause(&mut self, index: usize) {
+        if index == 0 && self.course.pause() {
+            self.pace.pause(self.clock.now());
+        }
+        // Accepted fragments are offered first: builders can rely on these only.
+        for builder in self.builders.indices() {
+            self.builders.offer_and_announce(builder);
+        }
+        let asked_by = self.builders.number(index);
+        let paused = Message::Paused { next: EventId(self.course.next_event()), asked_by };
+        if index > 0 {
+            self.builders.send(index, &paused);
+            self.builders.send(0, &paused);
+        } else {
+            self.builders.send(0, &paused);
+            self.builders.relay(&paused);
+        }
+    }
+
+    /// Relays to a builder that does not lead what the leading builder has sent so far.
+    fn relay_standing(&mut self, index: usize) {
+        if self.builders.has_started(0) {
+            let message = match self.course.phase() {
+                Phase::Paused => Message::Paused { next: EventId(self.course.next_event()), asked_by: 0 },
+                _ => Message::Running,
+            };
+            self.builders.send(index, &message);
+        }
+        if let Some(end) = self.course.end_event() {
+            self.builders.send(index, &Message::EndsAt { end: EventId(end) });
+        }
+    }
+
+    /// Tells the device that events from `first` on are those of the other sources, as builder 0 found by their times.
+    fn confirm_numbers(&mut self, first: EventId) {
+        let number = first.0.checked_sub(self.course.first_event());
+        if let (Feed::Acquisition(device), Some(number)) = (&mut self.feed, number) {
+            device.numbers_agree(number);
+        }
+    }
+
+    /// Handles an assignment by builder 0: fragments that were given up belong to the builders to which their events are
+    /// now assigned.
+    fn take_assignment(&mut self, assign: Assign) -> Result<(), NodeError> {
+        if let Err(problem) = self.assignments.accept(assign) {
+            return self.lose_connection(0, LinkError::Protocol(problem));
+        }
+        while let Some((index, dropped)) = self.assignments.pop_dropped() {
+            self.builders.drop_range(index, dropped.first, dropped.count, 1, dropped.how);
+        }
+        self.end_passed_ranges();
+        self.course.unblock();
+        Ok(())
+    }
+
+    /// Relays the announcements received in this turn: one for each builder, however many it has sent.
+    pub(super) fn relay_news(&mut self) {
+        for index in self.assignments.take_news() {
+            self.relay_room(index);
+            self.report_progress(index);
+            if index == 0 {
+                // Together with its heartbeat, builder 0 learns of the builders that send none.
+                for other in self.builders.others() {
+                    if self.contact(other) != Contact::Connected {
+                        self.relay_room(other);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells a builder that this source goes on, though its fragments are for others.
+    fn report_progress(&mut self, index: usize) {
+        if !self.builders.is_welcome(index) || self.course.phase() == Phase::Ending {
+            return;
+        }
+        let below = self.assignments.settled_until(self.course.next_event());
+        if let Some(message) = self.builders.delivery_mut(index).pass_others(below, self.clock.now()) {
+            self.builders.send(index, &message);
+        }
+    }
+
+    /// Sends builder 0 everything it needs after it has welcomed this source.
+    fn relay_all_rooms(&mut self) {
+        self.builders.indices().for_each(|index| self.relay_room(index));
+        self.builders.others().for_each(|index| self.send_left_counts(index));
+    }
+
+    fn contact(&self, index: usize) -> Contact {
+        self.builders.contact(index, self.course.phase() == Phase::Ending)
+    }
+
+    /// Relays to builder 0 a builder's last announcement, the state of the connection to that builder, and this
+    /// source's own position.
+    pub(super) fn relay_room(&mut self, index: usize) {
+        let (number, contact) = (self.builders.number(index), self.contact(index));
+        if let Some(room) = self.assignments.relayed_room(index, number, contact, self.course.next_event()) {
+            self.builders.send_if_welcome(0, &Message::Heard(room));
+        }
+    }
+
+    /// Leaves a builder out, by order of builder 0: fragments that wait for it are lost, and its slots are free.
+    fn leave_out_builder(&mut self, number: u32) -> Result<(), NodeError> {
+        let index = number as usize;
+        if !self.assignments.is_by_room() || !self.builders.others().contains(&index) {
+            return self.lose_connection(0, LinkError::Protocol(format!("builder {number} cannot be left out")));
+        }
+        if !self.builders.delivery(index).is_over() {
+            tracing::warn!(builder = %self.builders.address(index), "left out: what waits for it is lost");
+            self.give_up_builder(index);
+        }
+        self.builders.mark_left_out(index);
+        self.send_left_counts(index);
+        self.begin_if_all_have_started();
+        Ok(())
+    }
+
+    /// Sends builder 0 the counts of the fragments for a builder that was left out.
+    pub(super) fn send_left_counts(&mut self, index: usize) {
+        if self.builders.owes_counts(index) {
+            let counts = self.builders.delivery(index).left_counts(self.builders.number(index));
+            self.builders.send(0, &Message::Left(counts));
+        }
+    }
+
+    /// Gives a builder up for good, which makes room for fragments of others.
+    fn give_up_builder(&mut self, index: usize) {
+        self.builders.give_up(index, &mut self.slots);
+        self.course.unblock();
+    }
+
+    /// Handles the end of the connection to a builder.
+    pub(super) fn lose_connection(&mut self, index: usize, error: LinkError) -> Result<(), NodeError> {
+        if self.builders.delivery(index).is_over() {
+            return Ok(());
+        }
+        if let Some(error) = self.builders.disconnect(index, error, self.clock.now()) {
+            return self.go_on_without(index, error);
+        }
+        self.relay_room(index);
+        Ok(())
+    }
+
+    /// Goes on without a builder that takes no further part, if the run has begun there and others remain; fails
+    /// otherwise. If it is the leading builder, this source's own part of the run ends.
+    fn go_on_without(&mut self, index: usize, error: NodeError) -> Result<(), NodeError> {
+        self.builders.go_on_without(index, error)?;
+        self.give_up_builder(index);
+        if index == 0 && self.course.phase() != Phase::Ending {
+            self.end();
+        }
+        self.relay_room(index);
+        self.begin_if_all_have_started();
+        Ok(())
+    }
+
+    /// Connects to the builders that are away, where it is time.
+    pub(super) fn reconnect(&mut self) -> Result<(), NodeError> {
+        let now = self.clock.now();
+        for index in self.builders.indices() {
+            match self.builders.try_connect(index, now)? {
+                Attempt::Waits => {}
+                Attempt::Failed(error) => self.lose_connection(index, error)?,
+                Attempt::Absent(error) => self.go_on_without(index, error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what can be sent now, and handles links that broke.
+    pub(super) fn flush(&mut self) -> Result<(), NodeError> {
+        self.builders.flush(self.clock.now());
+        for index in self.builders.indices() {
+            if let Some(error) = self.builders.take_broken(index) {
+                self.lose_connection(index, error)?;
+            }
+        }
+        Ok(())
+    }
+}
