@@ -64,7 +64,7 @@ fn record_of(
             Err(option_error("record", problem))
         }
         (None, Some(_), _) => {
-            Err(option_error("shape", "the type of the elements is missing: add type, such as type = \"i16\""))
+            Err(option_error("shape", "what the elements are is not said: add type, such as type = \"i16\""))
         }
         (Some(StoredType { element, .. }), None, Some(record)) => match record.is_multiple_of(element.size() as u64) {
             true => Ok((record, Some(vec![record / element.size() as u64]))),
@@ -80,10 +80,10 @@ fn record_of(
                 (Some(bytes), Some(record)) if bytes == record => Ok((bytes, Some(shape.to_vec()))),
                 (Some(bytes), Some(record)) => Err(option_error(
                     "shape",
-                    format!("{shape:?} of {element} takes {bytes} bytes, and record is {record}"),
+                    format!("{shape:?} of {element} takes {bytes} bytes, and record says {record}"),
                 )),
                 (None, _) => {
-                    Err(option_error("shape", format!("{shape:?} of {element} takes more bytes than can be addressed")))
+                    Err(option_error("shape", format!("{shape:?} of {element} takes more bytes than there can be")))
                 }
             }
         }

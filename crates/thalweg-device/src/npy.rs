@@ -44,7 +44,7 @@ pub(crate) fn open(config: &NpyConfig) -> Result<Replay<Npy>, DeviceError> {
         Some(needed) if needed == left => {}
         Some(needed) if needed < left => {
             let found = format!("{} bytes long", left - needed);
-            return Err(header_error(path, 0, "data after the array", &found, "absent: one file holds one array"));
+            return Err(header_error(path, 0, "data behind the array", &found, "absent: one file holds one array"));
         }
         needed => {
             let (file, needed) = (config.file.clone(), needed.unwrap_or(u64::MAX));

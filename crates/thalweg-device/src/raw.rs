@@ -124,7 +124,7 @@ mod tests {
         let typed = |name: &str| Some(name.parse().unwrap());
         for (error, expected) in [
             (refused(&|c| c.record = None), "option record: missing: write the bytes of a record"),
-            (refused(&|c| c.shape = Some(vec![4])), "option shape: the type of the elements is missing: add type"),
+            (refused(&|c| c.shape = Some(vec![4])), "option shape: what the elements are is not said: add type"),
             (refused(&|c| c.stored = typed("f64")), "option record: 4 bytes are not a whole number of f64"),
             (refused(&|c| c.skip = ByteSize(13)), "option skip: 13 bytes, and"),
             (refused(&|c| c.skip = ByteSize(2)), "2 records of 4 bytes and 2 bytes left over"),

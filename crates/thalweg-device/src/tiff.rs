@@ -56,7 +56,7 @@ pub(crate) fn open(config: &TiffConfig) -> Result<Replay<Tiff>, DeviceError> {
             let has = pages.len() - before;
             if let Some(announced) = announced.filter(|announced| *announced > has as u64) {
                 let what = format!(
-                    "its description announces {announced} images, and it has a page for {has}: write a page for each (in \
+                    "its description tells of {announced} images, and it has a page for {has}: write a page for each (in \
                      tifffile without `truncate`)"
                 );
                 return Err(page_error(&path, 0, std::io::Error::other(what).into()));
