@@ -342,18 +342,10 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(clap::Parser)]
-    #[command(no_binary_name = true)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::options::parsed;
 
     fn options(words: &str) -> Options {
-        let short = ["-t", "1ms", "-O", "0", "--repeat", "1"];
-        Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
+        parsed(&format!("-t 1ms -O 0 --repeat 1 {words}"))
     }
 
     #[test]

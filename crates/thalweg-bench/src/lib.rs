@@ -43,9 +43,10 @@
 //! | `transfer` | From a file to a socket in pieces of one size, by each available method (`thalweg-transfer`), with each end's cost |
 //! | `serve` | Comparison of the data server with nginx and with the disk: whole files from the page cache, ranges requested by many, files that are not in the page cache, uploads |
 //! | `peers` | Comparison of Thalweg with the tools that laboratories measure with, and the libraries they would use instead |
+//! | `programs` | Programs of this machine, and the user's cache for what is built once |
 //! | `compare` | Comparison of two reports, point by point |
 //! | `render` | Reports for people: a table in a terminal, Markdown, and pictures |
-//! | `reproduce` | Published measurements repeated: the paper's measurements, the method here, the figures side by side, and which of the findings hold on this machine |
+//! | `reproduce` | Published measurements repeated: the paper's measurements, the method here, the figures side by side, and which of the findings hold here: on this machine, or in the laboratory of `thalweg-lab` |
 //! | `error` | Errors of measurements |
 
 mod access;
@@ -62,11 +63,11 @@ mod host;
 mod memory;
 pub mod net;
 mod options;
-pub mod paper;
 pub mod peers;
 pub mod pin;
 mod plan;
 mod point;
+mod programs;
 pub mod render;
 pub mod reproduce;
 mod serve;
@@ -81,6 +82,7 @@ pub use host::{Host, Interface};
 pub use options::{Cpus, Timing};
 pub use plan::Plan;
 pub use point::{Figures, Key, Latency, Loss, Point, Report};
+pub use programs::{cache_directory, find_program};
 pub use sizes::Sizes;
 
 /// Returns the path of the program `thalweg`, whose nodes and servers are measured: it is beside this program.

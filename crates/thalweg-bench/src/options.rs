@@ -19,6 +19,13 @@ pub struct Timing {
     pub repeat: u32,
 }
 
+/// Returns an instrument's options, parsed from words.
+#[cfg(test)]
+pub(crate) fn parsed<T: clap::Args>(words: &str) -> T {
+    let command = T::augment_args(clap::Command::new("bench").no_binary_name(true));
+    T::from_arg_matches(&command.try_get_matches_from(words.split_whitespace()).unwrap()).unwrap()
+}
+
 /// Longest time that an option accepts.
 const MAX_OPTION_TIME: Duration = Duration::from_secs(24 * 3600);
 

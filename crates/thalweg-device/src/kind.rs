@@ -51,7 +51,8 @@ pub trait DeviceOptions: AnyOptions {
         false
     }
 
-    /// Returns the files that the device reads.
+    /// Returns the files that the device reads. [`device_paths!`](crate::device_paths) implements this and
+    /// [`paths_mut`](Self::paths_mut).
     fn paths(&self) -> &[PathBuf] {
         &[]
     }
@@ -107,6 +108,27 @@ pub trait DeviceOptions: AnyOptions {
     fn features(&self) -> Option<Vec<String>> {
         None
     }
+}
+
+/// Methods [`paths`](DeviceOptions::paths) and [`paths_mut`](DeviceOptions::paths_mut) of options with a field
+/// `file: PathBuf`, or `files: Vec<PathBuf>`: `device_paths!(file);` in the implementation of [`DeviceOptions`].
+#[macro_export]
+macro_rules! device_paths {
+    (file) => {
+        $crate::device_paths!(file, std::slice::from_ref, std::slice::from_mut);
+    };
+    (files) => {
+        $crate::device_paths!(files, Vec::as_slice, Vec::as_mut_slice);
+    };
+    ($field:ident, $paths:path, $paths_mut:path) => {
+        fn paths(&self) -> &[std::path::PathBuf] {
+            $paths(&self.$field)
+        }
+
+        fn paths_mut(&mut self) -> &mut [std::path::PathBuf] {
+            $paths_mut(&mut self.$field)
+        }
+    };
 }
 
 /// Kind of device: the type of its options.

@@ -118,11 +118,11 @@ mod tests {
         (0..200).step_by(2).for_each(|number| *frames.get_or_begin(number, || 0) += number);
         for number in (0..200).step_by(2) {
             assert_eq!((frames.oldest(), frames.contains(number + 1)), (Some((number, &number)), false));
-            let (_, _) = frames.take_oldest().unwrap();
-            let damaged = frames.hand_on(frame(buffer, number), std::slice::from_ref(&(1..3)));
+            assert_eq!(frames.take_oldest(), Some((number, number)));
+            let damaged = frames.hand_on(frame(buffer, number), &[1..2, 3..4]);
             assert_eq!((damaged.filled.status, frames.next_number()), (Status::CORRUPT, number + 1));
             buffer = damaged.buffer;
-            assert_eq!(buffer.payload()[..4], [7, 0, 0, 7]);
+            assert_eq!(buffer.payload()[..4], [7, 0, 7, 0]);
             buffer.payload().fill(7);
             let whole = frames.hand_on(frame(buffer, number), &[]);
             assert_eq!(whole.filled.status, Status::empty());

@@ -208,13 +208,7 @@ impl DeviceOptions for SigmfConfig {
         Ok(OpenDevice::Device(Box::new(sigmf::open(self)?)))
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        std::slice::from_ref(&self.file)
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        std::slice::from_mut(&mut self.file)
-    }
+    crate::device_paths!(file);
 }
 
 impl DeviceKind for SigmfConfig {
@@ -226,13 +220,7 @@ impl DeviceOptions for VdifConfig {
         Ok(OpenDevice::Device(Box::new(vdif::open(self)?)))
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        std::slice::from_ref(&self.file)
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        std::slice::from_mut(&mut self.file)
-    }
+    crate::device_paths!(file);
 }
 
 impl DeviceKind for VdifConfig {
@@ -244,13 +232,7 @@ impl DeviceOptions for PgmConfig {
         Ok(OpenDevice::Device(Box::new(pgm::open(self)?)))
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        &self.files
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        &mut self.files
-    }
+    crate::device_paths!(files);
 }
 
 impl DeviceKind for PgmConfig {
@@ -262,13 +244,7 @@ impl DeviceOptions for TiffConfig {
         Ok(OpenDevice::Device(Box::new(tiff::open(self)?)))
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        &self.files
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        &mut self.files
-    }
+    crate::device_paths!(files);
 }
 
 impl DeviceKind for TiffConfig {
@@ -280,13 +256,7 @@ impl DeviceOptions for NpyConfig {
         Ok(OpenDevice::Device(Box::new(npy::open(self)?)))
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        std::slice::from_ref(&self.file)
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        std::slice::from_mut(&mut self.file)
-    }
+    crate::device_paths!(file);
 }
 
 impl DeviceKind for NpyConfig {
@@ -306,13 +276,7 @@ impl DeviceOptions for RawConfig {
         self.looped
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        std::slice::from_ref(&self.file)
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        std::slice::from_mut(&mut self.file)
-    }
+    crate::device_paths!(file);
 }
 
 impl DeviceKind for RawConfig {

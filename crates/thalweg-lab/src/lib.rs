@@ -20,6 +20,7 @@
 //! | `network` | The scenario's network, made of network namespaces: one per host and switch, a veth pair per cable |
 //! | `queue` | Queries a queue of the kernel for its backlog, its drops and the bytes it sent |
 //! | `machine` | A scenario in the virtual machine: this program boots a kernel, and is the program that runs in it |
+//! | `steps` | Steps of a build that is done once, and whose result is kept in the user's cache |
 //! | `kernel` | The kernel of the virtual laboratory: User-Mode Linux with time travel |
 //! | `rig` | A scenario on a Linux kernel, this one or the virtual machine's |
 //! | `host` | A scenario in network namespaces of this host, in real time |
@@ -52,6 +53,7 @@ pub mod report;
 pub mod reproduce;
 mod rig;
 pub mod scenario;
+mod steps;
 pub mod sweep;
 mod topology;
 
@@ -60,11 +62,11 @@ pub use machine::guest;
 pub use progress::RunProgress;
 pub use report::Report;
 pub use scenario::Scenario;
+pub use steps::StepError;
 
 use kernel::{Kernel, Progress};
 use scenario::{InvalidValue, MOST_RECEIVERS, MOST_SENDERS};
-use std::env;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 /// Means of running a scenario.
@@ -154,14 +156,6 @@ pub fn run(
         Laboratory::Ns3 => ns3::run(scenario, stop),
         Laboratory::Model => model::run(scenario, stop),
     }
-}
-
-/// Returns the directory of this name in the user's cache: `$XDG_CACHE_HOME/thalweg/NAME`, or below `~/.cache`.
-fn cache_directory(name: &str) -> PathBuf {
-    let [cache, home] = ["XDG_CACHE_HOME", "HOME"]
-        .map(|variable| env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute()));
-    let cache = cache.or_else(|| home.map(|home| home.join(".cache")));
-    cache.unwrap_or_else(env::temp_dir).join("thalweg").join(name)
 }
 
 #[cfg(test)]

@@ -1,141 +1,91 @@
-//! Published measurements repeated in the laboratory. An experiment has the original results, the
-//! [sweeps](crate::sweep) that repeat them, the comparison of both, and the findings, which hold here or not.
+//! Published measurements repeated in the laboratory: experiments whose measurements are [sweeps](crate::sweep).
 //!
 //! An experiment is data, `experiments/NAME.toml`: texts, sweeps, and the tables and findings that are made of their
-//! figures. If that does not suffice, a function computes more: of the TDAQ paper, everything.
+//! figures. If that does not suffice, a function computes them: those of the TDAQ paper.
 
 mod file;
-mod page;
 mod tdaq;
 #[cfg(test)]
 mod tests;
 
 use crate::Laboratory;
 use crate::report::Report;
-use crate::sweep::{Results, Sweep, SweepError};
-use serde::Serialize;
-use thalweg_bench::paper::{FORMAT, Finding, Table};
+use crate::sweep::text::grid;
+use crate::sweep::{Results, Sweep, SweepError, heat};
+use std::fmt::Write;
+use thalweg_bench::render::PlotError;
+use thalweg_bench::reproduce::{Experiment, ExperimentReport, Finding, Measured, Table, reports};
+use thalweg_text::html::escaped;
 
-/// Conclusions from results: tables, findings, and further parts of the page.
-type Conclusions = (Vec<Table>, Vec<Finding>, String);
+impl ExperimentReport for Results {
+    type Measure = file::Part;
+    type Table = file::TableSpec;
+    type Finding = file::FindingSpec;
 
-/// Function that draws conclusions from results, which are in the order of the file's sweeps.
-type DrawConclusions = fn(&[Results]) -> Conclusions;
+    const EXPERIMENTS: &'static [(&'static str, &'static str)] =
+        &[("tdaq", include_str!("../experiments/tdaq.toml")), ("fabric", include_str!("../experiments/fabric.toml"))];
+    const QUICK: &'static str = "A first look: a sample of the cells, with short measurements.";
+    const STYLE: &'static str = heat::STYLE;
 
-/// All experiments: name, file, and a function for additional conclusions.
-const EXPERIMENTS: [(&str, &str, Option<DrawConclusions>); 2] = [
-    ("tdaq", include_str!("../experiments/tdaq.toml"), Some(tdaq::worked_out)),
-    ("fabric", include_str!("../experiments/fabric.toml"), None),
-];
-
-/// A published measurement, and its repetition here.
-#[derive(Debug, Clone)]
-pub struct Experiment {
-    /// Short name of the experiment.
-    pub name: &'static str,
-    file: file::File,
-    worked_out: Option<DrawConclusions>,
-}
-
-impl Experiment {
-    /// Returns all experiments.
-    pub fn all() -> impl Iterator<Item = Self> {
-        EXPERIMENTS.into_iter().map(|(name, text, worked_out)| Self { name, file: file::parse(name, text), worked_out })
-    }
-
-    /// Returns the experiment of this name, or `None`.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::all().find(|one| one.name == name)
-    }
-
-    /// Returns the title.
-    pub fn title(&self) -> &str {
-        &self.file.title
-    }
-
-    /// Returns the publication: authors, title.
-    pub fn source(&self) -> &str {
-        &self.file.source
-    }
-
-    /// Returns the sweeps to run, each with its laboratory: `on`, unless the sweep is only for another. `quick` selects
-    /// their samples.
-    ///
-    /// # Errors
-    /// Fails as [`Sweep::load`].
-    pub fn sweeps(&self, on: Laboratory, quick: bool) -> Result<Vec<(Sweep, Laboratory)>, SweepError> {
-        let sweeps = self.file.sweeps.iter();
-        sweeps.map(|part| Ok((Sweep::load(&part.name, quick)?, part.on.unwrap_or(on)))).collect()
-    }
-
-    /// Compares the results of [`sweeps`](Self::sweeps), in their order, with the publication. Findings whose cells are
-    /// missing cannot be tested.
-    pub fn reproduction(&self, measured: Vec<Results>) -> Reproduction {
-        let (mut tables, mut findings) = self.file.work_out(&measured);
-        let mut pictures = String::new();
-        if let Some(more) = self.worked_out {
-            let (more_tables, more_findings, more_pictures) = more(&measured);
-            tables.extend(more_tables);
-            findings.extend(more_findings);
-            pictures = more_pictures;
+    fn conclusions(experiment: &Experiment<Self>, measured: &[Measured<Self>]) -> (Vec<Table>, Vec<Finding>, String) {
+        let results: Vec<&Self> = reports(measured).collect();
+        if let ("tdaq", &[sizes, grid, each, whole]) = (experiment.name.as_str(), &results[..]) {
+            return tdaq::conclusions([sizes, grid, each, whole]);
         }
-        let mut laboratories: Vec<&str> = measured.iter().map(|one| one.laboratory.as_str()).collect();
-        laboratories.dedup();
-        Reproduction {
-            format: FORMAT,
-            name: self.name,
-            title: self.file.title.clone(),
-            source: self.file.source.clone(),
-            method: self.file.method.clone(),
-            here: self.file.here.clone(),
-            laboratory: laboratories.join(", "),
-            quick: measured.iter().any(|one| one.sweep.quick),
-            tables,
-            findings,
-            pictures,
-            measured: measured.into_iter().map(Measured::new).collect(),
+        let tables = experiment.tables.iter().filter_map(|spec| spec.table(&results));
+        let findings = experiment.findings.iter().map(|spec| spec.finding(&results));
+        (tables.collect(), findings.collect(), String::new())
+    }
+
+    fn laboratory(&self) -> Option<&str> {
+        Some(&self.laboratory)
+    }
+
+    /// Formats the paper's rows, then ours, in columns as wide as they need.
+    fn rows_text(table: &Table) -> String {
+        let mut out = String::new();
+        let sides = [("the paper", &table.paper), ("here", &table.here)];
+        for (side, rows) in sides.into_iter().filter(|(_, rows)| !rows.is_empty()) {
+            if !table.paper.is_empty() {
+                let _ = writeln!(out, "{side}");
+            }
+            let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
+            let cells = rows.iter().map(|row| row.cells.clone()).collect();
+            out.push_str(&grid(&table.headings[0], &names, &table.headings[1..], cells));
         }
+        out
+    }
+
+    fn measured_html(measured: &[Measured<Self>]) -> Result<String, PlotError> {
+        let mut body = String::new();
+        for (one, results) in measured.iter().zip(reports(measured)) {
+            let (title, line) = (escaped(&results.sweep.title), escaped(&one.line));
+            let _ = writeln!(body, "<h2>Measured: {title}</h2>\n<pre>{line}</pre>");
+            body.push_str(&results.html_body().replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
+        }
+        Ok(body)
     }
 }
 
-/// A publication beside the results of the laboratory.
-#[derive(Debug, Clone, Serialize)]
-pub struct Reproduction {
-    format: &'static str,
-    name: &'static str,
-    title: String,
-    source: String,
-    method: String,
-    here: String,
-    laboratory: String,
+/// Returns the sweeps of an experiment, each with its laboratory: `on`, unless the sweep is only for another. `quick`
+/// selects their samples.
+///
+/// # Errors
+/// Fails as [`Sweep::load`].
+pub fn sweeps(
+    experiment: &Experiment<Results>,
+    on: Laboratory,
     quick: bool,
-    /// Published tables, with this laboratory's rows, and additional tables.
-    pub tables: Vec<Table>,
-    /// Findings of the publication, and their results here.
-    pub findings: Vec<Finding>,
-    #[serde(skip)]
-    pictures: String,
-    /// Results of the sweeps.
-    pub measured: Vec<Measured>,
+) -> Result<Vec<(Sweep, Laboratory)>, SweepError> {
+    let sweeps = experiment.measures.iter();
+    sweeps.map(|part| Ok((Sweep::load(&part.name, quick)?, part.on.unwrap_or(on)))).collect()
 }
 
-/// Result of a sweep.
-#[derive(Debug, Clone, Serialize)]
-pub struct Measured {
-    /// Name of the sweep.
-    pub id: String,
-    /// Command that repeats it alone.
-    pub line: String,
-    /// Results of its cells.
-    pub report: Results,
-}
-
-impl Measured {
-    fn new(report: Results) -> Self {
-        let quick = if report.sweep.quick { " --quick" } else { "" };
-        let line = format!("thalweg lab sweep {} --on {}{quick}", report.sweep.name, report.laboratory);
-        Self { id: report.sweep.name.clone(), line, report }
-    }
+/// Returns the results of a sweep as a measurement of an experiment, with the command that repeats the sweep alone.
+pub fn measured(results: Results) -> Measured<Results> {
+    let quick = if results.sweep.quick { " --quick" } else { "" };
+    let line = format!("thalweg lab sweep {} --on {}{quick}", results.sweep.name, results.laboratory);
+    Measured { id: results.sweep.name.clone(), line, report: Some(results), error: None }
 }
 
 const NOTHING: &str = "this run has no cells to compare";

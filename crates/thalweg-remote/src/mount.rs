@@ -13,6 +13,7 @@ mod tree;
 use crate::{RemoteError, Server};
 use files::Files;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use serde::Serialize;
@@ -20,9 +21,9 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 /// A mounted directory that shows the content of a server until it is dropped.
@@ -225,7 +226,7 @@ struct OnEnd(Mutex<Sender<End>>);
 impl OnEnd {
     fn unmounted(&self) {
         // The receiver may be gone.
-        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).send(End::Unmounted);
+        let _ = self.0.lock().send(End::Unmounted);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Result of a transfer, counted while it runs.
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 /// Result of fetching or sending.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -71,11 +71,11 @@ impl Tally {
     }
 
     pub(crate) fn unended(&self, run: &Path) {
-        self.unended.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
+        self.unended.lock().push(run.to_owned());
     }
 
     pub(crate) fn abandoned(&self, run: &Path) {
-        self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).push(run.to_owned());
+        self.abandoned.lock().push(run.to_owned());
     }
 
     /// Returns the result so far.
@@ -83,8 +83,8 @@ impl Tally {
         Moved {
             to,
             runs,
-            unended: self.unended.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            abandoned: self.abandoned.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            unended: self.unended.lock().clone(),
+            abandoned: self.abandoned.lock().clone(),
             files: self.files.load(Relaxed),
             same_files: self.same_files.load(Relaxed),
             bytes: self.bytes.load(Relaxed),

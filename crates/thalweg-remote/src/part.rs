@@ -9,6 +9,7 @@
 
 use crate::server::Head;
 use crate::{Digest, RemoteError};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, FlockOperation, Timespec, Timestamps};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,6 @@ use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A file that is being fetched, by several threads at once.
@@ -130,7 +130,7 @@ impl Part {
 
     /// Returns the number of bytes that are written.
     pub(crate) fn there(&self) -> u64 {
-        self.state().there
+        self.state.lock().there
     }
 
     pub(crate) fn is_whole(&self) -> bool {
@@ -140,7 +140,7 @@ impl Part {
     /// Returns a range that no thread fetches yet, for one of `streams` threads: long at first, so that few requests
     /// are made, and shorter towards the end, so that all threads finish together.
     pub(crate) fn take(&self, streams: usize) -> Option<Range<u64>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let left: u64 = state.missing.iter().map(|range| range.end - range.start).sum();
         let fair = (left / (2 * streams as u64)).clamp(MIN_RANGE_BYTES, MAX_RANGE_BYTES);
         let first = state.missing.first_mut()?;
@@ -158,7 +158,7 @@ impl Part {
 
     /// Records that these bytes are written. Returns whether they were the last that were missing.
     pub(crate) fn note(&self, offset: u64, digest: Digest) -> Result<bool, RemoteError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let written = state.journal.write_all(line(offset, digest).as_bytes());
         written.map_err(RemoteError::io("writing", &beside(&self.path, ".part.journal")))?;
         state.pieces.insert(offset, digest);
@@ -169,7 +169,7 @@ impl Part {
     /// Renames the file to its final name, once it is complete, matches the server's checksum, and is synced to disk. A
     /// file that does not match is removed.
     pub(crate) fn finish(&self, head: &Head) -> Result<(), RemoteError> {
-        let found = self.state().pieces.values().fold(Digest::default(), |whole, piece| whole.then(*piece));
+        let found = self.state.lock().pieces.values().fold(Digest::default(), |whole, piece| whole.then(*piece));
         let (part, journal) = (beside(&self.path, ".part"), beside(&self.path, ".part.journal"));
         if let Some(expected) = head.crc32c.filter(|expected| *expected != found.crc32c) {
             // The journal first: without it, the other file is not used.
@@ -184,10 +184,6 @@ impl Part {
         self.file.sync_all().map_err(RemoteError::io("bringing to the disk", &part))?;
         std::fs::remove_file(&journal).map_err(RemoteError::io("removing", &journal))?;
         settle(&self.file, &part, &self.path, head.modified)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

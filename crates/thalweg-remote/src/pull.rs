@@ -5,13 +5,14 @@ use crate::moved::{Moved, Tally};
 use crate::part::{CHUNK_BYTES, Content, Part, beside, digest_of, piece, seconds, settle};
 use crate::server::Head;
 use crate::{Digest, Entry, Progress, RemoteError, Server};
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use thalweg_store::{RunInfo, RunState, run_directory_name};
 use thalweg_wire::RunNumber;
 
@@ -46,7 +47,7 @@ pub fn pull(server: &Server, into: &Path, streams: usize, progress: &Progress) -
         Err(RemoteError::Directory(_)) => pull.directory(server, Destination::In(into), 0)?,
         Err(error) => return Err(error),
     };
-    let mut refused = std::mem::take(&mut *pull.refused()).into_iter();
+    let mut refused = std::mem::take(&mut *pull.refused.lock()).into_iter();
     if let Some(first) = refused.next() {
         return Err(RemoteError::Partly { first: Box::new(first), more: refused.len() });
     }
@@ -157,15 +158,11 @@ impl<'a> Pull<'a> {
     fn pass_over<T>(&self, result: Result<T, RemoteError>) -> Result<Option<T>, RemoteError> {
         match result {
             Err(error) if error.is_refusal() => {
-                self.refused().push(error);
+                self.refused.lock().push(error);
                 Ok(None)
             }
             result => result.map(Some),
         }
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Vec<RemoteError>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fetches a run: its segments, and then `run.json`, which makes the directory a run.
@@ -233,7 +230,7 @@ impl<'a> Pull<'a> {
                 scope.spawn(|| self.stream(&queue));
             }
         });
-        let state = queue.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let state = queue.state.into_inner();
         state.error.or(state.refused).map_or(Ok(()), Err)
     }
 
@@ -370,7 +367,7 @@ impl<'a> Queue<'a> {
     /// Returns the next work for one of `streams`: files that were begun come first. Returns `None` when no work is
     /// left.
     fn take(&self, streams: usize) -> Option<Work<'a>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if state.error.is_some() {
                 return None;
@@ -388,13 +385,13 @@ impl<'a> Queue<'a> {
             if state.comparing == 0 {
                 return None;
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut state);
         }
     }
 
     /// Adds the result of comparing a file.
     fn begun(&self, file: Option<Arc<FetchedFile>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.comparing -= 1;
         state.files.extend(file);
         self.changed.notify_all();
@@ -403,16 +400,12 @@ impl<'a> Queue<'a> {
     /// Stops all streams. Only the first error is kept; later ones follow from it.
     fn fail(&self, error: RemoteError) {
         self.failed.store(true, Relaxed);
-        self.state().error.get_or_insert(error);
+        self.state.lock().error.get_or_insert(error);
         self.changed.notify_all();
     }
 
     fn refuse(&self, error: RemoteError) {
-        self.state().refused.get_or_insert(error);
-    }
-
-    fn state(&self) -> MutexGuard<'_, QueueState<'a>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().refused.get_or_insert(error);
     }
 }
 

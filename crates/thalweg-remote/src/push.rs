@@ -5,6 +5,7 @@ use crate::part::digest_of;
 use crate::pull::{RUN_JSON, RUNS, RunJson, none_missing};
 use crate::server::{PreparedRequest, field, refused};
 use crate::{Head, Progress, RemoteError, Resource, Server};
+use parking_lot::Mutex;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::fs::File;
@@ -13,7 +14,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use thalweg_store::{Extent, RunInfo, RunState};
 use ureq::http::{StatusCode, header};
@@ -188,13 +188,13 @@ impl<'a> Push<'a> {
                     while let Some(job) = jobs.get(next.fetch_add(1, Relaxed)).filter(|_| !failed.load(Relaxed)) {
                         if let Err(error) = self.file(job, &failed) {
                             failed.store(true, Relaxed);
-                            first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                            first.lock().get_or_insert(error);
                         }
                     }
                 });
             }
         });
-        first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+        first.into_inner().map_or(Ok(()), Err)
     }
 
     /// Sends a file, unless the server has it.

@@ -2,10 +2,11 @@
 
 use crate::pull::{RUN_JSON, RunJson};
 use crate::{Head, Options, RemoteError, Server};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use thalweg_store::{Part, Run, RunFiles, RunInfo, RunState, StoreError, WriterLife};
 
 /// Opens the run that a URL names, `http://host:port/runs/42`, as [`Run::open`] opens that of a directory.
@@ -75,7 +76,7 @@ impl RemoteFiles {
 
     /// Records the state in `run.json`; fails if it belongs to another run.
     fn is(&self, info: &RunInfo) -> Result<(), RemoteError> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if *known.run.get_or_insert(info.identity()) != info.identity() {
             return Err(RemoteError::Changed(self.server.url("")));
         }
@@ -85,7 +86,7 @@ impl RemoteFiles {
 
     fn read(&self, file: &str, offset: u64, into: &mut [u8]) -> Result<usize, RemoteError> {
         let (before, grows) = {
-            let known = self.known();
+            let known = self.known.lock();
             (known.segments.get(file).cloned(), !known.has_ended)
         };
         let same = before.as_ref().filter(|segment| !segment.grows).map(|segment| &segment.head);
@@ -96,7 +97,7 @@ impl RemoteFiles {
             return Err(RemoteError::Changed(self.server.url(file)));
         }
         if same.is_none() {
-            self.known().segments.insert(file.to_owned(), Segment { head, grows });
+            self.known.lock().segments.insert(file.to_owned(), Segment { head, grows });
         }
         let mut filled = 0;
         while filled < into.len() {
@@ -114,10 +115,6 @@ impl RemoteFiles {
         let text = error.to_string();
         let what = text.strip_prefix(&self.server.url(file)).map(|what| what.trim_start_matches([':', ' ']).to_owned());
         io::Error::new(io::Error::from(error).kind(), what.unwrap_or(text))
-    }
-
-    fn known(&self) -> MutexGuard<'_, KnownState> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

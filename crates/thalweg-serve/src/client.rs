@@ -5,11 +5,12 @@
 //! a place ([`Clients::make_room`]), or the server stops ([`Clients::send_away`]).
 
 use crate::kernel_tls::KernelTls;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use thalweg_sys::tcp::{Progress, progress};
 
@@ -48,13 +49,13 @@ impl Clients {
     /// Adds a client that connected.
     pub(crate) fn enter(&self, number: u64, socket: TcpStream) -> Arc<Client> {
         let client = Arc::new(Client { socket, tls: OnceLock::new(), doing: AtomicU64::new(0) });
-        self.connected().insert(number, Arc::clone(&client));
+        self.connected.lock().insert(number, Arc::clone(&client));
         client
     }
 
     /// Removes a client.
     pub(crate) fn leave(&self, number: u64) {
-        self.connected().remove(&number);
+        self.connected.lock().remove(&number);
         self.changed.notify_all();
     }
 
@@ -64,7 +65,7 @@ impl Clients {
         client.doing.store(((before >> ACTIVITY_BITS) + 1) << ACTIVITY_BITS | doing as u64, Ordering::SeqCst);
         // Either `make_room` sees this, or this sees that others wait.
         if doing == Activity::Rest && self.full.load(Ordering::SeqCst) {
-            drop(self.connected());
+            drop(self.connected.lock());
             self.changed.notify_all();
         }
     }
@@ -72,7 +73,7 @@ impl Clients {
     /// Makes room for one more client where `most` are connected: disconnects the longest-connected idle client. If
     /// none is idle, waits a while for one that leaves. Returns whether there is room.
     pub(crate) fn make_room(&self, most: usize) -> bool {
-        let mut connected = self.connected();
+        let mut connected = self.connected.lock();
         if connected.len() < most {
             return true;
         }
@@ -81,16 +82,16 @@ impl Clients {
             tracing::info!("disconnecting an idle client: another one waits for a place");
             idle.shut_down(Shutdown::Both);
         }
-        (connected, _) = self.changed.wait_timeout(connected, LEAVE_TIMEOUT).unwrap_or_else(PoisonError::into_inner);
+        self.changed.wait_for(&mut connected, LEAVE_TIMEOUT);
         self.full.store(false, Ordering::SeqCst);
         connected.len() < most
     }
 
     /// Waits a while for a client to leave.
     pub(crate) fn wait_for_one_to_leave(&self) {
-        let connected = self.connected();
+        let mut connected = self.connected.lock();
         let before = connected.len();
-        drop(self.changed.wait_timeout_while(connected, LEAVE_TIMEOUT, |connected| connected.len() >= before));
+        self.changed.wait_while_for(&mut connected, |connected| connected.len() >= before, LEAVE_TIMEOUT);
     }
 
     /// Checks all clients each time that `timeout` has passed, until [`send_away`](Self::send_away). Disconnects a
@@ -99,14 +100,12 @@ impl Clients {
     pub(crate) fn watch(&self, timeout: Duration) {
         let mut seen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let least = (MIN_BYTES_PER_SECOND as f64 * timeout.as_secs_f64()) as u64;
-        let mut connected = self.connected();
+        let mut connected = self.connected.lock();
         loop {
-            let waited = self.changed.wait_timeout_while(connected, timeout, |_| !self.stopped.load(Ordering::Relaxed));
-            let (guard, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-            if !waited.timed_out() {
+            self.changed.wait_while_for(&mut connected, |_| !self.stopped.load(Ordering::Relaxed), timeout);
+            if self.stopped.load(Ordering::Relaxed) {
                 return;
             }
-            connected = guard;
             let mut now = BTreeMap::new();
             for (number, client) in connected.iter().filter(|(_, client)| !client.rests()) {
                 let Some(progress) = progress(client.socket.as_fd()) else { continue };
@@ -132,24 +131,19 @@ impl Clients {
 
     /// Stops accepting requests, and disconnects all clients after at most `grace`.
     pub(crate) fn send_away(&self, grace: Duration) {
-        let connected = self.connected();
+        let mut connected = self.connected.lock();
         self.stopped.store(true, Ordering::Relaxed);
         self.changed.notify_all();
         connected.values().for_each(|client| client.shut_down(Shutdown::Read));
-        let waited = self.changed.wait_timeout_while(connected, grace, |connected| !connected.is_empty());
-        let (connected, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        self.changed.wait_while_for(&mut connected, |connected| !connected.is_empty(), grace);
         connected.values().for_each(|client| client.shut_down(Shutdown::Both));
-    }
-
-    fn connected(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Client>>> {
-        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Client {
     /// Returns the TLS state, if the socket encrypts and decrypts.
     pub(crate) fn tls(&self) -> Option<MutexGuard<'_, KernelTls>> {
-        self.tls.get().map(|tls| tls.lock().unwrap_or_else(PoisonError::into_inner))
+        self.tls.get().map(Mutex::lock)
     }
 
     /// Counts bytes that were sent.

@@ -13,6 +13,7 @@ use crate::limits::{HEAD_TIME, LINGER_TIME};
 use crate::outgoing::{Handoff, Outgoing, turn};
 use crate::site::Site;
 use http::StatusCode;
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -23,8 +24,8 @@ use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use thalweg_transfer::{Outward, Sender, seems_cached};
 
@@ -124,7 +125,7 @@ impl EventLoop {
     pub(crate) fn take(&self, number: u64, client: Arc<Client>, begun: Handoff) -> io::Result<()> {
         client.socket.set_nonblocking(true)?;
         // The loop wakes at once, since the socket is writable, and finds the client as soon as it gets this lock.
-        let mut added = self.added();
+        let mut added = self.added.lock();
         if self.has_ended() {
             return Err(io::Error::other("its event loop has ended"));
         }
@@ -146,7 +147,7 @@ impl EventLoop {
     pub(crate) fn run(&self, context: &LoopContext<'_>) -> io::Result<()> {
         let mut served = HashMap::new();
         let result = self.serve(&mut served, context);
-        let mut added = self.added();
+        let mut added = self.added.lock();
         self.stopped.store(true, Ordering::Relaxed);
         let added = added.drain(..).map(|(number, ..)| number);
         added.chain(served.into_keys()).for_each(|number| context.clients.leave(number));
@@ -170,7 +171,7 @@ impl EventLoop {
                 Err(Errno::INTR) => &mut [],
                 Err(error) => return Err(error.into()),
             };
-            for (number, client, begun) in self.added().drain(..) {
+            for (number, client, begun) in self.added.lock().drain(..) {
                 served.insert(number, ServedClient::new(client, begun, context));
             }
             for event in events {
@@ -234,10 +235,6 @@ impl EventLoop {
             }
             _ => context.clients.leave(number),
         }
-    }
-
-    fn added(&self) -> MutexGuard<'_, Vec<(u64, Arc<Client>, Handoff)>> {
-        self.added.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -13,6 +13,7 @@ use http::header::{
     ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, LOCATION, RANGE, VARY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 use percent_encoding::{CONTROLS, utf8_percent_encode};
 use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 use rustix::io::Errno;
@@ -20,7 +21,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 use thalweg_store::{Extent, Run, RunFiles, RunInfo, RunState, StoreError};
 use thalweg_transfer::Stored;
@@ -268,19 +269,19 @@ impl Site {
     /// Returns the checksum of a file that was uploaded.
     fn stored_crc(&self, file: &File, stat: &Stat) -> Option<u32> {
         let key = (stat.st_dev, stat.st_ino);
-        if let Some((_, crc)) = lock(&self.crcs).get(&key).filter(|(of, _)| *of == changed(stat)) {
+        if let Some((_, crc)) = self.crcs.lock().get(&key).filter(|(of, _)| *of == changed(stat)) {
             return *crc;
         }
         let crc = crate::upload::stored_crc(file, stat);
         if would_be_seen(stat) {
-            keep(&mut lock(&self.crcs), key, (changed(stat), crc));
+            keep(&mut self.crcs.lock(), key, (changed(stat), crc));
         }
         crc
     }
 
     /// Returns the extent of a segment if it is known and nothing has changed since.
     fn known_extent(&self, stat: &Stat, size: u64) -> Option<Extent> {
-        let extents = lock(&self.extents);
+        let extents = self.extents.lock();
         let known = extents.get(&(stat.st_dev, stat.st_ino))?;
         let is_unchanged = known.size == size && known.changed == changed(stat);
         (is_unchanged && known.is_reliable).then_some(known.extent)
@@ -293,7 +294,7 @@ impl Site {
         }
         let key = (stat.st_dev, stat.st_ino);
         let created = born(file);
-        let known = lock(&self.extents).get(&key).copied();
+        let known = self.extents.lock().get(&key).copied();
         let mut extent = match known {
             // A segment grows, and is cut off after its last block when it is closed.
             Some(known)
@@ -309,7 +310,7 @@ impl Site {
         extent.advance(file)?;
         let is_reliable = extent.closed || would_be_seen(stat);
         let known = KnownExtent { extent, size, changed: changed(stat), created, is_reliable };
-        keep(&mut lock(&self.extents), key, known);
+        keep(&mut self.extents.lock(), key, known);
         Ok(extent)
     }
 
@@ -373,7 +374,7 @@ impl Site {
             (0, Run::open(&directory))
         };
         let run = Arc::new(run.map_err(no_run)?);
-        let mut runs = lock(&self.runs);
+        let mut runs = self.runs.lock();
         runs.retain(|known| known.directory != directory);
         if runs.len() >= MAX_OPEN_RUNS {
             runs.remove(0);
@@ -383,16 +384,12 @@ impl Site {
     }
 
     fn known_run(&self, directory: &Path, changed: SystemTime, bytes: u64) -> Option<Arc<Run>> {
-        let runs = lock(&self.runs);
+        let runs = self.runs.lock();
         let known = runs
             .iter()
             .find(|known| (known.directory.as_path(), known.changed, known.bytes) == (directory, changed, bytes))?;
         Some(Arc::clone(&known.run))
     }
-}
-
-fn lock<T>(cache: &Mutex<T>) -> MutexGuard<'_, T> {
-    cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A run that is being written, up to the last complete block of each segment.

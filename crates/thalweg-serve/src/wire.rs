@@ -5,12 +5,13 @@ use crate::kernel_tls::KernelTls;
 use crate::limits::LINGER_TIME;
 use crate::socket::Socket;
 use crate::tls::Tls;
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustls::{ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A connection to a client.

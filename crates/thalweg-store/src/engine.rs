@@ -4,12 +4,13 @@
 
 use crate::block::BlockWriter;
 use crate::disk::SimulatedEngine;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use thalweg_arena::Block;
 use thalweg_sys::uring::{Memory, Operation, Ring};
@@ -185,12 +186,12 @@ impl Threads {
     }
 
     fn start(&mut self, operation: Operation<Job>) {
-        self.shared.lock().operations.push_back(operation);
+        self.shared.state.lock().operations.push_back(operation);
         self.shared.work.notify_one();
     }
 
     fn finished(&mut self) -> Option<Done> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let done = state.done.pop_front();
         if state.done.is_empty() {
             // Under the lock, so that an operation that ends from now on rings again.
@@ -210,7 +211,7 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
+        self.shared.state.lock().closed = true;
         self.shared.work.notify_all();
         for worker in self.workers.drain(..) {
             let _ = worker.join();
@@ -219,24 +220,19 @@ impl Drop for Threads {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Code that holds the lock does not panic, so the state is never half-changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn work(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let Some(operation) = state.operations.pop_front() else {
                 if state.closed {
                     return;
                 }
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                self.work.wait(&mut state);
                 continue;
             };
             drop(state);
             let (job, result) = operation.carry_out();
-            state = self.lock();
+            state = self.state.lock();
             state.done.push_back(Done { job, result });
             let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
         }

@@ -11,11 +11,12 @@ use crate::segment::segment_name;
 use crate::stored::StoredBlock;
 use crate::walk::{Depth, Expected, Step, Walk};
 use crate::{Event, Mapping, Problem, ProblemKind, RunInfo, RunState, StoreError, WriterLife};
+use parking_lot::Mutex;
 use serde::Serialize;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use thalweg_wire::{EventId, SourceId};
 
@@ -305,7 +306,7 @@ pub(crate) fn one_of_each(
 impl Opened {
     /// Returns a block, and its fragment table in ascending order of events.
     fn table(self: &Arc<Self>, place: usize) -> Result<Table, StoreError> {
-        let mut tables = self.tables();
+        let mut tables = self.tables.lock();
         let is_first_touch = tables.last.replace(place) != Some(place);
         let known = tables.known.get(&place).cloned();
         if let (Some(table), false) = (&known, is_first_touch) {
@@ -329,7 +330,7 @@ impl Opened {
         let mut entries: Vec<FragmentEntry> = block.header.fragment_entries(block.bytes()).collect();
         entries.sort_unstable();
         let table = Table { block: Arc::new(block), entries: entries.into() };
-        self.tables().insert(place, &table);
+        self.tables.lock().insert(place, &table);
         Ok(table)
     }
 
@@ -353,10 +354,6 @@ impl Opened {
                 opened.blocks[place].fetched_ahead();
             });
         }
-    }
-
-    fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

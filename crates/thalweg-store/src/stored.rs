@@ -5,9 +5,10 @@ use crate::files::SegmentFile;
 use crate::format::{BLOCK_HEADER_LEN, BlockHeader, BlockKind, FooterEntry, FormatError, MAX_BLOCK_LEN};
 use crate::walk::Expected;
 use crate::{Mapping, RunInfo, StoreError};
+use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use thalweg_wire::EventId;
 
 /// A data block of a run. Its bytes are mapped or fetched when they are used.
@@ -116,7 +117,7 @@ impl StoredBlock {
             Bytes::Here(mapping) => return Ok(Arc::clone(mapping)),
             Bytes::Elsewhere { file, end, fetched } => (file, end, fetched),
         };
-        let mut fetched = fetched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fetched = fetched.lock();
         if let Some(mapping) = fetched.upgrade() {
             return Ok(mapping);
         }

@@ -3,7 +3,7 @@
 pub(crate) mod pcap;
 
 use crate::capture::pcap::{CaptureError, Captured, Packets, Taken};
-use crate::terminal::{Failure, Output, outlet, progress, signals, start_thread};
+use crate::terminal::{Failure, Output, outlet, progress, signals};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -54,16 +54,12 @@ impl Options {
 
 pub(crate) fn capture(options: Options, json: bool) -> Result<ExitCode, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
-    let mut signals = signals::ending()?;
-    start_thread({
+    signals::on_interrupt({
         let stop = Arc::clone(&stop);
         move || {
             // A second request means that the user does not want to wait for the disk.
-            for (asked, _) in signals.forever().enumerate() {
-                stop.store(true, Ordering::Relaxed);
-                if asked > 0 {
-                    std::process::exit(1);
-                }
+            if stop.swap(true, Ordering::Relaxed) {
+                std::process::exit(1);
             }
         }
     })?;

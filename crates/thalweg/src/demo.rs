@@ -4,9 +4,10 @@ use crate::live::{self, Goal};
 use crate::supervise::{Watched, supervise};
 use crate::terminal::{Failure, Output, outlet, progress};
 use crate::{node, print};
+use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use thalweg_device::{DeviceConfig, ModelAdcConfig, devices_for};
 use thalweg_link::{Adapter, Address, LinkKind, OwnAddress};
@@ -112,10 +113,10 @@ pub(crate) fn run_here(
     let shown = Arc::<Mutex<Snapshot>>::default();
     let line = live::Line::new("thalweg", Goal::from(&topology.run), {
         let shown = Arc::clone(&shown);
-        move || shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        move || shown.lock().clone()
     });
     let watched = supervise(topology, network, verbose, &|now| {
-        *shown.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        *shown.lock() = now;
     });
     line.clear();
     let Watched { report, failures } = watched?;

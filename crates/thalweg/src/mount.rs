@@ -5,7 +5,7 @@ use crate::terminal::{Failure, Output, signals};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use thalweg_remote::{MountError, Stop};
+use thalweg_remote::MountError;
 use thalweg_text::{many, plain, volume};
 
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,8 @@ pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     let Options { url, directory, allow_other, remote } = options;
     let server = remote.server(url)?;
     let mounted = thalweg_remote::mount(&server, directory, remote.streams(), *allow_other)?;
-    stop_on_signals(mounted.stop())?;
+    let stop = mounted.stop();
+    signals::on_interrupt(move || stop.stop())?;
     let mut out = Output::new();
     match json {
         true => out.json(&Ready { url, directory })?,
@@ -63,13 +64,6 @@ pub(crate) fn mount(options: &Options, json: bool) -> Result<ExitCode, Failure> 
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn stop_on_signals(stop: Stop) -> Result<(), Failure> {
-    let mut signals = signals::ending()?;
-    let thread = std::thread::Builder::new().name("signals".into());
-    thread.spawn(move || signals.forever().for_each(|_| stop.stop())).map_err(Failure::broken)?;
-    Ok(())
 }
 
 impl From<MountError> for Failure {

@@ -245,16 +245,12 @@ pub(crate) fn check_name(topology: &Topology, name: &str) -> Result<(), Failure>
 
 /// Handles signals: the first interrupt ends the run cleanly, the second one at once.
 pub(crate) fn heed_signals(handle: Handle) -> Result<(), Failure> {
-    let mut signals = signals::ending()?;
-    start_thread(move || {
-        for _ in signals.forever() {
-            // A third request means that the user does not want to wait for the disk either.
-            if handle.press() > 2 {
-                std::process::exit(1);
-            }
+    signals::on_interrupt(move || {
+        // A third request means that the user does not want to wait for the disk either.
+        if handle.press() > 2 {
+            std::process::exit(1);
         }
-    })?;
-    Ok(())
+    })
 }
 
 /// Lets this process, and those that it starts, have as many files open as the system allows them: the limit that most

@@ -191,18 +191,13 @@ pub(crate) fn watched(
 
 /// Makes an interrupt end the program at once: the progress so far was recorded, and is there for the next time.
 fn end_on_signals(json: bool) -> Result<(), Failure> {
-    let mut signals = signals::ending()?;
-    let thread = std::thread::Builder::new().name("signals".into()).spawn(move || {
-        if signals.forever().next().is_some() {
-            eprintln!("thalweg: interrupted; the same command goes on from here");
-            if json {
-                println!("{}", serde_json::json!({ "error": "interrupted" }));
-            }
-            std::process::exit(INTERRUPTED);
+    signals::on_interrupt(move || {
+        eprintln!("thalweg: interrupted; the same command goes on from here");
+        if json {
+            println!("{}", serde_json::json!({ "error": "interrupted" }));
         }
-    });
-    thread.map_err(Failure::broken)?;
-    Ok(())
+        std::process::exit(INTERRUPTED);
+    })
 }
 
 impl From<RemoteError> for Failure {

@@ -309,16 +309,8 @@ fn allow_files(connections: usize) {
 /// Returns a descriptor that becomes readable when the program is asked to stop.
 fn stop_on_signals() -> Result<Arc<OwnedFd>, Failure> {
     let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(Failure::broken)?);
-    let mut signals = signals::ending()?;
     let pressed = Arc::clone(&stop);
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            for _ in signals.forever() {
-                let _ = rustix::io::write(&*pressed, &1_u64.to_ne_bytes());
-            }
-        })
-        .map_err(Failure::broken)?;
+    signals::on_interrupt(move || _ = rustix::io::write(&*pressed, &1_u64.to_ne_bytes()))?;
     Ok(stop)
 }
 

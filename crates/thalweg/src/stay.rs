@@ -3,10 +3,11 @@
 use crate::node::{self, Done, Kind};
 use crate::print;
 use crate::terminal::{Failure, json_line, outlet, signals, start_thread};
+use parking_lot::Mutex;
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 use thalweg_node::{Command, Handle, RunReport, State, Topology};
@@ -63,15 +64,21 @@ impl Present {
     }
 
     fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
-        // No panic can leave the state half changed.
-        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.0.lock())
     }
 }
 
 /// Takes part in one run after another until the command `quit`.
 pub(crate) fn stay(mut topology: Topology, name: &str, json: bool) -> Result<ExitCode, Failure> {
     let (present, leaving) = Present::new()?;
-    heed_signals(present.clone())?;
+    signals::on_interrupt({
+        let present = present.clone();
+        move || {
+            if present.leave() > 2 {
+                std::process::exit(1);
+            }
+        }
+    })?;
     start_thread({
         let present = present.clone();
         move || commands(std::io::stdin().lock(), |line| obey(&present, line))
@@ -164,18 +171,6 @@ fn obey(present: &Present, line: &str) {
             thalweg_text::plain(other)
         )),
     }
-}
-
-fn heed_signals(present: Present) -> Result<(), Failure> {
-    let mut signals = signals::ending()?;
-    start_thread(move || {
-        for _ in signals.forever() {
-            if present.leave() > 2 {
-                std::process::exit(1);
-            }
-        }
-    })?;
-    Ok(())
 }
 
 /// Prints the state of the run whenever it has changed since the last look. The beginning of another run is a change,

@@ -74,7 +74,10 @@ pub(crate) fn supervise(
     show: &dyn Fn(Snapshot),
 ) -> Result<Watched, Failure> {
     let (sender, news) = channel();
-    watch_signals(sender.clone())?;
+    signals::on_interrupt({
+        let sender = sender.clone();
+        move || _ = sender.send(News::Signal)
+    })?;
     let mut nodes = Nodes(Vec::new());
     let builders = topology.builders.len();
     if builders > 1 && topology.run.record && topology.run.number.is_none() {
@@ -304,16 +307,6 @@ fn each_line(mut from: impl BufRead, mut take: impl FnMut(&[u8])) -> io::Result<
         whole = ends;
         line.clear();
     }
-    Ok(())
-}
-
-fn watch_signals(news: Sender<News>) -> Result<(), Failure> {
-    let mut signals = signals::ending()?;
-    start_thread(move || {
-        for _ in signals.forever() {
-            let _ = news.send(News::Signal);
-        }
-    })?;
     Ok(())
 }
 

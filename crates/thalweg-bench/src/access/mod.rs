@@ -276,18 +276,10 @@ impl Mapped {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(clap::Parser)]
-    #[command(no_binary_name = true)]
-    struct Line {
-        #[command(flatten)]
-        options: Options,
-    }
+    use crate::options::parsed;
 
     fn options(words: &str) -> Options {
-        let short = ["-O", "0", "--repeat", "1"];
-        Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
+        parsed(&format!("-O 0 --repeat 1 {words}"))
     }
 
     /// Makes an instrument with a page that a thread of this process serves, in place of another process.

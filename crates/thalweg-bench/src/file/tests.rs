@@ -1,19 +1,11 @@
 use super::*;
+use crate::options::parsed;
 use crate::point::Point;
-use clap::Parser;
 use std::fs;
 use thalweg_testing::skip::skipped;
 
-#[derive(clap::Parser)]
-#[command(no_binary_name = true)]
-struct Line {
-    #[command(flatten)]
-    options: Options,
-}
-
 fn options(dir: &std::path::Path, words: &str) -> Options {
-    let short = ["-t", "1ms", "-O", "1ms", "--repeat", "1", "--path", dir.to_str().unwrap()];
-    Line::try_parse_from(short.into_iter().chain(words.split_whitespace())).unwrap().options
+    parsed(&format!("-t 1ms -O 1ms --repeat 1 --path {} {words}", dir.display()))
 }
 
 fn measure(dir: &std::path::Path, words: &str) -> Vec<Point> {

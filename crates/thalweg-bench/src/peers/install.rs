@@ -4,12 +4,11 @@ use super::parse;
 use super::program::{Ended, Program};
 use super::table::{Origin, Peer};
 use crate::drive::Stop;
+use crate::programs::{cache_directory, find_program, is_program};
 use crate::{BenchError, peers::Missing};
 use std::collections::BTreeSet;
-use std::env;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -28,10 +27,7 @@ pub(super) struct Shelf {
 impl Shelf {
     /// Opens `$XDG_CACHE_HOME/thalweg/peers`, or the same below `~/.cache`.
     pub(super) fn open() -> Result<Self, BenchError> {
-        let [cache, home] = ["XDG_CACHE_HOME", "HOME"]
-            .map(|name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute()));
-        let cache = cache.or_else(|| Some(home?.join(".cache"))).unwrap_or_else(env::temp_dir);
-        let cache = cache.join("thalweg").join("peers");
+        let cache = cache_directory("peers");
         fs::create_dir_all(&cache).map_err(BenchError::file(&cache))?;
         Ok(Self { cache })
     }
@@ -39,8 +35,8 @@ impl Shelf {
     /// Returns the path of a peer's program; `None` if it is not installed.
     pub(super) fn find(&self, program: &str) -> Option<PathBuf> {
         let own = [self.cache.clone(), self.cache.join("venv").join("bin")];
-        let path = env::var_os("PATH").unwrap_or_default();
-        own.into_iter().chain(env::split_paths(&path)).map(|directory| directory.join(program)).find(|file| runs(file))
+        let own = own.into_iter().map(|directory| directory.join(program)).find(|file| is_program(file));
+        own.or_else(|| find_program(program))
     }
 
     /// Returns the path of a program that belongs to a peer. There may be several called `pip`: the one beside the
@@ -48,7 +44,7 @@ impl Shelf {
     fn find_for(&self, peer: &Peer, program: &str) -> Option<PathBuf> {
         let own = self.find(peer.programs[0]).filter(|_| matches!(peer.origin, Origin::Pip(_)));
         let beside = own.and_then(|own| Some(fs::canonicalize(own).ok()?.with_file_name(program)));
-        beside.filter(|file| runs(file)).or_else(|| self.find(program))
+        beside.filter(|file| is_program(file)).or_else(|| self.find(program))
     }
 
     /// Makes a peer ready and returns its version, or the reason why it is missing.
@@ -146,14 +142,11 @@ fn finish(name: &str, command: &mut Command, timeout: Duration, stop: &Stop) -> 
     Program::start(name, command)?.wait(timeout, stop)
 }
 
-fn runs(file: &Path) -> bool {
-    fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::peers::table::PEERS;
+    use std::os::unix::fs::PermissionsExt;
     use thalweg_testing::skip::skipped;
 
     fn shelf() -> (tempfile::TempDir, Shelf) {

@@ -1,10 +1,11 @@
 //! Figures by name, and a paper's statements about them: data structures, no language of their own.
 
-use super::Measured;
-use crate::point::{Figures, Key, Point};
+use crate::point::{Figures, Key, Point, Report};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use thalweg_text::{ByteSize, number, size};
+
+type Measured = super::Measured<Report>;
 
 /// Selects a figure of a point by properties of the point. A property left open in one place may be set in another.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -329,8 +330,8 @@ impl Figure {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::paper::{Finding, Verdict};
-    use crate::point::{Latency, Report};
+    use crate::point::Latency;
+    use crate::reproduce::{Finding, Verdict};
     use crate::{Host, Interface};
 
     impl Quantity {

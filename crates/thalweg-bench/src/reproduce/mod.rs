@@ -1,22 +1,72 @@
 //! Published measurements repeated: the paper's measurements, the method here, the figures side by side, and which of
-//! the findings hold on this machine. An experiment is data (`experiments/NAME.toml`), not code.
+//! the findings hold here. An experiment is data (`experiments/NAME.toml`), not code.
+//!
+//! Experiments share what is in this file, and differ in the [`ExperimentReport`] that their figures are taken from:
+//! some are measured on this machine (`machine`), others in the laboratory (`thalweg_lab::reproduce`).
 
 mod check;
+mod machine;
 mod page;
+mod paper;
 
-use crate::paper::{FORMAT, Finding, Row, Table};
-use crate::point::Report;
-use crate::{BenchError, Plan};
-use check::{Check, Quantity, Selector};
+pub use machine::Measure;
+pub use paper::{Finding, Row, Table, Verdict};
+
+use crate::render::PlotError;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use thalweg_text::NOTHING;
+use std::fmt::{Debug, Write};
+use thalweg_text::html::{list, page, paragraph};
+use thalweg_text::wrapped;
+
+/// Report of one measurement, which decides what an experiment's file holds, and how what was measured is shown.
+pub trait ExperimentReport: Serialize + Debug + Sized + 'static {
+    /// Measurement in a file.
+    type Measure: DeserializeOwned + Debug;
+    /// Table in a file.
+    type Table: DeserializeOwned + Debug;
+    /// Finding in a file.
+    type Finding: DeserializeOwned + Debug;
+
+    /// Built-in experiments: names and files.
+    const EXPERIMENTS: &'static [(&'static str, &'static str)];
+    /// Remark on a first look.
+    const QUICK: &'static str;
+    /// Style sheet of the page, in addition to that of all pages.
+    const STYLE: &'static str = "";
+
+    /// Returns tables, findings, and further parts of the page (HTML).
+    fn conclusions(experiment: &Experiment<Self>, measured: &[Measured<Self>]) -> (Vec<Table>, Vec<Finding>, String);
+
+    /// Returns the laboratory of the report, or `None` if it is of this machine.
+    fn laboratory(&self) -> Option<&str> {
+        None
+    }
+
+    /// Formats the headings and rows of a table for a terminal.
+    fn rows_text(table: &Table) -> String;
+
+    /// Formats a page's parts about the measurements.
+    ///
+    /// # Errors
+    /// If a picture cannot be drawn.
+    fn measured_html(measured: &[Measured<Self>]) -> Result<String, PlotError>;
+
+    /// Returns the files of a report, by name.
+    ///
+    /// # Errors
+    /// If a picture cannot be drawn.
+    fn files(reproduction: &Reproduction<Self>) -> Result<Vec<(String, String)>, PlotError> {
+        Ok(vec![("report.html".to_owned(), reproduction.html()?)])
+    }
+}
 
 /// Measurements of a paper, and how they are repeated here.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Experiment {
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, bound = "")]
+pub struct Experiment<R: ExperimentReport> {
     /// Short name of the experiment.
-    #[serde(skip)]
+    #[serde(skip_deserializing)]
     pub name: String,
     /// Title of the experiment.
     pub title: String,
@@ -27,91 +77,60 @@ pub struct Experiment {
     /// Description of the method here, and of the differences.
     pub here: String,
     /// Measurements, in this order.
-    #[serde(rename = "measure")]
-    pub measures: Vec<Measure>,
-    #[serde(rename = "table")]
-    tables: Vec<TableSpec>,
-    #[serde(rename = "finding")]
-    findings: Vec<FindingSpec>,
+    #[serde(rename = "measure", alias = "sweep", skip_serializing)]
+    pub measures: Vec<R::Measure>,
+    /// Tables of the paper, and additional ones.
+    #[serde(rename = "table", default, skip_serializing)]
+    pub tables: Vec<R::Table>,
+    /// Findings of the paper, and their tests.
+    #[serde(rename = "finding", default, skip_serializing)]
+    pub findings: Vec<R::Finding>,
 }
 
-/// One line of `thalweg bench`.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Measure {
+/// Outcome of a measurement.
+#[derive(Debug, Serialize)]
+pub struct Measured<R> {
     /// Name by which the tables and findings refer to it.
     pub id: String,
-    /// Words after `thalweg bench`.
-    line: String,
-    /// Options that replace those in `line`, for a first look.
-    quick: String,
+    /// Command of the measurement; on this machine, the words after `thalweg bench`.
+    pub line: String,
+    /// Report of the measurement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub report: Option<R>,
+    /// Reason why there is no report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TableSpec {
-    title: String,
-    /// Heading of the first column.
-    rows: String,
-    columns: Vec<ColumnSpec>,
-    paper: Vec<PaperRow>,
-    here: Vec<HereRow>,
-    note: Option<String>,
+/// Measurements of a paper beside those here: the file `thalweg-reproduction/1`.
+#[derive(Debug, Serialize)]
+#[serde(bound = "")]
+pub struct Reproduction<R: ExperimentReport> {
+    format: &'static str,
+    #[serde(flatten)]
+    experiment: Experiment<R>,
+    /// Laboratories of the measurements, or `None` if they are of this machine.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub laboratory: Option<String>,
+    quick: bool,
+    /// Tables of the paper, with the rows measured here, and additional tables.
+    pub tables: Vec<Table>,
+    /// Findings of the paper, and whether they hold here.
+    pub findings: Vec<Finding>,
+    #[serde(skip)]
+    pictures: String,
+    measured: Vec<Measured<R>>,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ColumnSpec {
-    heading: String,
-    show: Quantity,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PaperRow {
-    name: String,
-    cells: Vec<String>,
-}
-
-/// Row measured here; `at` sets the properties that the columns leave open.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HereRow {
-    name: String,
-    at: Selector,
-    /// Reason why the row may be empty.
-    lacks: Option<String>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FindingSpec {
-    /// Finding of the paper, in a sentence.
-    paper: String,
-    /// Statement that is tested here in its place.
-    here: String,
-    check: Check,
-    /// Reason why there may be no figures to test it with.
-    lacks: Option<String>,
-}
-
-/// Built-in experiments: name and text.
-const EXPERIMENTS: [(&str, &str); 4] = [
-    ("fc-myrinet", include_str!("../../experiments/fc-myrinet.toml")),
-    ("expether", include_str!("../../experiments/expether.toml")),
-    ("olive", include_str!("../../experiments/olive.toml")),
-    ("mtca4", include_str!("../../experiments/mtca4.toml")),
-];
-
-impl Experiment {
-    /// Returns all experiments.
-    pub fn all() -> Vec<Self> {
-        EXPERIMENTS.iter().map(|(name, text)| Self::parse(name, text)).collect()
+impl<R: ExperimentReport> Experiment<R> {
+    /// Returns all experiments with reports of this type.
+    pub fn all() -> impl Iterator<Item = Self> {
+        R::EXPERIMENTS.iter().map(|(name, text)| Self::parse(name, text))
     }
 
-    /// Returns the experiment of this name.
+    /// Returns the experiment of this name, or `None`.
     pub fn named(name: &str) -> Option<Self> {
-        EXPERIMENTS.iter().find(|(own, _)| *own == name).map(|(name, text)| Self::parse(name, text))
+        Self::all().find(|one| one.name == name)
     }
 
     fn parse(name: &str, text: &str) -> Self {
@@ -119,152 +138,47 @@ impl Experiment {
         Self { name: name.to_owned(), ..experiment }
     }
 
-    /// Returns the result of what was measured, in the order of [`Experiment::measures`].
-    pub fn reproduction(&self, quick: bool, measured: Vec<Measured>) -> Reproduction {
-        let findings = self
-            .findings
-            .iter()
-            .map(|spec| Finding::new(&spec.paper, &spec.here, spec.check.outcome(&measured, spec.lacks.as_deref())));
-        Reproduction {
-            format: FORMAT.to_owned(),
-            name: self.name.clone(),
-            title: self.title.clone(),
-            source: self.source.clone(),
-            method: self.method.clone(),
-            here: self.here.clone(),
-            quick,
-            tables: self.tables.iter().map(|spec| spec.table(&measured)).collect(),
-            findings: findings.collect(),
-            measured,
-        }
+    /// Compares what was measured, in the order of [`Experiment::measures`], with the paper.
+    pub fn reproduction(self, quick: bool, measured: Vec<Measured<R>>) -> Reproduction<R> {
+        let (tables, findings, pictures) = R::conclusions(&self, &measured);
+        let mut laboratories: Vec<&str> = reports(&measured).filter_map(R::laboratory).collect();
+        laboratories.dedup();
+        let laboratory = (!laboratories.is_empty()).then(|| laboratories.join(", "));
+        let format = "thalweg-reproduction/1";
+        Reproduction { format, experiment: self, laboratory, quick, tables, findings, pictures, measured }
     }
 }
 
-impl TableSpec {
-    /// Returns the table with the rows that were measured here.
-    fn table(&self, measured: &[Measured]) -> Table {
-        let mut remarks: Vec<String> = self.note.iter().cloned().collect();
-        let mut here = Vec::new();
-        for row in &self.here {
-            let mut cells = Vec::new();
-            for column in &self.columns {
-                match column.show.at(&row.at).value(measured) {
-                    Ok(value) => cells.push(value.number()),
-                    Err(why) => {
-                        cells.push(NOTHING.to_owned());
-                        let why = why.text(row.lacks.as_deref());
-                        if !remarks.contains(&why) {
-                            remarks.push(why);
-                        }
-                    }
-                }
-            }
-            here.push(Row { name: row.name.clone(), cells });
-        }
-        let headings = [&self.rows].into_iter().chain(self.columns.iter().map(|column| &column.heading));
-        Table {
-            title: self.title.clone(),
-            headings: headings.cloned().collect(),
-            paper: self.paper.iter().map(|row| Row { name: row.name.clone(), cells: row.cells.clone() }).collect(),
-            here,
-            remarks,
-        }
-    }
+/// Returns the reports of the measurements that have one.
+pub fn reports<R>(measured: &[Measured<R>]) -> impl Iterator<Item = &R> {
+    measured.iter().filter_map(|one| one.report.as_ref())
 }
 
-impl Measure {
-    /// Returns the words after `thalweg bench`. For a first look, some options are replaced.
-    pub fn words(&self, quick: bool) -> Vec<String> {
-        let mut words: Vec<String> = self.line.split_whitespace().map(str::to_owned).collect();
-        let mut replaced = self.quick.split_whitespace().filter(|_| quick);
-        while let (Some(option), Some(value)) = (replaced.next(), replaced.next()) {
-            match words.iter().position(|word| word == option) {
-                Some(at) => words[at + 1] = value.to_owned(),
-                None => words.extend([option.to_owned(), value.to_owned()]),
-            }
+impl<R: ExperimentReport> Reproduction<R> {
+    /// Formats the tables and the findings for a terminal.
+    pub fn text(&self) -> String {
+        let mut out = wrapped("", &self.experiment.title) + &wrapped("", &self.experiment.source);
+        let laboratory = self.laboratory.iter().map(|names| format!("laboratory: {names}"));
+        let quick = self.quick.then(|| R::QUICK.to_owned());
+        out.extend(laboratory.chain(quick).map(|line| wrapped("", &line)));
+        for table in &self.tables {
+            let _ = write!(out, "\n{}{}", wrapped("", &table.title), R::rows_text(table));
+            out.extend(table.remarks.iter().map(|remark| wrapped("  * ", remark)));
         }
-        words
+        out + "\n" + &paper::findings_text(&self.findings)
     }
 
-    /// Returns the plan of these words.
+    /// Formats the whole report as a self-contained page.
     ///
     /// # Errors
-    /// As [`Plan::parse`].
-    pub fn plan(&self, quick: bool) -> Result<Plan, BenchError> {
-        Plan::parse(&self.words(quick))
-    }
-}
-
-/// Outcome of a measurement.
-#[derive(Debug, Clone, Serialize)]
-pub struct Measured {
-    /// Name by which the tables and findings refer to it.
-    pub id: String,
-    /// Words after `thalweg bench`.
-    pub line: String,
-    /// Report of the measurement.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub report: Option<Report>,
-    /// Reason why there is no report.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-/// Measurements of a paper beside those of this machine.
-#[derive(Debug, Clone, Serialize)]
-pub struct Reproduction {
-    /// File format: [`FORMAT`].
-    pub format: String,
-    /// Short name of the experiment.
-    pub name: String,
-    /// Title of the experiment.
-    pub title: String,
-    /// Paper: authors, title.
-    pub source: String,
-    /// Description of the paper's method.
-    pub method: String,
-    /// Description of the method here.
-    pub here: String,
-    /// Whether this was only a first look.
-    pub quick: bool,
-    /// Tables of the paper, with this machine's rows.
-    pub tables: Vec<Table>,
-    /// Findings of the paper, and whether they hold here.
-    pub findings: Vec<Finding>,
-    /// Outcomes of all measurements.
-    pub measured: Vec<Measured>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_experiment_is_valid_and_complete() {
-        for experiment in Experiment::all() {
-            for measure in &experiment.measures {
-                for quick in [false, true] {
-                    measure.plan(quick).unwrap_or_else(|error| panic!("{} {}: {error}", experiment.name, measure.id));
-                }
-            }
-            let ids: Vec<&str> = experiment.measures.iter().map(|measure| measure.id.as_str()).collect();
-            for table in &experiment.tables {
-                let columns = table.columns.len();
-                assert!(table.paper.iter().all(|row| row.cells.len() == columns), "{}", table.title);
-                for (column, row) in table.columns.iter().flat_map(|c| table.here.iter().map(move |r| (c, r))) {
-                    column.show.at(&row.at).assert_complete(&ids);
-                }
-            }
-            assert!(!experiment.findings.is_empty());
-            experiment.findings.iter().for_each(|finding| finding.check.assert_complete(&ids));
-        }
-    }
-
-    #[test]
-    fn quick_options_take_the_place_of_others() {
-        let measure =
-            Measure { id: "a".into(), line: "copy --sizes 1MiB -t 1s".into(), quick: "-t 10ms --repeat 1".into() };
-        assert_eq!(measure.words(false).join(" "), "copy --sizes 1MiB -t 1s");
-        assert_eq!(measure.words(true).join(" "), "copy --sizes 1MiB -t 10ms --repeat 1");
+    /// If a picture cannot be drawn.
+    pub fn html(&self) -> Result<String, PlotError> {
+        let Experiment { title, source, method, here, .. } = &self.experiment;
+        let mut body = paragraph("quiet", source);
+        body.extend(self.laboratory.iter().map(|names| paragraph("quiet", &format!("laboratory: {names}"))));
+        body.push_str(&list("warnings", self.quick.then_some(R::QUICK)));
+        body.push_str(&paper::html(method, here, &self.findings, &self.tables));
+        body.push_str(&self.pictures);
+        Ok(page(title, R::STYLE, &(body + &R::measured_html(&self.measured)?)))
     }
 }

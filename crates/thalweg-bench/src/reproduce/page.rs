@@ -1,38 +1,20 @@
-//! Reproduction for people: in a terminal, as Markdown, as a page.
+//! Reproduction in Markdown with pictures, which only experiments of this machine have.
 
-use super::Reproduction;
-use crate::paper::{self, Table};
+use super::{Experiment, ExperimentReport, Reproduction, paper, reports};
+use crate::Report;
+use crate::render::markdown;
 use crate::render::plot::{PlotError, plots};
-use crate::render::{html, markdown};
 use std::fmt::Write;
-use thalweg_text::html::{escaped, list, page, paragraph};
-use thalweg_text::{TEXT_COLUMNS, broken, wrapped};
 
-const QUICK: &str = "A first look (--quick): points are shorter, and some measurements leave sizes out. The commands are shown as they \
-                     were run.";
-
-impl Reproduction {
-    /// Formats the tables and the findings for a terminal.
-    pub fn text(&self) -> String {
-        let mut out = wrapped("", &self.title);
-        out.push_str(&wrapped("", &self.source));
-        if self.quick {
-            out.push_str(&wrapped("", QUICK));
-        }
-        for table in &self.tables {
-            out.push('\n');
-            out.push_str(&text(table));
-        }
-        out + "\n" + &paper::findings_text(&self.findings)
-    }
-
+impl Reproduction<Report> {
     /// Formats the whole report in Markdown. Its pictures are files beside it: [`Reproduction::pictures`].
     pub fn markdown(&self) -> String {
-        let mut out = format!("# {}\n\n{}\n\n", markdown::escaped(&self.title), markdown::escaped(&self.source));
+        let Experiment { title, source, method, here, .. } = &self.experiment;
+        let mut out = format!("# {}\n\n{}\n\n", markdown::escaped(title), markdown::escaped(source));
         if self.quick {
-            let _ = writeln!(out, "{QUICK}\n");
+            let _ = writeln!(out, "{}\n", Report::QUICK);
         }
-        for (heading, text) in [("How the paper measured", &self.method), ("How it is measured here", &self.here)] {
+        for (heading, text) in [("How the paper measured", method), ("How it is measured here", here)] {
             let _ = writeln!(out, "## {heading}\n\n{}\n", markdown::escaped(text.trim()));
         }
         out.push_str("## Findings\n\n");
@@ -55,9 +37,7 @@ impl Reproduction {
             }
             out.push_str(&markdown::list(&one.error.iter().cloned().collect::<Vec<_>>()));
         }
-        if let Some(report) = self.measured.iter().find_map(|one| one.report.as_ref()) {
-            out.push_str(&markdown::host("Host", &report.host));
-        }
+        out.extend(reports(&self.measured).next().map(|report| markdown::host("Host", &report.host)));
         out.truncate(out.trim_end().len());
         out.push('\n');
         out
@@ -74,85 +54,16 @@ impl Reproduction {
         });
         all.collect()
     }
-
-    /// Formats the whole report as a self-contained page.
-    ///
-    /// # Errors
-    /// As [`pictures`](Self::pictures).
-    pub fn html(&self) -> Result<String, PlotError> {
-        let mut body = paragraph("quiet", &self.source);
-        if self.quick {
-            body.push_str(&html::warnings(&[QUICK.to_owned()]));
-        }
-        body.push_str(&paper::html(&self.method, &self.here, &self.findings, &self.tables));
-        for one in &self.measured {
-            let _ = writeln!(
-                body,
-                "<h2>Measured: {}</h2>\n<pre>thalweg bench {}</pre>",
-                escaped(&one.id),
-                escaped(&one.line)
-            );
-            if let Some(report) = &one.report {
-                body.push_str(&html::warnings(&report.warnings));
-                body.push_str(&html::pictures(report)?);
-                body.push_str(&html::tables(report).replace("<h2>", "<h3>").replace("</h2>", "</h3>"));
-            }
-            body.push_str(&list("", &one.error));
-        }
-        if let Some(report) = self.measured.iter().find_map(|one| one.report.as_ref()) {
-            body.push_str(&html::host("Host", &report.host));
-        }
-        Ok(page(&self.title, "", &body))
-    }
 }
 
 fn picture_name(id: &str, at: usize) -> String {
     format!("{id}-{}.svg", at + 1)
 }
 
-/// Width of a cell that is not a name, in characters.
-const CELL_WIDTH: usize = 13;
-
-/// Formats a table with names at the left, wrapped if they are long, and cells at the right.
-fn text(table: &Table) -> String {
-    let cells = table.headings.len().saturating_sub(1);
-    let name_width = TEXT_COLUMNS.saturating_sub(2 + cells * (CELL_WIDTH + 2)).max(16);
-    let mut out = wrapped("", &table.title);
-    let (first, rest) = table.headings.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
-    out.push_str(&text_row(first, rest, name_width));
-    for (side, rows) in [("the paper", &table.paper), ("here", &table.here)] {
-        let _ = writeln!(out, "{side}");
-        rows.iter().for_each(|row| out.push_str(&text_row(&row.name, &row.cells, name_width)));
-    }
-    for remark in &table.remarks {
-        out.push_str(&wrapped("  * ", remark));
-    }
-    out
-}
-
-/// Formats a row of a table, in as many lines as its longest cell needs.
-fn text_row(name: &str, cells: &[String], name_width: usize) -> String {
-    let mut names = broken(name, name_width).into_iter();
-    let mut cells: Vec<_> = cells.iter().map(|cell| broken(cell, CELL_WIDTH).into_iter()).collect();
-    let mut out = String::new();
-    loop {
-        let name = names.next();
-        let row: Vec<_> = cells.iter_mut().map(Iterator::next).collect();
-        if name.is_none() && row.iter().all(Option::is_none) {
-            return out;
-        }
-        let mut line = format!("  {:<name_width$}", name.unwrap_or_default());
-        for cell in row {
-            let _ = write!(line, "  {:>CELL_WIDTH$}", cell.unwrap_or_default());
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::{Experiment, check::tests::measured};
+    use super::super::check::tests::measured;
+    use super::{Experiment, Report};
 
     /// Made-up experiment.
     const EXPERIMENT: &str = r#"
@@ -180,7 +91,7 @@ mod tests {
 
     #[test]
     fn figures_of_the_paper_and_of_this_machine_are_shown_together() {
-        let reproduction = Experiment::parse("made-up", EXPERIMENT).reproduction(true, measured());
+        let reproduction = Experiment::<Report>::parse("made-up", EXPERIMENT).reproduction(true, measured());
         insta::assert_snapshot!(reproduction.text(), @"
         A paper that no one wrote, with a title that takes more than the eighty columns
         of a terminal

@@ -201,10 +201,8 @@ pub(super) fn fio(file: &Path, bytes: u64, write: bool, stop: &Stop) -> Result<P
 
 /// Returns the path of a program, also from directories for system programs that a user's search path may lack.
 fn found(name: &str, elsewhere: &[&str], package: &str) -> Result<std::path::PathBuf, BenchError> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let all = std::env::split_paths(&path).map(|directory| directory.join(name));
-    let mut all = all.chain(elsewhere.iter().map(std::path::PathBuf::from));
-    all.find(|file| file.is_file()).ok_or_else(|| BenchError::Unavailable {
+    let elsewhere = elsewhere.iter().map(std::path::PathBuf::from).find(|file| file.is_file());
+    crate::find_program(name).or(elsewhere).ok_or_else(|| BenchError::Unavailable {
         what: name.to_owned(),
         why: format!("it is not installed; apt-get install {package}"),
     })

@@ -262,13 +262,7 @@ impl DeviceOptions for StreamConfig {
         self.longest_record()
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        std::slice::from_ref(&self.file)
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        std::slice::from_mut(&mut self.file)
-    }
+    thalweg_device::device_paths!(file);
 }
 
 impl DeviceKind for StreamConfig {
@@ -284,13 +278,7 @@ impl DeviceOptions for V4l2Config {
         true
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        std::slice::from_ref(&self.file)
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        std::slice::from_mut(&mut self.file)
-    }
+    thalweg_device::device_paths!(file);
 
     // Each slot may be one that the driver is given.
     fn files_per_slot(&self) -> u64 {
@@ -331,13 +319,7 @@ impl DeviceOptions for ComediConfig {
         true
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        std::slice::from_ref(&self.file)
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        std::slice::from_mut(&mut self.file)
-    }
+    thalweg_device::device_paths!(file);
 }
 
 impl DeviceKind for ComediConfig {
@@ -365,13 +347,7 @@ impl DeviceOptions for DmaConfig {
         Some(self.size.0)
     }
 
-    fn paths(&self) -> &[PathBuf] {
-        std::slice::from_ref(&self.file)
-    }
-
-    fn paths_mut(&mut self) -> &mut [PathBuf] {
-        std::slice::from_mut(&mut self.file)
-    }
+    thalweg_device::device_paths!(file);
 }
 
 impl DeviceKind for DmaConfig {

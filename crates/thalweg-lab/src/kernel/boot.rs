@@ -1,7 +1,7 @@
 //! One machine: a kernel booted as a process, one program run in it, and its result.
 
 use super::Kernel;
-use super::build::{find_program, shelf};
+use super::build::shelf;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 use rustix::io::Errno;
@@ -177,7 +177,7 @@ impl BootFiles {
         for tool in ["mount", "ip", "sync"] {
             // An ordinary user's search path lacks the directories of `ip`; the script's has them.
             let in_sbin = ["/usr/sbin", "/sbin"].map(|path| Path::new(path).join(tool));
-            if find_program(tool).is_none() && !in_sbin.iter().any(|path| path.is_file()) {
+            if thalweg_bench::find_program(tool).is_none() && !in_sbin.iter().any(|path| path.is_file()) {
                 return Err(BootError::NoTool(tool));
             }
         }

@@ -1,13 +1,14 @@
 //! Build of a kernel, from the distribution's source package to a file in the user's cache.
 
 use super::recipe::{self, RecipeError};
+use crate::steps::{self, StepError, clear_environment, free_bytes, remove};
 use std::env;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
+use thalweg_bench::find_program;
 use thiserror::Error;
 
 /// Packages of Debian and Ubuntu that a build needs.
@@ -63,35 +64,8 @@ pub enum KernelError {
     #[error("this Linux does not take {}", .0.join(", "))]
     Config(Vec<&'static str>),
     /// A step failed.
-    #[error("{step} failed ({status}): {last}\nthe whole log is in {}", log.display())]
-    Failed {
-        /// Name of the step.
-        step: &'static str,
-        /// Exit status of its program.
-        status: std::process::ExitStatus,
-        /// Line of the log that reports the error, or its last line.
-        last: String,
-        /// File with the whole output of all steps.
-        log: PathBuf,
-    },
-    /// A program cannot be started.
-    #[error("{program}: {error}")]
-    Start {
-        /// Name of the program.
-        program: &'static str,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// A file or directory cannot be used.
-    #[error("{}: {error}", path.display())]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Step(#[from] StepError),
 }
 
 /// Programs that a build needs. `gcc` stands for all of build-essential.
@@ -143,13 +117,7 @@ pub(super) fn build(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, Kerne
     }
 
     let shelf = shelf();
-    fs::create_dir_all(&shelf).map_err(file(&shelf))?;
-    let lock_path = shelf.join("lock");
-    let lock = File::create(&lock_path).map_err(file(&lock_path))?;
-    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-        progress(Progress::Waiting);
-    }
-    lock.lock().map_err(file(&lock_path))?;
+    let _lock = steps::lock(&shelf, || progress(Progress::Waiting))?;
     let kernel = shelf.join(source.kernel_name());
     if kernel.is_file() {
         return Ok(kernel);
@@ -158,40 +126,29 @@ pub(super) fn build(progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, Kerne
     // Removes what a killed build left: no other process works in it, since this one holds the lock.
     let room = shelf.join("build");
     remove(&room)?;
-    fs::create_dir(&room).map_err(file(&room))?;
+    fs::create_dir(&room).map_err(StepError::file(&room))?;
     let built = Build { source: &source, room: &room, log: shelf.join("build.log") }.run(progress);
-    let published = built.and_then(|linux| fs::rename(linux, &kernel).map_err(file(&kernel)));
+    let published = built.and_then(|linux| Ok(fs::rename(linux, &kernel).map_err(StepError::file(&kernel))?));
     remove(&room)?;
     published.map(|()| kernel)
 }
 
 /// Implements [`super::Kernel::install_packages`].
 pub(super) fn install_packages() -> Result<(), KernelError> {
-    let step = "apt-get install";
     let mut command = Command::new("apt-get");
     command.args(["install", "-y", "--no-install-recommends"]).args(PACKAGES.split(' ')).stdin(Stdio::null());
-    let output = command.env("DEBIAN_FRONTEND", "noninteractive").output().map_err(start_error("apt-get"))?;
+    let output = command.env("DEBIAN_FRONTEND", "noninteractive").output().map_err(StepError::start("apt-get"))?;
     if output.status.success() {
         return Ok(());
     }
     let log = env::temp_dir().join("thalweg-lab-install.log");
-    fs::write(&log, [output.stdout, output.stderr].concat()).map_err(file(&log))?;
-    Err(KernelError::Failed { step, status: output.status, last: last_words(&log), log })
+    fs::write(&log, [output.stdout, output.stderr].concat()).map_err(StepError::file(&log))?;
+    Err(StepError::failed("apt-get install", output.status, &log).into())
 }
 
 /// Returns the directory of kernels: `$XDG_CACHE_HOME/thalweg/lab`, or below `~/.cache`.
 pub(super) fn shelf() -> PathBuf {
-    crate::cache_directory("lab")
-}
-
-/// Returns the path of a program in the search path.
-pub(super) fn find_program(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    env::split_paths(&path).map(|directory| directory.join(name)).find(|file| is_executable(file))
-}
-
-fn is_executable(file: &Path) -> bool {
-    file.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
+    thalweg_bench::cache_directory("lab")
 }
 
 /// Returns the end of the file names of this recipe's kernels.
@@ -258,8 +215,7 @@ pub(super) struct Build<'a> {
 impl Build<'_> {
     /// Builds the kernel, and returns its path in the build's directory.
     fn run(&self, progress: &mut dyn FnMut(Progress)) -> Result<PathBuf, KernelError> {
-        let free = rustix::fs::statvfs(self.room).map_err(|error| file(self.room)(error.into()))?;
-        let free = free.f_bavail * free.f_frsize;
+        let free = free_bytes(self.room)?;
         if free < REQUIRED_SPACE_BYTES {
             return Err(KernelError::Space { path: self.room.to_owned(), needed: REQUIRED_SPACE_BYTES, free });
         }
@@ -272,12 +228,12 @@ impl Build<'_> {
         recipe::apply(self.room).map_err(|error| KernelError::Source { package: self.source.path.clone(), error })?;
 
         let wanted = self.room.join("thalweg.config");
-        fs::write(&wanted, recipe::CONFIG).map_err(file(&wanted))?;
+        fs::write(&wanted, recipe::CONFIG).map_err(StepError::file(&wanted))?;
         let mut configure = self.command("make");
         configure.args(["ARCH=um", "allnoconfig"]).env("KCONFIG_ALLCONFIG", &wanted);
         self.step("configuring", "make", &mut configure, |_| ())?;
         let config = self.room.join(".config");
-        let config = fs::read_to_string(&config).map_err(file(&config))?;
+        let config = fs::read_to_string(&config).map_err(StepError::file(&config))?;
         let lost = recipe::lost(recipe::CONFIG, &config);
         if !lost.is_empty() {
             return Err(KernelError::Config(lost));
@@ -300,8 +256,7 @@ impl Build<'_> {
     /// Returns a command without input, and without variables that influence builds.
     pub(super) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        let kept = ["PATH", "HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
-        command.env_clear().envs(kept).env("LC_ALL", "C").current_dir(self.room).stdin(Stdio::null());
+        clear_environment(&mut command).current_dir(self.room).stdin(Stdio::null());
         command
     }
 
@@ -312,62 +267,33 @@ impl Build<'_> {
         program: &'static str,
         command: &mut Command,
         mut on_line: impl FnMut(&[u8]),
-    ) -> Result<(), KernelError> {
-        let mut log = File::options().create(true).append(true).open(&self.log).map_err(file(&self.log))?;
-        let (output, writer) = io::pipe().map_err(start_error(program))?;
-        command.stdout(writer.try_clone().map_err(start_error(program))?).stderr(writer);
-        let mut child = command.spawn().map_err(start_error(program))?;
+    ) -> Result<(), StepError> {
+        let mut log = File::options().create(true).append(true).open(&self.log).map_err(StepError::file(&self.log))?;
+        let (output, writer) = io::pipe().map_err(StepError::start(program))?;
+        command.stdout(writer.try_clone().map_err(StepError::start(program))?).stderr(writer);
+        let mut child = command.spawn().map_err(StepError::start(program))?;
         // The command holds the pipe's write ends for as long as it can be started again.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut output = BufReader::new(output);
         let mut line = Vec::new();
         let mut logged = Ok(());
-        while output.read_until(b'\n', &mut line).map_err(start_error(program))? > 0 {
+        while output.read_until(b'\n', &mut line).map_err(StepError::start(program))? > 0 {
             on_line(&line);
             // A full disk does not end the build here: the compiler fails too, with a better error.
             logged = logged.and(log.write_all(&line));
             line.clear();
         }
-        let status = child.wait().map_err(start_error(program))?;
+        let status = child.wait().map_err(StepError::start(program))?;
         if status.success() {
-            return logged.map_err(file(&self.log));
+            return logged.map_err(StepError::file(&self.log));
         }
-        Err(KernelError::Failed { step, status, last: last_words(&self.log), log: self.log.clone() })
+        Err(StepError::failed(step, status, &self.log))
     }
 }
 
-/// Returns the first line of a log with a compiler's error, or else the last line that reports an error, or the last.
-fn last_words(log: &Path) -> String {
-    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-    // `make` repeats an error on each of its levels: the compiler's own message is more useful.
-    let first = text.lines().find(|line| line.contains("error:"));
-    first
-        .or_else(|| text.lines().rfind(|line| line.contains("Error")))
-        .or_else(|| text.lines().last())
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
-}
-
-fn remove(directory: &Path) -> Result<(), KernelError> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file(directory)(error)),
-        _ => Ok(()),
-    }
-}
-
-fn remove_file(path: &Path) -> Result<(), KernelError> {
+fn remove_file(path: &Path) -> Result<(), StepError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file(path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StepError::file(path)(error)),
         _ => Ok(()),
     }
-}
-
-fn start_error(program: &'static str) -> impl FnOnce(io::Error) -> KernelError {
-    move |error| KernelError::Start { program, error }
-}
-
-fn file(path: &Path) -> impl FnOnce(io::Error) -> KernelError {
-    let path = path.to_owned();
-    |error| KernelError::File { path, error }
 }

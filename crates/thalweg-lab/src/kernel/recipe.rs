@@ -1,5 +1,6 @@
 //! Ingredients of the kernel besides Linux: the configuration, changes to its text, our modules.
 
+use crate::steps;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -98,7 +99,7 @@ pub enum RecipeError {
 pub(super) fn hash() -> u64 {
     let changes = CHANGES.iter().flat_map(|change| [change.file, change.from, change.to]);
     let modules = MODULES.iter().flat_map(|&(name, text)| [name, text]);
-    fnv1a([CONFIG, MODULES_FLAGS].into_iter().chain(changes).chain(modules))
+    steps::fnv1a([CONFIG, MODULES_FLAGS].into_iter().chain(changes).chain(modules), 0)
 }
 
 /// Changes the unpacked source, and adds our modules to it.
@@ -137,12 +138,6 @@ pub(super) fn lost<'a>(wanted: &'a str, config: &str) -> Vec<&'a str> {
 pub(super) fn makefile<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let objects = names.filter_map(|name| name.strip_suffix(".c")).filter(|name| !name.starts_with("bpf/"));
     objects.fold(MODULES_FLAGS.to_owned(), |text, name| text + "obj-y += " + name + ".o\n")
-}
-
-/// FNV-1a of 64 bits, over the texts and their ends (<https://www.rfc-editor.org/rfc/rfc9923>).
-pub(super) fn fnv1a<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
-    let bytes = texts.flat_map(|text| text.bytes().chain([0]));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn file(path: &Path) -> impl FnOnce(io::Error) -> RecipeError {

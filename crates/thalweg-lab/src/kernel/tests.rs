@@ -2,6 +2,7 @@ use super::boot::{self, BootError, Machine, boot};
 use super::build::{Build, Source};
 use super::recipe;
 use super::*;
+use crate::steps::{StepError, fnv1a};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -57,8 +58,8 @@ fn processes(kernel: &Kernel) -> usize {
 fn the_hash_is_fnv1a_and_tells_where_texts_end() {
     // "foobar", from the reference's test vectors, without the zero byte that ends each text here.
     let foobar = 0x8594_4171_f739_67e8_u64;
-    assert_eq!(recipe::fnv1a(["foobar"].into_iter()), foobar.wrapping_mul(0x0100_0000_01b3));
-    assert_ne!(recipe::fnv1a(["ab", "c"].into_iter()), recipe::fnv1a(["a", "bc"].into_iter()));
+    assert_eq!(fnv1a(["foobar"].into_iter(), 0), foobar.wrapping_mul(0x0100_0000_01b3));
+    assert_ne!(fnv1a(["ab", "c"].into_iter(), 0), fnv1a(["a", "bc"].into_iter(), 0));
 }
 
 #[test]
@@ -116,7 +117,7 @@ fn a_step_that_fails_says_why_and_where_the_rest_is() {
         "echo '  CC a.o'; echo 'a.c:1:2: error: no such thing' >&2; echo 'make: *** [a.o] Error 1'; exit 2",
     ]);
     let error = build.step("compiling", "sh", &mut make, |line| seen.push(line.to_vec())).unwrap_err();
-    let KernelError::Failed { step: "compiling", last, log, .. } = error else { panic!("{error}") };
+    let StepError::Failed { step: "compiling", last, log, .. } = error else { panic!("{error}") };
     assert_eq!(last, "a.c:1:2: error: no such thing");
     assert_eq!(seen.concat(), fs::read(log).unwrap());
     assert!(seen[0].starts_with(b"  CC "));

@@ -78,7 +78,7 @@ impl Ns3 {
 
     /// Returns the path of the program, which is compiled if it was not before.
     pub(super) fn program(&self, stop: &AtomicBool) -> Result<PathBuf, LabError> {
-        let directory = crate::cache_directory("ns3");
+        let directory = thalweg_bench::cache_directory("ns3");
         fs::create_dir_all(&directory).map_err(LabError::file(&directory))?;
         let mut hash = DefaultHasher::new();
         (SOURCE, &self.version, &self.include, self.arguments()).hash(&mut hash);

@@ -1,6 +1,7 @@
 //! The initramfs: a shell, and the modules that are needed to mount the host's file system.
 
-use crate::pc::setup::{PrepareError, Setup, file};
+use crate::pc::setup::Setup;
+use crate::steps::StepError;
 use std::fs;
 use std::path::Path;
 
@@ -14,24 +15,24 @@ pub(crate) fn recipe() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the archive, made from unpacked packages.
-pub(crate) fn make(setup: &Setup, packages: &Path, version: &str) -> Result<Vec<u8>, PrepareError> {
+pub(crate) fn make(setup: &Setup, packages: &Path, version: &str) -> Result<Vec<u8>, StepError> {
     let busybox = packages.join("usr/bin/busybox");
     let mut archive = Archive::default();
     archive.directory("bin");
-    archive.program("bin/busybox", &fs::read(&busybox).map_err(file(&busybox))?);
+    archive.program("bin/busybox", &fs::read(&busybox).map_err(StepError::file(&busybox))?);
     archive.program("init", INIT.as_bytes());
     archive.directory("modules");
 
     let tree = packages.join("usr/lib/modules").join(version);
     let list = tree.join("modules.dep");
-    let dependencies = fs::read_to_string(&list).map_err(file(&list))?;
+    let dependencies = fs::read_to_string(&list).map_err(StepError::file(&list))?;
     let mut order = String::new();
     for path in in_order(&dependencies) {
         let name = path.rsplit('/').next().unwrap_or(path);
         let path = tree.join(path);
         let (name, content) = match name.strip_suffix(".xz") {
             Some(name) => (name, setup.decompress(&path)?),
-            None => (name, fs::read(&path).map_err(file(&path))?),
+            None => (name, fs::read(&path).map_err(StepError::file(&path))?),
         };
         archive.program(&format!("modules/{name}"), &content);
         order += &format!("{name}\n");

@@ -1,6 +1,7 @@
 //! Kernel modules that Debian leaves out, compiled for its kernel, without building a kernel.
 
-use crate::pc::setup::{PrepareError, Setup, file};
+use crate::pc::setup::{PrepareError, Setup};
+use crate::steps::StepError;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,14 +70,14 @@ pub(crate) fn packages(setup: &Setup, version: &str) -> Result<Vec<String>, Prep
 }
 
 /// Compiles the modules into a directory. `unpacked` has the packages.
-pub(crate) fn build(setup: &Setup, unpacked: &Path, version: &str, into: &Path) -> Result<(), PrepareError> {
+pub(crate) fn build(setup: &Setup, unpacked: &Path, version: &str, into: &Path) -> Result<(), StepError> {
     let headers = unpacked.join("usr/src").join(format!("linux-headers-{version}"));
     // The headers refer to their common part by the path at which it would be installed.
     let makefile = headers.join("Makefile");
-    let text = fs::read_to_string(&makefile).map_err(file(&makefile))?;
+    let text = fs::read_to_string(&makefile).map_err(StepError::file(&makefile))?;
     let unpacked_src = unpacked.join("usr/src");
     let text = text.replace("include /usr/src", &format!("include {}", unpacked_src.display()));
-    fs::write(&makefile, text).map_err(file(&makefile))?;
+    fs::write(&makefile, text).map_err(StepError::file(&makefile))?;
 
     let name = source_package(version);
     let mut tar = Command::new("tar");
@@ -87,13 +88,13 @@ pub(crate) fn build(setup: &Setup, unpacked: &Path, version: &str, into: &Path) 
     let cores = thread::available_parallelism().map_or(1, usize::from);
     for source in SOURCES {
         let room = unpacked.join("modules").join(source.name);
-        fs::create_dir_all(&room).map_err(file(&room))?;
+        fs::create_dir_all(&room).map_err(StepError::file(&room))?;
         for from in source.from {
             copy_sources(&unpacked.join(&name).join(from), &room)?;
         }
         for (name, text) in source.own.into_iter().chain([("Kbuild", source.kbuild)]) {
             let path = room.join(name);
-            fs::write(&path, text).map_err(file(&path))?;
+            fs::write(&path, text).map_err(StepError::file(&path))?;
         }
         let mut make = Command::new("make");
         make.arg(format!("-j{cores}")).arg("-C").arg(&headers);
@@ -115,17 +116,17 @@ fn source_package(version: &str) -> String {
 }
 
 /// Copies one file, or the C files of a directory.
-fn copy_sources(from: &Path, into: &Path) -> Result<(), PrepareError> {
+fn copy_sources(from: &Path, into: &Path) -> Result<(), StepError> {
     let all = if from.is_dir() { files(from)? } else { vec![from.to_owned()] };
     for path in all.iter().filter(|path| path.extension().is_some_and(|end| end == "c" || end == "h")) {
-        fs::copy(path, into.join(path.file_name().unwrap_or_default())).map_err(file(path))?;
+        fs::copy(path, into.join(path.file_name().unwrap_or_default())).map_err(StepError::file(path))?;
     }
     Ok(())
 }
 
-fn files(directory: &Path) -> Result<Vec<PathBuf>, PrepareError> {
-    let list = fs::read_dir(directory).map_err(file(directory))?;
-    list.map(|entry| entry.map(|entry| entry.path()).map_err(file(directory))).collect()
+fn files(directory: &Path) -> Result<Vec<PathBuf>, StepError> {
+    let list = fs::read_dir(directory).map_err(StepError::file(directory))?;
+    list.map(|entry| entry.map(|entry| entry.path()).map_err(StepError::file(directory))).collect()
 }
 
 #[cfg(test)]

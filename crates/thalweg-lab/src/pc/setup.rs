@@ -2,13 +2,13 @@
 
 use crate::pc::qemu::QEMU;
 use crate::pc::{initramfs, modules};
-use std::env;
+use crate::steps::{StepError, clear_environment, free_bytes};
 use std::fs::{self, File};
-use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
+use thalweg_bench::find_program;
 use thiserror::Error;
 
 /// Debian packages that setting up and running need.
@@ -65,35 +65,8 @@ pub enum PrepareError {
         free: u64,
     },
     /// A step failed.
-    #[error("{step} failed ({status}): {last}\nthe whole log is in {}", log.display())]
-    Failed {
-        /// Name of the step.
-        step: &'static str,
-        /// Exit status of its program.
-        status: ExitStatus,
-        /// Last line that reports an error, or the last line.
-        last: String,
-        /// File with the whole output of all steps.
-        log: PathBuf,
-    },
-    /// A program cannot be started.
-    #[error("{program}: {error}")]
-    Start {
-        /// Name of the program.
-        program: &'static str,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
-    /// A file or directory cannot be used.
-    #[error("{}: {error}", path.display())]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        #[source]
-        error: io::Error,
-    },
+    #[error(transparent)]
+    Step(#[from] StepError),
 }
 
 pub(crate) const VMLINUX: &str = "vmlinux";
@@ -155,7 +128,7 @@ pub(crate) fn check_tools() -> Result<(), PrepareError> {
     if !cfg!(target_arch = "x86_64") {
         return Err(PrepareError::Architecture);
     }
-    let absent: Vec<_> = TOOLS.iter().copied().filter(|tool| !is_program(tool)).collect();
+    let absent: Vec<_> = TOOLS.iter().copied().filter(|tool| find_program(tool).is_none()).collect();
     if absent.is_empty() { Ok(()) } else { Err(PrepareError::NoTools(absent)) }
 }
 
@@ -173,12 +146,11 @@ pub(crate) fn set_up(
     lock: &File,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Ready, PrepareError> {
-    let free = rustix::fs::statvfs(room).map_err(|error| file(room)(error.into()))?;
-    let free = free.f_bavail * free.f_frsize;
+    let free = free_bytes(room)?;
     if free < REQUIRED_SPACE_BYTES {
         return Err(PrepareError::Space { path: room.to_owned(), free });
     }
-    File::create(log).map_err(file(log))?;
+    File::create(log).map_err(StepError::file(log))?;
     let setup = Setup { log, lock };
 
     progress(Progress::Downloading);
@@ -201,18 +173,18 @@ pub(crate) fn set_up(
     setup.unpack(for_modules, &unpacked)?;
     setup.extract_kernel(&laid_out.join("boot").join(format!("vmlinuz-{version}")), &ready.join(VMLINUX))?;
     let boot = laid_out.join("boot");
-    fs::remove_dir_all(&boot).map_err(file(&boot))?;
+    fs::remove_dir_all(&boot).map_err(StepError::file(&boot))?;
     setup.list_dependencies(&laid_out, &version)?;
     let initramfs = ready.join(INITRAMFS);
-    fs::write(&initramfs, initramfs::make(&setup, &laid_out, &version)?).map_err(file(&initramfs))?;
+    fs::write(&initramfs, initramfs::make(&setup, &laid_out, &version)?).map_err(StepError::file(&initramfs))?;
 
     progress(Progress::Compiling);
     let own = laid_out.join("usr/lib/thalweg-machine");
-    fs::create_dir_all(&own).map_err(file(&own))?;
+    fs::create_dir_all(&own).map_err(StepError::file(&own))?;
     for (name, text) in PROGRAMS {
         let path = own.join(name);
-        fs::write(&path, text).map_err(file(&path))?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(file(&path))?;
+        fs::write(&path, text).map_err(StepError::file(&path))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).map_err(StepError::file(&path))?;
     }
     modules::build(&setup, &unpacked, &version, &own)?;
     Ok(Ready { version, directory: ready })
@@ -224,9 +196,9 @@ struct Archives {
 }
 
 impl Archives {
-    fn new(path: PathBuf) -> Result<Self, PrepareError> {
+    fn new(path: PathBuf) -> Result<Self, StepError> {
         let partial = path.join("partial");
-        fs::create_dir_all(&partial).map_err(file(&partial))?;
+        fs::create_dir_all(&partial).map_err(StepError::file(&partial))?;
         Ok(Self { path })
     }
 }
@@ -245,7 +217,7 @@ impl Setup<'_> {
     pub(crate) fn dependencies(&self, package: &str) -> Result<Vec<String>, PrepareError> {
         let mut command = Command::new("apt-cache");
         command.args(["depends", package]);
-        let output = self.hears_nothing(&mut command)?.output().map_err(start("apt-cache"))?;
+        let output = self.hears_nothing(&mut command)?.output().map_err(StepError::start("apt-cache"))?;
         let output = String::from_utf8_lossy(&output.stdout);
         let names = output.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned);
         match names.collect::<Vec<_>>() {
@@ -259,7 +231,7 @@ impl Setup<'_> {
         &self,
         archives: &Archives,
         packages: impl Iterator<Item = &'static str>,
-    ) -> Result<(), PrepareError> {
+    ) -> Result<(), StepError> {
         let mut apt = Command::new("apt-get");
         apt.args(APT).arg("-o").arg(format!("Dir::Cache::archives={}", archives.path.display()));
         apt.args(["install", "-y", "--download-only", "--no-install-recommends"]).args(packages);
@@ -267,7 +239,7 @@ impl Setup<'_> {
     }
 
     /// Downloads packages without their dependencies, whether this host has them or not.
-    fn download<'a>(&self, into: &Path, packages: impl Iterator<Item = &'a str>) -> Result<(), PrepareError> {
+    fn download<'a>(&self, into: &Path, packages: impl Iterator<Item = &'a str>) -> Result<(), StepError> {
         let mut apt = Command::new("apt-get");
         apt.args(APT).arg("download").args(packages).current_dir(into);
         self.step("downloading packages", "apt-get", &mut apt)
@@ -276,53 +248,53 @@ impl Setup<'_> {
     /// Unpacks packages into a directory, and removes their archives. `/bin` and the like are links into `/usr`
     /// (Debian's merged /usr), also for packages that still use the old paths: laid over the host's root, directories
     /// of these names would hide its links.
-    fn unpack(&self, archives: Archives, into: &Path) -> Result<(), PrepareError> {
+    fn unpack(&self, archives: Archives, into: &Path) -> Result<(), StepError> {
         for name in ["bin", "sbin", "lib", "lib64"] {
             let merged = into.join("usr").join(name);
-            fs::create_dir_all(&merged).map_err(file(&merged))?;
+            fs::create_dir_all(&merged).map_err(StepError::file(&merged))?;
             let link = into.join(name);
-            symlink(format!("usr/{name}"), &link).map_err(file(&link))?;
+            symlink(format!("usr/{name}"), &link).map_err(StepError::file(&link))?;
         }
-        for entry in fs::read_dir(&archives.path).map_err(file(&archives.path))? {
-            let package = entry.map_err(file(&archives.path))?.path();
+        for entry in fs::read_dir(&archives.path).map_err(StepError::file(&archives.path))? {
+            let package = entry.map_err(StepError::file(&archives.path))?.path();
             if package.extension().is_none_or(|end| end != "deb") {
                 continue;
             }
             // `dpkg-deb --extract` would replace the links by directories.
             let mut archive = Command::new("dpkg-deb");
             archive.arg("--fsys-tarfile").arg(&package).stdout(Stdio::piped());
-            let mut archive = self.hears_nothing(&mut archive)?.spawn().map_err(start("dpkg-deb"))?;
+            let mut archive = self.hears_nothing(&mut archive)?.spawn().map_err(StepError::start("dpkg-deb"))?;
             let mut tar = Command::new("tar");
             tar.args(["-x", "--keep-directory-symlink", "--no-same-owner", "-C"]).arg(into);
             if let Some(content) = archive.stdout.take() {
                 tar.stdin(content);
             }
             let unpacked = self.step_as_is("unpacking a package", "tar", &mut tar);
-            let status = archive.wait().map_err(start("dpkg-deb"))?;
+            let status = archive.wait().map_err(StepError::start("dpkg-deb"))?;
             unpacked?;
             if !status.success() {
                 let (step, last) = ("unpacking a package", package.display().to_string());
-                return Err(PrepareError::Failed { step, status, last, log: self.log.to_owned() });
+                return Err(StepError::Failed { step, status, last, log: self.log.to_owned() });
             }
         }
-        fs::remove_dir_all(&archives.path).map_err(file(&archives.path))
+        fs::remove_dir_all(&archives.path).map_err(StepError::file(&archives.path))
     }
 
     /// Extracts the kernel as an ELF file, which QEMU enters directly (PVH): unpacking itself would take an emulated
     /// machine four seconds. The archive's place in an image: "The Linux/x86 Boot Protocol",
     /// Documentation/arch/x86/boot.rst.
     fn extract_kernel(&self, image: &Path, into: &Path) -> Result<(), PrepareError> {
-        let bytes = fs::read(image).map_err(file(image))?;
+        let bytes = fs::read(image).map_err(StepError::file(image))?;
         let compressed = payload(&bytes).ok_or_else(|| PrepareError::Image(image.to_owned()))?;
         let path = into.with_extension("xz");
-        fs::write(&path, compressed).map_err(file(&path))?;
+        fs::write(&path, compressed).map_err(StepError::file(&path))?;
         let kernel = self.decompress(&path)?;
-        fs::remove_file(&path).map_err(file(&path))?;
-        fs::write(into, kernel).map_err(file(into))
+        fs::remove_file(&path).map_err(StepError::file(&path))?;
+        Ok(fs::write(into, kernel).map_err(StepError::file(into))?)
     }
 
     /// Writes the kernel's `modules.dep`, which no package contains.
-    fn list_dependencies(&self, laid_out: &Path, version: &str) -> Result<(), PrepareError> {
+    fn list_dependencies(&self, laid_out: &Path, version: &str) -> Result<(), StepError> {
         // One program has several names; the package's links to it are of no use outside a root.
         let mut depmod = Command::new(laid_out.join("usr/bin/kmod"));
         depmod.arg0("depmod").arg("-b").arg(laid_out).arg(version);
@@ -330,21 +302,17 @@ impl Setup<'_> {
     }
 
     /// Returns the content of a file that xz has compressed.
-    pub(crate) fn decompress(&self, path: &Path) -> Result<Vec<u8>, PrepareError> {
+    pub(crate) fn decompress(&self, path: &Path) -> Result<Vec<u8>, StepError> {
         let mut xz = Command::new("xz");
         // The bytes after the stream, in a kernel's image its length, are ignored.
         xz.args(["--decompress", "--single-stream", "--stdout"]).arg(path);
-        let output = self.hears_nothing(&mut xz)?.output().map_err(start("xz"))?;
+        let output = self.hears_nothing(&mut xz)?.output().map_err(StepError::start("xz"))?;
         match output.status.success() {
             true => Ok(output.stdout),
             false => {
                 let last = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                Err(PrepareError::Failed {
-                    step: "decompressing",
-                    status: output.status,
-                    last,
-                    log: self.log.to_owned(),
-                })
+                let (step, status) = ("decompressing", output.status);
+                Err(StepError::Failed { step, status, last, log: self.log.to_owned() })
             }
         }
     }
@@ -355,26 +323,24 @@ impl Setup<'_> {
         step: &'static str,
         program: &'static str,
         command: &mut Command,
-    ) -> Result<(), PrepareError> {
+    ) -> Result<(), StepError> {
         self.step_as_is(step, program, self.hears_nothing(command)?)
     }
 
     /// Runs a command with its own input and environment, and appends its output to the log.
-    fn step_as_is(&self, step: &'static str, program: &'static str, command: &mut Command) -> Result<(), PrepareError> {
-        let log = File::options().append(true).open(self.log).map_err(file(self.log))?;
-        command.stdout(log.try_clone().map_err(file(self.log))?).stderr(log);
-        let status = command.status().map_err(start(program))?;
+    fn step_as_is(&self, step: &'static str, program: &'static str, command: &mut Command) -> Result<(), StepError> {
+        let log = File::options().append(true).open(self.log).map_err(StepError::file(self.log))?;
+        command.stdout(log.try_clone().map_err(StepError::file(self.log))?).stderr(log);
+        let status = command.status().map_err(StepError::start(program))?;
         match status.success() {
             true => Ok(()),
-            false => Err(PrepareError::Failed { step, status, last: last_words(self.log), log: self.log.to_owned() }),
+            false => Err(StepError::failed(step, status, self.log)),
         }
     }
 
     /// Gives a command an empty input, and an environment without variables that influence builds.
-    fn hears_nothing<'c>(&self, command: &'c mut Command) -> Result<&'c mut Command, PrepareError> {
-        let kept = ["PATH", "HOME", "TMPDIR"].into_iter().filter_map(|name| Some((name, env::var_os(name)?)));
-        command.env_clear().envs(kept).env("LC_ALL", "C");
-        Ok(command.stdin(self.lock.try_clone().map_err(file(self.log))?))
+    fn hears_nothing<'c>(&self, command: &'c mut Command) -> Result<&'c mut Command, StepError> {
+        Ok(clear_environment(command).stdin(self.lock.try_clone().map_err(StepError::file(self.log))?))
     }
 }
 
@@ -394,34 +360,12 @@ fn check_programs(laid_out: &Path) -> Result<(), PrepareError> {
         for &program in programs {
             // Links with an absolute target resolve in the machine only, so unresolved links count as present.
             let unpacked = folders.iter().any(|folder| folder.join(program).symlink_metadata().is_ok());
-            if !unpacked && !is_program(program) {
+            if !unpacked && find_program(program).is_none() {
                 return Err(PrepareError::NoProgram { program, package });
             }
         }
     }
     Ok(())
-}
-
-fn is_program(name: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let mut files = env::split_paths(&path).filter_map(|directory| directory.join(name).metadata().ok());
-    files.any(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
-}
-
-/// Returns the last line of a log that reports an error, or else its last line.
-fn last_words(log: &Path) -> String {
-    let text = String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned();
-    let error = text.lines().rfind(|line| line.starts_with("E: ") || line.contains("error:") || line.contains("Error"));
-    error.or_else(|| text.lines().last()).unwrap_or_default().trim().to_owned()
-}
-
-fn start(program: &'static str) -> impl FnOnce(io::Error) -> PrepareError {
-    move |error| PrepareError::Start { program, error }
-}
-
-pub(crate) fn file(path: &Path) -> impl FnOnce(io::Error) -> PrepareError {
-    let path = path.to_owned();
-    |error| PrepareError::File { path, error }
 }
 
 #[cfg(test)]
@@ -456,7 +400,7 @@ mod tests {
         check_programs(laid_out.path()).unwrap();
         fs::remove_file(bin.join("dpdk-testpmd")).unwrap();
         // A host with DPDK's tools provides its own.
-        if !is_program("dpdk-testpmd") {
+        if find_program("dpdk-testpmd").is_none() {
             let refused = check_programs(laid_out.path()).unwrap_err().to_string();
             assert!(refused.starts_with("no dpdk-testpmd in Debian's package dpdk-dev"), "{refused}");
         }

@@ -1,9 +1,9 @@
 //! The directory that holds what was set up, and the setup itself, done once however many processes request it.
 
-use crate::pc::setup::{self, PrepareError, Progress, file};
+use crate::pc::setup::{self, PrepareError, Progress};
 use crate::pc::{initramfs, modules};
-use std::env;
-use std::fs::{self, File, TryLockError};
+use crate::steps::{self, StepError, remove};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -27,13 +27,7 @@ pub fn prepare(mut progress: impl FnMut(Progress)) -> Result<Prepared, PrepareEr
     }
     setup::check_tools()?;
     let shelf = shelf();
-    fs::create_dir_all(&shelf).map_err(file(&shelf))?;
-    let lock_path = shelf.join("lock");
-    let lock = File::options().read(true).append(true).create(true).open(&lock_path).map_err(file(&lock_path))?;
-    if let Err(TryLockError::WouldBlock) = lock.try_lock() {
-        progress(Progress::Waiting);
-    }
-    lock.lock().map_err(file(&lock_path))?;
+    let lock = steps::lock(&shelf, || progress(Progress::Waiting))?;
     if let Some(prepared) = Prepared::cached() {
         return Ok(prepared);
     }
@@ -42,11 +36,11 @@ pub fn prepare(mut progress: impl FnMut(Progress)) -> Result<Prepared, PrepareEr
     // started, since this process holds the lock.
     let room = shelf.join("setup");
     remove(&room)?;
-    fs::create_dir(&room).map_err(file(&room))?;
+    fs::create_dir(&room).map_err(StepError::file(&room))?;
     let ready = setup::set_up(&room, &shelf.join("setup.log"), &lock, &mut progress);
     let published = ready.and_then(|ready| {
         let directory = shelf.join(format!("{}{}", ready.version, suffix()));
-        fs::rename(&ready.directory, &directory).map_err(file(&directory))?;
+        fs::rename(&ready.directory, &directory).map_err(StepError::file(&directory))?;
         Ok(Prepared { directory })
     });
     remove(&room)?;
@@ -96,23 +90,15 @@ impl Prepared {
 
 /// Returns the directory of all setups and runs: `$XDG_CACHE_HOME/thalweg/machine`, or below `~/.cache`.
 pub(crate) fn shelf() -> PathBuf {
-    let [cache, home] =
-        ["XDG_CACHE_HOME", "HOME"].map(|name| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute()));
-    let cache = cache.or_else(|| Some(home?.join(".cache"))).unwrap_or_else(env::temp_dir);
-    cache.join("thalweg").join("machine")
+    thalweg_bench::cache_directory("machine")
 }
 
 /// Returns the end of the name of this recipe's directories: a hash of all that goes into them, so that each change
 /// gets a directory of its own.
 fn suffix() -> String {
     let parts = setup::recipe().chain(modules::recipe()).chain(initramfs::recipe());
-    format!("-{:016x}", fnv1a(parts))
-}
-
-/// FNV-1a, <http://www.isthe.com/chongo/tech/comp/fnv/>, with a byte after each part that occurs in no text.
-fn fnv1a<'a>(parts: impl Iterator<Item = &'a str>) -> u64 {
-    let bytes = parts.flat_map(|part| part.bytes().chain([0xff]));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    // The byte after each part occurs in no text.
+    format!("-{:016x}", steps::fnv1a(parts, 0xff))
 }
 
 fn size(directory: &Path) -> io::Result<u64> {
@@ -121,11 +107,4 @@ fn size(directory: &Path) -> io::Result<u64> {
         let data = entry.metadata()?;
         Ok(sum + if data.is_dir() { size(&entry.path())? } else { data.len() })
     })
-}
-
-fn remove(directory: &Path) -> Result<(), PrepareError> {
-    match fs::remove_dir_all(directory) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file(directory)(error)),
-        _ => Ok(()),
-    }
 }

@@ -1,4 +1,4 @@
-//! An experiment's file: texts, sweeps, and the specifications of tables and findings.
+//! Entries of an experiment's file: sweeps, and the specifications of tables and findings.
 
 use super::{NOTHING, find, values};
 use crate::Laboratory;
@@ -7,36 +7,21 @@ use crate::sweep::check::{Check, Figure};
 use crate::sweep::{Cell, Results, Sweep};
 use serde::{Deserialize, Deserializer, de};
 use std::collections::BTreeMap;
-use thalweg_bench::paper::{Finding, Row, Table};
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct File {
-    pub(super) title: String,
-    pub(super) source: String,
-    pub(super) method: String,
-    pub(super) here: String,
-    #[serde(rename = "sweep")]
-    pub(super) sweeps: Vec<Part>,
-    #[serde(rename = "table", default)]
-    pub(super) tables: Vec<TableSpec>,
-    #[serde(rename = "finding", default)]
-    pub(super) findings: Vec<FindingSpec>,
-}
+use thalweg_bench::reproduce::{Finding, Row, Table};
 
 /// A sweep, and the only laboratory it is for.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Part {
+pub struct Part {
     pub(super) name: String,
     #[serde(default, deserialize_with = "laboratory")]
     pub(super) on: Option<Laboratory>,
 }
 
 /// A table with a row for each value of one key, and some figures, for each value of another key if there is one.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct TableSpec {
+pub struct TableSpec {
     title: String,
     pub(super) sweep: String,
     pub(super) rows: String,
@@ -48,9 +33,9 @@ pub(super) struct TableSpec {
 
 /// A finding: either `check`, which must pass in every cell, or `against`: cells that differ only in these values,
 /// whose share of the ceiling may be larger by the fraction `within`.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct FindingSpec {
+pub struct FindingSpec {
     paper: String,
     here: String,
     pub(super) sweep: String,
@@ -65,30 +50,14 @@ pub(super) struct FindingSpec {
     within: f64,
 }
 
-/// Parses an experiment that comes with Thalweg.
-pub(super) fn parse(name: &str, text: &str) -> File {
-    toml::from_str(text).unwrap_or_else(|error| panic!("experiments/{name}.toml: {error}"))
-}
-
-impl File {
-    /// Returns the tables and findings of the file, from the results of its sweeps.
-    pub(super) fn work_out(&self, measured: &[Results]) -> (Vec<Table>, Vec<Finding>) {
-        let tables = self.tables.iter().filter_map(|table| Some(table.work_out(results_of(measured, &table.sweep)?)));
-        let findings = self.findings.iter().map(|finding| {
-            let results = results_of(measured, &finding.sweep).ok_or(NOTHING.to_owned());
-            let outcome = results.and_then(|results| finding.outcome(results));
-            Finding::new(&finding.paper, &finding.here, outcome)
-        });
-        (tables.collect(), findings.collect())
-    }
-}
-
-fn results_of<'a>(measured: &'a [Results], sweep: &str) -> Option<&'a Results> {
-    measured.iter().find(|results| results.sweep.name == sweep)
+fn results_of<'a>(measured: &[&'a Results], sweep: &str) -> Option<&'a Results> {
+    measured.iter().copied().find(|results| results.sweep.name == sweep)
 }
 
 impl TableSpec {
-    fn work_out(&self, results: &Results) -> Table {
+    /// Returns the table with the rows that were measured, or `None` if its sweep was not run.
+    pub(super) fn table(&self, measured: &[&Results]) -> Option<Table> {
+        let results = results_of(measured, &self.sweep)?;
         // Without a key for columns there is one column.
         let columns = self.columns.as_deref();
         let columns: Vec<Option<(&str, &str)>> = match columns {
@@ -102,13 +71,13 @@ impl TableSpec {
                 None => figure.words(),
             }));
         }
-        Table {
+        Some(Table {
             title: self.title.clone(),
             headings,
             paper: Vec::new(),
             here: values(results, &self.rows).iter().map(|name| self.row(results, &columns, name)).collect(),
             remarks: self.note.iter().cloned().collect(),
-        }
+        })
     }
 
     fn row(&self, results: &Results, columns: &[Option<(&str, &str)>], name: &str) -> Row {
@@ -116,26 +85,28 @@ impl TableSpec {
         for column in columns {
             let at: Vec<_> = [(self.rows.as_str(), name)].into_iter().chain(*column).collect();
             let report = find(results, &at);
-            cells.extend(self.show.iter().map(|figure| match report.and_then(|report| figure.value(report)) {
-                Some(value) => figure.shown(value),
-                None => "-".into(),
-            }));
+            cells.extend(self.show.iter().map(|figure| Some(figure.shown(figure.value(report?)?))));
         }
-        Row { name: name.to_owned(), cells }
+        Row::new(name, cells)
     }
 }
 
 impl FindingSpec {
-    fn outcome(&self, results: &Results) -> Result<(bool, String), String> {
+    /// Tests the finding.
+    pub(super) fn finding(&self, measured: &[&Results]) -> Finding {
+        let outcome = results_of(measured, &self.sweep).and_then(|results| self.outcome(results));
+        Finding::new(&self.paper, &self.here, outcome.ok_or(NOTHING))
+    }
+
+    fn outcome(&self, results: &Results) -> Option<(bool, String)> {
         let cells = results.sweep.cells.iter();
         let cells =
             cells.filter(|cell| self.at.iter().all(|(key, value)| value_of(&results.sweep, cell, key) == Some(value)));
         let cells: Vec<(&Cell, &Report)> = cells.filter_map(|cell| Some((cell, results.report(&cell.at)?))).collect();
-        let outcome = match &self.check {
+        match &self.check {
             Some(check) => checked(check, results, &cells),
             None => self.compared(results, &cells),
-        };
-        outcome.ok_or_else(|| NOTHING.to_owned())
+        }
     }
 
     /// Returns whether the finding holds, with the cell in which another is ahead most, or nearest to that.

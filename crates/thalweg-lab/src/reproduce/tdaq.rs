@@ -6,14 +6,13 @@ mod paper;
 #[cfg(test)]
 mod tests;
 
-use super::Conclusions;
 use crate::sweep::Results;
 use crate::sweep::heat::{Scale, Tile, figure, svg};
+use thalweg_bench::reproduce::{Finding, Table};
 
-pub(super) fn worked_out(measured: &[Results]) -> Conclusions {
-    let [sizes, grid, each, whole] = measured else { return Conclusions::default() };
-    let measured = [sizes, grid, each, whole];
-    (findings::tables(measured), findings::findings(measured), surfaces(grid))
+/// Returns tables, findings, and pictures (HTML) from the results of the file's sweeps.
+pub(super) fn conclusions(measured: [&Results; 4]) -> (Vec<Table>, Vec<Finding>, String) {
+    (findings::tables(measured), findings::findings(measured), surfaces(measured[1]))
 }
 
 /// Draws the paper's figures 5 and 6 as heat maps: Vegas minus BIC over interval and delay, for each number of senders.

@@ -2,15 +2,15 @@ use super::*;
 use crate::scenario::Scenario;
 use crate::sweep::check::Check;
 use crate::sweep::tests::{report, results};
-use thalweg_bench::paper::Verdict;
+use thalweg_bench::reproduce::{Reproduction, Verdict};
 
-fn fabric() -> Experiment {
+fn fabric() -> Experiment<Results> {
     Experiment::named("fabric").unwrap()
 }
 
 /// A laboratory whose results are a function of the scenario.
-fn reproduction(quick: bool, share: impl Fn(&Scenario) -> f64) -> Reproduction {
-    let sweeps = fabric().sweeps(Laboratory::Virtual, quick).unwrap();
+fn reproduction(quick: bool, share: impl Fn(&Scenario) -> f64) -> Reproduction<Results> {
+    let sweeps = sweeps(&fabric(), Laboratory::Virtual, quick).unwrap();
     let measured = sweeps.into_iter().map(|(sweep, _)| {
         results(sweep, |scenario| {
             let mut one = report(scenario, share(scenario));
@@ -18,7 +18,7 @@ fn reproduction(quick: bool, share: impl Fn(&Scenario) -> f64) -> Reproduction {
             Ok(Box::new(one))
         })
     });
-    fabric().reproduction(measured.collect())
+    fabric().reproduction(quick, measured.map(super::measured).collect())
 }
 
 fn assert_in_sweep(sweeps: &[(Sweep, Laboratory)], name: &str, key: &str, value: Option<&String>) {
@@ -29,13 +29,13 @@ fn assert_in_sweep(sweeps: &[(Sweep, Laboratory)], name: &str, key: &str, value:
 
 #[test]
 fn every_key_and_value_that_a_file_names_is_in_its_sweep() {
-    for experiment in Experiment::all() {
-        let sweeps = experiment.sweeps(Laboratory::Virtual, false).unwrap();
-        for table in &experiment.file.tables {
+    for experiment in Experiment::<Results>::all() {
+        let sweeps = sweeps(&experiment, Laboratory::Virtual, false).unwrap();
+        for table in &experiment.tables {
             let keys = [Some(&table.rows), table.columns.as_ref()];
             keys.into_iter().flatten().for_each(|key| assert_in_sweep(&sweeps, &table.sweep, key, None));
         }
-        for finding in &experiment.file.findings {
+        for finding in &experiment.findings {
             finding.at.iter().for_each(|(key, value)| assert_in_sweep(&sweeps, &finding.sweep, key, Some(value)));
             for (key, others) in &finding.against {
                 others.iter().for_each(|other| assert_in_sweep(&sweeps, &finding.sweep, key, Some(other)));
@@ -46,7 +46,7 @@ fn every_key_and_value_that_a_file_names_is_in_its_sweep() {
 
 #[test]
 fn what_is_only_for_the_model_runs_there_and_all_else_where_it_is_asked_for() {
-    let sweeps = fabric().sweeps(Laboratory::Host, true).unwrap();
+    let sweeps = sweeps(&fabric(), Laboratory::Host, true).unwrap();
     let on: Vec<_> = sweeps.iter().map(|(sweep, on)| (sweep.name.as_str(), *on)).collect();
     let (host, model) = (Laboratory::Host, Laboratory::Model);
     assert_eq!(on, [("fabric-controls", host), ("judge-fabric-uneven", host), ("fabric-scale", model)]);
@@ -102,18 +102,18 @@ fn figures_become_tables_and_sentences() {
       * Messages are offers, fetches, what is in front of data, and releases. Bytes:
         the most that one builder, and one source, had to hold.
     ");
-    assert!(reproduction.html().contains("Fragments of 64 KiB: credits, and TCP alone</h2>"));
+    assert!(reproduction.html().unwrap().contains("Fragments of 64 KiB: credits, and TCP alone</h2>"));
 }
 
 #[test]
 fn where_nothing_was_measured_nothing_is_claimed() {
-    let sweeps = fabric().sweeps(Laboratory::Virtual, true).unwrap();
+    let sweeps = sweeps(&fabric(), Laboratory::Virtual, true).unwrap();
     let measured = sweeps.into_iter().map(|(sweep, _)| Results {
         outcomes: vec![None; sweep.cells.len()],
         sweep,
         laboratory: "virtual".into(),
     });
-    let reproduction = fabric().reproduction(measured.collect());
+    let reproduction = fabric().reproduction(true, measured.map(super::measured).collect());
     assert!(reproduction.findings.iter().all(|finding| finding.verdict == Verdict::CannotBeTested));
     assert!(reproduction.text().contains(NOTHING));
 }

@@ -6,10 +6,11 @@
 //! The kernel asks for 128 KiB at a time (its own read-ahead), from several threads, so not quite in order.
 
 use fuser::Errno;
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// State of reading one open file.
 #[derive(Debug)]
@@ -111,7 +112,7 @@ impl Piece {
     pub(super) fn arrive(self: Arc<Self>, fetch: impl FnOnce(Range<u64>) -> Result<Vec<u8>, Errno>) {
         if Arc::strong_count(&self) > 1 {
             let bytes = fetch(self.range.clone()).map(Arc::new);
-            *self.bytes.lock().unwrap_or_else(PoisonError::into_inner) = Some(bytes);
+            *self.bytes.lock() = Some(bytes);
             self.arrived.notify_all();
         }
     }
@@ -127,8 +128,8 @@ impl Piece {
 
     /// Waits for the piece's bytes.
     pub(super) fn wait(&self) -> Result<Arc<Vec<u8>>, Errno> {
-        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = self.arrived.wait_while(bytes, |bytes| bytes.is_none()).unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = self.bytes.lock();
+        self.arrived.wait_while(&mut bytes, |bytes| bytes.is_none());
         bytes.clone().unwrap_or(Err(Errno::EIO))
     }
 }

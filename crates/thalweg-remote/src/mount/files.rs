@@ -1,7 +1,7 @@
 //! Answers the kernel's requests: the shell between [`fuser`] and the [tree](super::tree).
 
 use super::ahead::{Memory, Piece, Plan, ReadAhead};
-use super::tree::{DirectoryContent, Node, NodeKind, PROPERTY_TTL, Tree, lock};
+use super::tree::{DirectoryContent, Node, NodeKind, PROPERTY_TTL, Tree};
 use super::{Counters, OnEnd};
 use crate::Server;
 use crate::listing::Kind;
@@ -9,13 +9,14 @@ use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
     LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, Request,
 };
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// A server's files, as the kernel sees them.
@@ -94,7 +95,7 @@ impl Files {
     fn shown(&self, node: &Node) -> FileAttr {
         let (kind, perm, (size, modified)) = match &node.kind {
             NodeKind::Directory { modified, .. } => (FileType::Directory, 0o555, (0, *modified)),
-            NodeKind::File(content) => (FileType::RegularFile, 0o444, lock(content).shown()),
+            NodeKind::File(content) => (FileType::RegularFile, 0o444, content.lock().shown()),
         };
         let time: SystemTime = modified.unwrap_or(UNIX_EPOCH);
         let (uid, gid) = self.owner;
@@ -131,12 +132,12 @@ impl Files {
 
     fn keep(&self, handle: Handle) -> u64 {
         let number = self.last_handle.fetch_add(1, Relaxed);
-        lock(&self.handles).insert(number, Arc::new(handle));
+        self.handles.lock().insert(number, Arc::new(handle));
         number
     }
 
     fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>, Errno> {
-        lock(&self.handles).get(&handle.0).cloned().ok_or(Errno::EBADF)
+        self.handles.lock().get(&handle.0).cloned().ok_or(Errno::EBADF)
     }
 
     /// Reads the bytes of a file from `offset` on, in parts; fewer than asked for only at its end.
@@ -152,7 +153,7 @@ impl Files {
             self.take_back();
         }
         let plan = {
-            let mut reading = lock(reading);
+            let mut reading = reading.lock();
             reading.last = Instant::now();
             reading.ahead.plan(&range, length, self.streams, &self.memory)
         };
@@ -169,14 +170,14 @@ impl Files {
             let _ = self.wanted.send((Arc::clone(node), piece));
         }
         let parts = pieces.iter().map(|piece| Ok((piece.wait()?, piece.part(&range))));
-        parts.collect::<Result<_, _>>().inspect_err(|_| lock(reading).ahead.stop())
+        parts.collect::<Result<_, _>>().inspect_err(|_| reading.lock().ahead.stop())
     }
 
     /// Makes files that are not being read at the moment drop the pieces fetched ahead.
     fn take_back(&self) {
-        for handle in lock(&self.handles).values() {
+        for handle in self.handles.lock().values() {
             if let Handle::File(_, reading) = &**handle
-                && let Ok(mut reading) = reading.try_lock()
+                && let Some(mut reading) = reading.try_lock()
                 && reading.last.elapsed() > PROPERTY_TTL
             {
                 reading.ahead.stop();
@@ -289,7 +290,7 @@ impl Filesystem for Files {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        lock(&self.handles).remove(&handle.0);
+        self.handles.lock().remove(&handle.0);
         reply.ok();
     }
 
@@ -308,7 +309,7 @@ impl Filesystem for Files {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        lock(&self.handles).remove(&handle.0);
+        self.handles.lock().remove(&handle.0);
         reply.ok();
     }
 }
@@ -316,7 +317,7 @@ impl Filesystem for Files {
 /// Fetches queued pieces until the file system is gone.
 fn fetch_ahead(tree: &Tree, queue: &Mutex<Receiver<Wanted>>) {
     loop {
-        let Ok((node, piece)) = lock(queue).recv() else { return };
+        let Ok((node, piece)) = queue.lock().recv() else { return };
         piece.arrive(|range| tree.fetch(&node, range));
     }
 }

@@ -4,11 +4,12 @@ use super::Counters;
 use crate::listing::{Kind, Listing};
 use crate::{Entry, Head, RemoteError, Server};
 use fuser::Errno;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io::Read;
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use thalweg_store::RunState;
 
@@ -132,7 +133,7 @@ impl Tree {
             return Err(Errno::ELOOP);
         }
         // Other threads that need it wait for the same answer.
-        let mut kept = lock(listed);
+        let mut kept = listed.lock();
         if let Some((seen, listed)) = kept.as_ref()
             && seen.elapsed() < PROPERTY_TTL
         {
@@ -160,7 +161,7 @@ impl Tree {
     /// once.
     pub(super) fn open(&self, node: &Node) -> Result<(), Errno> {
         let NodeKind::File(content) = &node.kind else { return Err(Errno::EISDIR) };
-        if !lock(content).is_growing() {
+        if !content.lock().is_growing() {
             let head = match self.link.ask(|server| server.head(&node.path)) {
                 Ok(head) => head,
                 Err(Failure::Gone | Failure::Changed) => return Err(self.is_stale(node)),
@@ -177,7 +178,7 @@ impl Tree {
     /// Reads a range of a file, all of which exists.
     pub(super) fn fetch(&self, node: &Node, range: Range<u64>) -> Result<Vec<u8>, Errno> {
         let NodeKind::File(content) = &node.kind else { return Err(Errno::EISDIR) };
-        let content = lock(content).clone();
+        let content = content.lock().clone();
         if content.stale {
             return Err(Errno::ESTALE);
         }
@@ -204,7 +205,7 @@ impl Tree {
             return Ok(Content::new(entry.bytes, modified(entry)));
         }
         if let Some(NodeKind::File(content)) = node.map(|node| &node.kind) {
-            let content = lock(content);
+            let content = content.lock();
             if content.grows.is_some_and(|seen| seen.elapsed() < PROPERTY_TTL) && !content.stale {
                 return Ok(content.clone());
             }
@@ -218,16 +219,16 @@ impl Tree {
     /// Marks the node as outdated: the next lookup finds another one.
     fn is_stale(&self, node: &Node) -> Errno {
         if let NodeKind::File(content) = &node.kind {
-            lock(content).stale = true;
+            content.lock().stale = true;
         }
         if let Some(NodeKind::Directory { listed, .. }) = node.parent.as_ref().map(|parent| &parent.kind) {
-            *lock(listed) = None;
+            *listed.lock() = None;
         }
         Errno::ESTALE
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        lock(&self.table)
+        self.table.lock()
     }
 }
 
@@ -240,7 +241,7 @@ impl Node {
     fn agrees_with(&self, seen: Option<&Content>) -> bool {
         match (&self.kind, seen) {
             (NodeKind::Directory { .. }, None) => true,
-            (NodeKind::File(content), Some(seen)) => lock(content).becomes(seen),
+            (NodeKind::File(content), Some(seen)) => content.lock().becomes(seen),
             _ => false,
         }
     }
@@ -254,7 +255,7 @@ impl Node {
     pub(super) fn length(&self) -> u64 {
         match &self.kind {
             NodeKind::Directory { .. } => 0,
-            NodeKind::File(content) => lock(content).length,
+            NodeKind::File(content) => content.lock().length,
         }
     }
 }
@@ -406,7 +407,7 @@ impl Link {
         };
         if failure != Failure::Gone {
             let text = error.to_string();
-            let mut last_warning = lock(&self.last_warning);
+            let mut last_warning = self.last_warning.lock();
             if *last_warning != text {
                 tracing::warn!("{}", text.escape_debug());
                 *last_warning = text;
@@ -414,10 +415,6 @@ impl Link {
         }
         failure
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn join(directory: &str, name: &str) -> String {

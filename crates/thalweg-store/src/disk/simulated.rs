@@ -6,6 +6,7 @@
 //! could have kept.
 
 use crate::engine::{Done, Job};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use thalweg_sys::uring::{Effect, File, Operation};
 use thalweg_wire::{GOLDEN_GAMMA, mix};
@@ -168,19 +169,19 @@ impl SimulatedDisk {
 
     /// Advances the time to `at`.
     pub fn advance_to(&self, at: Duration) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.now = inner.now.max(at);
     }
 
     /// Returns the time at which the next operation completes.
     pub fn next_time(&self) -> Option<Duration> {
-        self.lock().due.first_key_value().map(|(at, _)| *at)
+        self.0.lock().due.first_key_value().map(|(at, _)| *at)
     }
 
     /// Sets the fault of the disk from now on; `None` ends it, except for [`DiskFault::Stuck`], which ends at its own
     /// time.
     pub fn fault(&self, fault: Option<DiskFault>) {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         if let Some(DiskFault::Stuck(until)) = fault {
             inner.stuck_until = inner.stuck_until.max(until);
         } else {
@@ -194,12 +195,12 @@ impl SimulatedDisk {
     /// # Errors
     /// If the files cannot be written.
     pub fn after_power_failure(&self, of: &Path, to: &Path, seed: u64) -> io::Result<()> {
-        DiskImage::draw(&self.lock().changes, seed).write(of, to)
+        DiskImage::draw(&self.0.lock().changes, seed).write(of, to)
     }
 
     /// Returns how long, at most, data written to segments was not synced.
     pub fn exposure(&self) -> Exposure {
-        let inner = self.lock();
+        let inner = self.0.lock();
         let Unsynced { bytes, names, longest } = &inner.unsynced;
         Exposure {
             bytes: longest_unsynced(bytes, inner.now, longest.bytes),
@@ -215,7 +216,7 @@ impl SimulatedDisk {
 
     /// Makes a change, unless it fails.
     pub(super) fn change<T>(&self, change: Change, make: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
-        let mut inner = self.lock();
+        let mut inner = self.0.lock();
         inner.refusal(&change)?;
         let made = make()?;
         inner.enter(change);
@@ -223,11 +224,7 @@ impl SimulatedDisk {
     }
 
     pub(super) fn opened(&self, file: RawFd, path: &Path) {
-        self.lock().open.insert(file, path.to_owned());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().open.insert(file, path.to_owned());
     }
 }
 
@@ -307,7 +304,7 @@ pub(crate) struct SimulatedEngine {
 
 impl SimulatedEngine {
     pub(crate) fn start(&mut self, mut operation: Operation<Job>) {
-        let mut inner = self.disk.lock();
+        let mut inner = self.disk.0.lock();
         let Access { latency, jitter, per_mebibyte } = inner.access;
         let bytes = match operation.effect() {
             Effect::Write { bytes, .. } => bytes.len(),
@@ -324,7 +321,7 @@ impl SimulatedEngine {
 
     pub(crate) fn finished(&mut self) -> Option<Done> {
         let disk = self.disk.clone();
-        let mut inner = disk.lock();
+        let mut inner = disk.0.lock();
         let now = inner.now;
         if now < inner.stuck_until {
             return None;
@@ -375,7 +372,7 @@ impl AsFd for SimulatedEngine {
 
 impl Drop for SimulatedEngine {
     fn drop(&mut self) {
-        let mut inner = self.disk.lock();
+        let mut inner = self.disk.0.lock();
         self.under_way.iter().for_each(|(due, _)| inner.forget(*due));
     }
 }

@@ -2,9 +2,10 @@
 //! for the reader, and a pipe that no one reads holds up neither a run nor its end.
 
 use crate::terminal::{progress, start_thread};
+use parking_lot::{Condvar, Mutex};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, Write};
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tracing::callsite::Identifier;
 use tracing::{Level, Metadata};
@@ -79,7 +80,7 @@ impl Outlet {
                 let text = writer.next();
                 let before = if before.is_empty() { Ok(()) } else { to.write_all(before.as_bytes()) };
                 let result = before.and_then(|()| to.write_all(&text)).and_then(|()| to.flush());
-                writer.lock().failed = result.err();
+                writer.state.lock().failed = result.err();
             }
         });
         if let Err(failure) = started {
@@ -92,13 +93,13 @@ impl Outlet {
 
     /// Queues a text that is never left out: such texts are few.
     pub fn put(&self, text: impl Into<Vec<u8>>) {
-        self.lock().waiting.push_back(text.into());
+        self.state.lock().waiting.push_back(text.into());
         self.changed.notify_all();
     }
 
     /// Queues a text that is soon out of date, unless another one waits.
     pub fn put_if_idle(&self, text: impl Into<Vec<u8>>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.is_busy() {
             state.waiting.push_back(text.into());
             self.changed.notify_all();
@@ -111,7 +112,7 @@ impl Outlet {
     /// # Errors
     /// The stream cannot be written to, or the time is over.
     pub fn flush(&self, limit: Duration) -> io::Result<()> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.sum_up(None);
         state.own_up();
         self.changed.notify_all();
@@ -123,14 +124,14 @@ impl Outlet {
             let Some(left) = limit.checked_sub(since.elapsed()) else {
                 return Err(io::Error::new(ErrorKind::TimedOut, "no program reads it"));
             };
-            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
         state.failed.take().map_or(Ok(()), Err)
     }
 
     /// Queues a line of the log. For a warning, `warning` is the place in the program that gives it.
     fn log(&self, warning: Option<Identifier>, line: &[u8]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = Instant::now();
         state.sum_up(Some(now));
         let repeated = warning.map(|place| {
@@ -153,7 +154,7 @@ impl Outlet {
 
     /// Waits for a text to write.
     fn next(&self) -> Vec<u8> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.written += u64::from(std::mem::take(&mut state.writing));
         loop {
             let now = Instant::now();
@@ -168,15 +169,11 @@ impl Outlet {
                 return text;
             }
             self.changed.notify_all();
-            state = match due {
-                Some(due) => self.changed.wait_timeout(state, due - now).unwrap_or_else(PoisonError::into_inner).0,
-                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
-            };
+            match due {
+                Some(due) => _ = self.changed.wait_until(&mut state, due),
+                None => self.changed.wait(&mut state),
+            }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,17 +1,18 @@
 //! Signals that ask a program to end.
 
-use crate::terminal::Failure;
+use crate::terminal::{Failure, start_thread};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Returns the signals of Ctrl-C, `kill`, and a closed terminal. The last one is left out if the program was started so
-/// that it ignores that signal (`nohup`).
+/// Calls `act`, in a thread of its own, on each signal of Ctrl-C, `kill`, and a closed terminal. The last one is left
+/// out if the program was started so that it ignores that signal (`nohup`).
 ///
 /// # Errors
-/// The system refuses to have them handled.
-pub fn ending() -> Result<Signals, Failure> {
+/// The system refuses to have them handled, or to start a thread.
+pub fn on_interrupt(mut act: impl FnMut() + Send + 'static) -> Result<(), Failure> {
     let hangup = if ignored(SIGHUP) { None } else { Some(SIGHUP) };
-    Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map_err(Failure::broken)
+    let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hangup)).map_err(Failure::broken)?;
+    start_thread(move || signals.forever().for_each(|_| act()))
 }
 
 /// Returns true if a signal is ignored (`SigIgn`, proc(5)).

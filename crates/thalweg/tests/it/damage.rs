@@ -1,29 +1,12 @@
 //! A damaged run, as `ls`, `info`, `cat`, `verify` and `salvage` tell of it: each the same, and each damage once.
 
-use crate::common::thalweg;
+use crate::common::{Printed, thalweg};
 use rustix::fs::{CWD, FileType, Mode};
 use serde_json::{Value, json};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use tempfile::TempDir;
-
-/// What a command said, and how it ended.
-#[derive(Debug)]
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl Said {
-    /// The last line of standard output.
-    #[track_caller]
-    fn json(&self) -> Value {
-        serde_json::from_str(self.out.lines().last().unwrap_or_default())
-            .unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-}
 
 /// What becomes of a `run.json`.
 type Change = fn(&mut Value);
@@ -55,7 +38,7 @@ impl Recorded {
         recorded
     }
 
-    fn say(&self, words: &str) -> Said {
+    fn say(&self, words: &str) -> Printed {
         say(&self.directory, words)
     }
 
@@ -148,16 +131,8 @@ impl Recorded {
     }
 }
 
-fn say(directory: &TempDir, words: &str) -> Said {
-    said(thalweg().args(words.split(' ')).env_remove("COLUMNS").current_dir(directory.path()).output().unwrap())
-}
-
-fn said(output: Output) -> Said {
-    Said {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8_lossy(&output.stdout).into(),
-        err: String::from_utf8_lossy(&output.stderr).into(),
-    }
+fn say(directory: &TempDir, words: &str) -> Printed {
+    Printed::by(thalweg().args(words.split(' ')).env_remove("COLUMNS").current_dir(directory.path()))
 }
 
 fn flip(file: &Path, at: u64) {
@@ -292,7 +267,7 @@ fn a_pipe_among_the_files_keeps_nobody_waiting() {
     let patiently = |words: &str| {
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_thalweg")]).args(words.split(' '));
-        said(command.current_dir(run.directory.path()).output().unwrap())
+        Printed::by(command.current_dir(run.directory.path()))
     };
     pipe(&run.segment(1));
     for (words, code) in [

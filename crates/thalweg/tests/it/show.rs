@@ -1,6 +1,6 @@
 //! What a user meets after a run: `ls`, `info`, `verify` and `cat` on real runs, whole and damaged.
 
-use crate::common::record_events;
+use crate::common::{Printed, record_events};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -8,41 +8,14 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// What a command said, and how it ended.
-#[derive(Debug)]
-struct Said {
-    code: i32,
-    out: String,
-    err: String,
-}
-
-impl Said {
-    /// The last line of standard output.
-    fn json(&self) -> Value {
-        serde_json::from_str(self.out.lines().last().unwrap_or_default())
-            .unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-
-    /// Asserts that it was refused as a wrong use, and returns why.
-    fn refused(&self) -> &str {
-        assert_eq!((self.code, &self.out[..]), (2, ""), "{self:?}");
-        &self.err
-    }
-}
-
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_thalweg"));
     command.env_remove("COLUMNS").env_remove("THALWEG_LOG");
     command
 }
 
-fn thalweg(directory: &TempDir, words: &str) -> Said {
-    let output = command().args(words.split(' ')).current_dir(directory.path()).output().unwrap();
-    Said {
-        code: output.status.code().unwrap(),
-        out: String::from_utf8_lossy(&output.stdout).into(),
-        err: String::from_utf8_lossy(&output.stderr).into(),
-    }
+fn thalweg(directory: &TempDir, words: &str) -> Printed {
+    Printed::by(command().args(words.split(' ')).current_dir(directory.path()))
 }
 
 /// A directory with a run of so many bytes in each fragment: 3 sources, 150 events, in `runs/run-000001`.

@@ -99,8 +99,7 @@ fn command_line() -> Vec<String> {
     std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
-/// Handles signals: the first interrupt ends the measurement and keeps the results so far, the second ends the program
-/// at once.
+/// Handles signals: the first interrupt ends the work and keeps the results so far, the second ends the program at once.
 pub(crate) fn stop_on_signals() -> Result<Stop, Failure> {
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {

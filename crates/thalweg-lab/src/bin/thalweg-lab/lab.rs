@@ -3,11 +3,9 @@
 mod machine;
 pub(crate) mod sweep;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use crate::bench::stop_on_signals;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -189,8 +187,7 @@ fn measure(mut scenario: Scenario, how: &How, json: bool) -> Result<ExitCode, Fa
     if let Some(limit) = how.wall_limit {
         scenario.measure.wall_limit = limit;
     }
-    let stop = Arc::new(AtomicBool::new(false));
-    heed_signals(stop.clone())?;
+    let stop = stop_on_signals()?.flag();
     let kept;
     let directory = match &how.out {
         Some(out) => {
@@ -292,16 +289,6 @@ fn going_on(far: &RunProgress, since: Duration, before: f64) -> String {
 
 /// Time from one look at the progress to the next.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// Handles signals: the first interrupt ends the scenario cleanly, the second one at once.
-pub(crate) fn heed_signals(stop: Arc<AtomicBool>) -> Result<(), Failure> {
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, stop.clone()).map_err(Failure::broken)?;
-        signal_hook::flag::register(signal, stop.clone()).map_err(Failure::broken)?;
-    }
-    stop.store(false, Ordering::Relaxed);
-    Ok(())
-}
 
 /// Returns the failure of a command whose laboratory failed.
 pub(crate) fn failure(error: impl Into<LabError>) -> Failure {

@@ -5,16 +5,16 @@ use crate::bench::show::Show;
 use crate::bench::{self, INTERRUPTED, stop_on_signals};
 use crate::lab::sweep as lab;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg::terminal::{Failure, Output, outlet, progress};
-use thalweg_bench::reproduce::{Experiment, Measured, Reproduction};
-use thalweg_lab::Laboratory;
-use thalweg_lab::reproduce as laboratory;
+use thalweg_bench::reproduce::{Experiment, ExperimentReport, Measured, Reproduction};
+use thalweg_bench::{Report, Stop};
+use thalweg_lab::sweep::Results;
+use thalweg_lab::{Laboratory, reproduce as laboratory};
 use thalweg_text::{seconds, wrapped};
 
 #[derive(Debug, clap::Args)]
@@ -39,117 +39,136 @@ pub(crate) struct Options {
 }
 
 #[derive(Serialize)]
-#[serde(tag = "type", rename_all = "lowercase")]
-enum Line<'a> {
-    Reproduction(&'a Reproduction),
+#[serde(tag = "type", rename_all = "lowercase", bound = "")]
+enum Line<'a, R: ExperimentReport> {
+    Reproduction(&'a Reproduction<R>),
+}
+
+/// Outcomes of the measurements of an experiment.
+type Outcomes<R> = Result<Vec<Measured<R>>, Failure>;
+
+/// Repetition of an experiment.
+struct Run<'a> {
+    options: &'a Options,
+    json: bool,
+    directory: PathBuf,
+    stop: Stop,
 }
 
 pub(crate) fn reproduce(options: &Options, json: bool) -> Result<ExitCode, Failure> {
     let Some(name) = &options.name else { return list(json) };
-    if let Some(experiment) = laboratory::Experiment::named(name) {
-        return in_the_laboratory(&experiment, options, json);
+    if let Some(experiment) = Experiment::named(name) {
+        return repeat(experiment, options, json, &[], Run::in_laboratory);
     }
+    let laboratory = names::<Results>();
     if options.on.is_some() || options.jobs.is_some() {
-        let those: Vec<&str> = laboratory::Experiment::all().map(|experiment| experiment.name).collect();
-        let those = those.join(" and ");
+        let those = laboratory.join(" and ");
         return Err(Failure::Usage(format!("--on and --jobs are for {those}: {name} measures this machine")));
     }
     let experiment = Experiment::named(name).ok_or_else(|| {
-        let mut names: Vec<String> = Experiment::all().into_iter().map(|experiment| experiment.name).collect();
-        names.extend(laboratory::Experiment::all().map(|experiment| experiment.name.to_owned()));
-        Failure::Usage(format!("there is no experiment '{name}'; there are {}", names.join(", ")))
+        let names = [names::<Report>(), laboratory].concat().join(", ");
+        Failure::Usage(format!("there is no experiment '{name}'; there are {names}"))
     })?;
-    let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{name}").into());
-    fs::create_dir_all(&directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
-    let [html, markdown] = ["report.html", "report.md"].map(|name| Target::open(&directory.join(name)));
-    let (html, markdown) = (html?, markdown?);
-    let file = options.json_file.as_deref().map(Target::open).transpose()?;
+    repeat(experiment, options, json, &["report.html", "report.md"], Run::on_this_machine)
+}
 
-    let stop = stop_on_signals()?;
-    let mut measured = Vec::new();
-    for measure in &experiment.measures {
-        let plan = measure.plan(options.quick).map_err(bench::failure)?;
-        let line = measure.words(options.quick).join(" ");
-        if !json {
-            Output::new().text(&format!("\nthalweg bench {line}\n"))?;
-        }
-        let words = ["thalweg", "bench"].map(str::to_owned).into_iter().chain(measure.words(options.quick));
-        let mut show = Show::new(&plan, json, false, stop.clone());
-        let result = thalweg_bench::run(&plan, words.collect(), &mut show, &stop);
-        let (report, error) = match result {
-            Ok(report) => {
-                show.end(&report)?;
-                (Some(report), None)
-            }
-            Err(error) => {
-                drop(show);
-                outlet::stderr().put(progress::error_text(&error.to_string()));
-                (None, Some(error.to_string()))
-            }
-        };
-        measured.push(Measured { id: measure.id.clone(), line, report, error });
-        if stop.pressed() {
-            break;
-        }
-    }
+/// Repeats an experiment, and writes its report. Files in `opened` are opened first: one that cannot be written is
+/// known before the measurement.
+fn repeat<'a, R: ExperimentReport>(
+    experiment: Experiment<R>,
+    options: &'a Options,
+    json: bool,
+    opened: &[&str],
+    measure: fn(&Run<'a>, &Experiment<R>) -> Outcomes<R>,
+) -> Result<ExitCode, Failure> {
+    let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{}", experiment.name).into());
+    fs::create_dir_all(&directory).map_err(|error| Failure::Usage(format!("{}: {error}", directory.display())))?;
+    let opened = opened.iter().map(|name| Ok((*name, Target::open(&directory.join(name))?)));
+    let mut opened: BTreeMap<&str, Target> = opened.collect::<Result<_, Failure>>()?;
+    let file = options.json_file.as_deref().map(Target::open).transpose()?;
+    let run = Run { options, json, directory, stop: stop_on_signals()? };
+    let measured = measure(&run, &experiment)?;
 
     let reproduction = experiment.reproduction(options.quick, measured);
     let mut out = Output::new();
-    match json {
-        true => out.json(&Line::Reproduction(&reproduction)),
-        false => out.text(&format!("\n{}", reproduction.text())),
+    match (json, &reproduction.laboratory) {
+        (false, _) => out.text(&format!("\n{}", reproduction.text())),
+        (true, None) => out.json(&Line::Reproduction(&reproduction)),
+        (true, Some(_)) => out.json(&reproduction),
     }?;
     out.flush()?;
-    for (name, svg) in reproduction.pictures().map_err(Failure::broken)? {
-        let path = directory.join(name);
-        fs::write(&path, svg).map_err(|error| Failure::Broken(format!("writing {}: {error}", path.display())))?;
+    for (name, text) in R::files(&reproduction).map_err(Failure::broken)? {
+        match opened.remove(name.as_str()) {
+            Some(target) => target.write(&text),
+            None => lab::write(&run.directory, &name, &text),
+        }?;
     }
-    markdown.write(&reproduction.markdown())?;
-    html.write(&reproduction.html().map_err(Failure::broken)?)?;
     if let Some(file) = file {
         file.write(&(serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n"))?;
     }
-    Ok(if stop.pressed() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(if run.stop.pressed() { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Runs an experiment of the laboratory. Each of its sweeps has a directory of its own, and goes on where it was
-/// interrupted.
-fn in_the_laboratory(experiment: &laboratory::Experiment, options: &Options, json: bool) -> Result<ExitCode, Failure> {
-    let name = experiment.name;
-    let directory = options.out.clone().unwrap_or_else(|| format!("reproduce-{name}").into());
-    let file = options.json_file.as_deref().map(Target::open).transpose()?;
-    let stop = Arc::new(AtomicBool::new(false));
-    crate::lab::heed_signals(stop.clone())?;
-    let sweeps = experiment.sweeps(options.on.unwrap_or_default(), options.quick).map_err(Failure::broken)?;
-    let jobs = options.jobs;
-    let cells: usize = sweeps.iter().map(|(sweep, _)| sweep.cells.len()).sum();
-    let all: Duration = sweeps.iter().map(|(sweep, on)| lab::How { on: *on, jobs }.estimate(sweep)).sum();
-    let time = seconds(all.as_secs_f64().round());
-    outlet::stderr().put(format!("{name}: {cells} cells; where none is done yet, about {time} in all\n"));
-    let mut measured = Vec::new();
-    for (sweep, on) in sweeps {
-        let own = directory.join(&sweep.name);
-        measured.push(lab::run(sweep, lab::How { on, jobs }, &own, &stop)?);
+impl Run<'_> {
+    fn on_this_machine(&self, experiment: &Experiment<Report>) -> Outcomes<Report> {
+        let Self { options, json, stop, .. } = self;
+        let mut measured = Vec::new();
+        for measure in &experiment.measures {
+            let plan = measure.plan(options.quick).map_err(bench::failure)?;
+            let words = measure.words(options.quick);
+            let line = words.join(" ");
+            if !json {
+                Output::new().text(&format!("\nthalweg bench {line}\n"))?;
+            }
+            let words = ["thalweg", "bench"].map(str::to_owned).into_iter().chain(words);
+            let mut show = Show::new(&plan, *json, false, stop.clone());
+            let (report, error) = match thalweg_bench::run(&plan, words.collect(), &mut show, stop) {
+                Ok(report) => {
+                    show.end(&report)?;
+                    (Some(report), None)
+                }
+                Err(error) => {
+                    drop(show);
+                    outlet::stderr().put(progress::error_text(&error.to_string()));
+                    (None, Some(error.to_string()))
+                }
+            };
+            measured.push(Measured { id: measure.id.clone(), line, report, error });
+            if stop.pressed() {
+                break;
+            }
+        }
+        Ok(measured)
     }
-    let reproduction = experiment.reproduction(measured);
-    let mut out = Output::new();
-    match json {
-        true => out.json(&reproduction)?,
-        false => out.text(&format!("\n{}", reproduction.text()))?,
+
+    /// Runs an experiment of the laboratory. Each of its sweeps has a directory of its own, and goes on where it was
+    /// interrupted.
+    fn in_laboratory(&self, experiment: &Experiment<Results>) -> Outcomes<Results> {
+        let Options { quick, on, jobs, .. } = *self.options;
+        let sweeps = laboratory::sweeps(experiment, on.unwrap_or_default(), quick).map_err(Failure::broken)?;
+        let cells: usize = sweeps.iter().map(|(sweep, _)| sweep.cells.len()).sum();
+        let all: Duration = sweeps.iter().map(|(sweep, on)| lab::How { on: *on, jobs }.estimate(sweep)).sum();
+        let (name, time) = (&experiment.name, seconds(all.as_secs_f64().round()));
+        outlet::stderr().put(format!("{name}: {cells} cells; where none is done yet, about {time} in all\n"));
+        let run = sweeps.into_iter().map(|(sweep, on)| {
+            let own = self.directory.join(&sweep.name);
+            Ok(laboratory::measured(lab::run(sweep, lab::How { on, jobs }, &own, &self.stop.flag())?))
+        });
+        run.collect()
     }
-    out.flush()?;
-    lab::write(&directory, "report.html", &reproduction.html())?;
-    if let Some(file) = file {
-        file.write(&(serde_json::to_string_pretty(&reproduction).map_err(Failure::broken)? + "\n"))?;
-    }
-    Ok(if stop.load(Ordering::Relaxed) { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+fn names<R: ExperimentReport>() -> Vec<String> {
+    Experiment::<R>::all().map(|experiment| experiment.name).collect()
+}
+
+fn summaries<R: ExperimentReport>() -> impl Iterator<Item = [String; 3]> {
+    Experiment::<R>::all().map(|one| [one.name, one.title, one.source])
 }
 
 fn list(json: bool) -> Result<ExitCode, Failure> {
     let mut out = Output::new();
-    let all = Experiment::all().into_iter().map(|one| [one.name, one.title, one.source]);
-    let those = laboratory::Experiment::all();
-    let all = all.chain(those.map(|one| [one.name, one.title(), one.source()].map(str::to_owned)));
+    let all = summaries::<Report>().chain(summaries::<Results>());
     if json {
         let all: Vec<_> = all
             .map(|[name, title, source]| serde_json::json!({ "name": name, "title": title, "source": source }))

@@ -5,7 +5,7 @@ use super::paper::{DELAYS, INTERVALS, SENDERS, SIGN, VEGAS_MINUS_BIC};
 use crate::report::Report;
 use crate::sweep::Results;
 use crate::sweep::summary::equal;
-use thalweg_bench::paper::{Finding, Row, Table};
+use thalweg_bench::reproduce::{Finding, Row, Table};
 
 const CONTROL: &str = "traffic.control";
 const SIZE: &str = "traffic.size";
@@ -260,15 +260,9 @@ fn no_collapse(each: &Results, whole: &Results) -> Finding {
 }
 
 fn by_size(sizes: &Results) -> Table {
-    let rows = values(sizes, CONTROL).iter().map(|control| Row {
-        name: control.clone(),
-        cells: values(sizes, SIZE)
-            .iter()
-            .map(|size| {
-                let report = find(sizes, &[(CONTROL, control), (SIZE, size)]);
-                report.map_or("-".into(), |report| format!("{:.1}", megabits(report)))
-            })
-            .collect(),
+    let rows = values(sizes, CONTROL).iter().map(|control| {
+        let reports = values(sizes, SIZE).iter().map(|size| find(sizes, &[(CONTROL, control), (SIZE, size)]));
+        Row::new(control, reports.map(|report| Some(format!("{:.1}", megabits(report?)))))
     });
     Table {
         title: "Measured, 3 to 1: goodput in Mbit/s by message size".into(),
@@ -283,18 +277,11 @@ fn by_size(sizes: &Results) -> Table {
 
 /// Returns the paper's table 1 beside ours.
 fn differences(grid: &Results) -> Table {
-    let paper = INTERVALS.iter().zip(VEGAS_MINUS_BIC).map(|(interval, row)| Row {
-        name: (*interval).to_owned(),
-        cells: row.iter().map(|value| format!("{value:+.2}")).collect(),
-    });
-    let here = INTERVALS.iter().map(|interval| Row {
-        name: (*interval).to_owned(),
-        cells: DELAYS
-            .iter()
-            .map(|delay| {
-                difference(grid, "3", interval, delay).map_or("-".into(), |difference| format!("{difference:+.2}"))
-            })
-            .collect(),
+    let paper = INTERVALS.iter().zip(VEGAS_MINUS_BIC);
+    let paper = paper.map(|(interval, row)| Row::new(interval, row.map(|value| Some(format!("{value:+.2}")))));
+    let here = INTERVALS.iter().map(|interval| {
+        let differences = DELAYS.iter().map(|delay| difference(grid, "3", interval, delay));
+        Row::new(interval, differences.map(|difference| Some(format!("{:+.2}", difference?))))
     });
     Table {
         title: "Simulated, 3 to 1: Vegas minus BIC in Mbit/s; rows are send intervals, columns delays".into(),
@@ -337,11 +324,10 @@ fn incast(results: &Results) -> Table {
     let rows = values(results, COUNT).iter().map(|senders| {
         let cells = controls.iter().flat_map(|control| {
             let report = find(results, &[(CONTROL, control), (COUNT, senders)]);
-            report.map_or(["-", "-"].map(str::to_owned), |report| {
-                [format!("{:.1}", 100.0 * report.share_of_ceiling), report.timeouts.to_string()]
-            })
+            let share = report.map(|report| format!("{:.1}", 100.0 * report.share_of_ceiling));
+            [share, report.map(|report| report.timeouts.to_string())]
         });
-        Row { name: senders.clone(), cells: cells.collect() }
+        Row::new(senders, cells)
     });
     let headings = controls.iter().flat_map(|control| [format!("{control} %"), "timeouts".to_owned()]);
     Table {

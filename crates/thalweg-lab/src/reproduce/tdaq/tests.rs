@@ -1,11 +1,11 @@
 use super::paper::{DELAYS, INTERVALS, VEGAS_MINUS_BIC};
 use crate::Laboratory;
-use crate::reproduce::{Experiment, Reproduction};
+use crate::reproduce;
 use crate::scenario::Scenario;
 use crate::sweep::tests::{report, results};
 use crate::sweep::{Results, Sweep};
 use std::time::Duration;
-use thalweg_bench::paper::Verdict;
+use thalweg_bench::reproduce::{Experiment, Reproduction, Verdict};
 
 /// Returns the goodput that a control would need for the paper's table, in Mbit/s.
 fn as_the_paper(scenario: &Scenario) -> f64 {
@@ -19,15 +19,15 @@ fn position_of(names: [&str; 6], time: Duration) -> usize {
     names.iter().position(|name| crate::scenario::time::parse(name) == Ok(time)).unwrap_or(0)
 }
 
-fn experiment() -> Experiment {
+fn experiment() -> Experiment<Results> {
     Experiment::named("tdaq").unwrap()
 }
 
 fn sweeps(quick: bool) -> impl Iterator<Item = Sweep> {
-    experiment().sweeps(Laboratory::Ns3, quick).unwrap().into_iter().map(|(sweep, _)| sweep)
+    reproduce::sweeps(&experiment(), Laboratory::Ns3, quick).unwrap().into_iter().map(|(sweep, _)| sweep)
 }
 
-fn reproduction(quick: bool) -> Reproduction {
+fn reproduction(quick: bool) -> Reproduction<Results> {
     let measured = sweeps(quick).map(|sweep| {
         let simulated = sweep.name == "tdaq-simulated";
         let incast = sweep.name.contains("incast");
@@ -46,7 +46,7 @@ fn reproduction(quick: bool) -> Reproduction {
             Ok(Box::new(one))
         })
     });
-    experiment().reproduction(measured.collect())
+    experiment().reproduction(quick, measured.map(reproduce::measured).collect())
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn the_first_look_fits_a_terminal_and_leaves_out_what_it_did_not_measure() {
     assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     assert_eq!(reproduction.tables[1].here[1].cells, ["-"; 6]);
     assert!(text.contains("holds here: ") && text.contains("cannot be tested here: "));
-    let page = reproduction.html();
+    let page = reproduction.html().unwrap();
     assert!(page.contains("3 to 1") && !page.contains("5 to 1<") && page.contains("holds here"));
     let json = serde_json::to_value(&reproduction).unwrap();
     assert_eq!((&json["format"], &json["quick"]), (&"thalweg-reproduction/1".into(), &true.into()));
@@ -86,7 +86,7 @@ fn the_first_look_fits_a_terminal_and_leaves_out_what_it_did_not_measure() {
 fn without_cells_nothing_is_claimed() {
     let measured =
         sweeps(true).map(|sweep| Results { outcomes: vec![None; sweep.cells.len()], sweep, laboratory: "ns3".into() });
-    let reproduction = experiment().reproduction(measured.collect());
+    let reproduction = experiment().reproduction(true, measured.map(reproduce::measured).collect());
     assert!(reproduction.findings.iter().all(|finding| finding.verdict == Verdict::CannotBeTested));
     assert!(reproduction.text().contains("this run has no cells to compare"));
 }

@@ -12,7 +12,7 @@ pub(crate) mod node;
 pub(crate) mod proxy;
 pub(crate) mod served;
 
-pub(crate) use node::Node;
+pub(crate) use node::{Node, Printed, all_succeed};
 
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde_json::Value;

@@ -183,6 +183,14 @@ impl fmt::Debug for Node {
     }
 }
 
+/// Waits for the end of each node, which has to end well.
+#[track_caller]
+pub(crate) fn all_succeed(nodes: impl IntoIterator<Item = Node>) {
+    for node in nodes {
+        node.finish().succeeded();
+    }
+}
+
 /// What a process left behind.
 pub(crate) struct Ended {
     pub(crate) name: String,
@@ -224,5 +232,38 @@ impl fmt::Debug for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, status, stdout, stderr } = self;
         write!(f, "{name}: {status}, signal {:?}\n--- stdout\n{stdout}--- stderr\n{stderr}", status.signal())
+    }
+}
+
+/// Output of a command, and its exit code.
+#[derive(Debug)]
+pub(crate) struct Printed {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Printed {
+    /// Runs a command to its end.
+    pub(crate) fn by(command: &mut Command) -> Self {
+        let output = command.output().unwrap();
+        Self {
+            code: output.status.code().unwrap(),
+            out: String::from_utf8_lossy(&output.stdout).into(),
+            err: String::from_utf8_lossy(&output.stderr).into(),
+        }
+    }
+
+    /// Returns the last line of standard output.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(self.out.lines().last().unwrap_or_default())
+            .unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Asserts that it was refused as a wrong use, and returns why.
+    pub(crate) fn refused(&self) -> &str {
+        assert_eq!((self.code, &self.out[..]), (2, ""), "{self:?}");
+        &self.err
     }
 }

@@ -90,9 +90,7 @@ fn a_builder_that_stands_still_does_not_stop_the_others() {
         }
         assert_eq!(all, (0..all.len() as u64).collect(), "every event is in one of the shares");
         assert_eq!(recorded, [all.len() as u64; 3]);
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
     }
 }
 

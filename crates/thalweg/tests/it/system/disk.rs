@@ -11,9 +11,7 @@ fn fill(system: &System) {
     let builder = system.builder();
     let sources = system.sources([0, 1, 2]);
     let report = builder.finish().report(1);
-    for source in sources {
-        source.finish().succeeded();
-    }
+    all_succeed(sources);
     assert_eq!(report["state"], "INCOMPLETE");
     assert!(reasons(&report).contains("No space left on device"), "{report:#}");
     check_books(&report);

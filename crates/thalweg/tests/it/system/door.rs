@@ -74,9 +74,7 @@ fn a_log_that_nobody_reads_holds_up_neither_the_run_nor_its_end() {
             )
             .unwrap();
     }
-    for source in system.sources([0, 1, 2]) {
-        source.finish().succeeded();
-    }
+    all_succeed(system.sources([0, 1, 2]));
     let (code, report, log) = builder.ends();
     assert_eq!(code, Some(0), "{log}");
     let report = serde_json::from_str(&report).unwrap();
@@ -111,9 +109,7 @@ fn a_warning_is_not_written_for_each_of_a_thousand_bogus_connections() {
         let mut bogus = knock(&system);
         bogus.write_all(&[0xa5; MESSAGE_LEN]).unwrap();
     }
-    for source in system.sources([0, 1, 2]) {
-        source.finish().succeeded();
-    }
+    all_succeed(system.sources([0, 1, 2]));
     let ended = builder.finish();
     ended.succeeded();
     let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("cut off")).collect();
@@ -152,9 +148,7 @@ fn crowds_of_strangers_keep_no_source_out() {
                 }
             });
         }
-        for source in system.sources([0, 1, 2]) {
-            source.finish().succeeded();
-        }
+        all_succeed(system.sources([0, 1, 2]));
         over.store(true, Ordering::Relaxed);
     });
     let report = builder.finish().report(0);
@@ -176,9 +170,7 @@ fn strangers_that_take_every_descriptor_keep_no_source_out() {
     let report = builder.finish().report(0);
     assert_eq!(report["state"], "COMPLETE", "{report:#}");
     check_books(&report);
-    for source in sources {
-        source.finish().succeeded();
-    }
+    all_succeed(sources);
     drop(silent);
 }
 

@@ -35,9 +35,7 @@ fn a_source_that_dies_is_named_and_the_others_lose_nothing() {
         check_books(&report);
         check_recorded(&report, "1.0");
         check_recorded(&report, "1.2");
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
         let verified = check_intact(&system.run_directory());
         assert!(matches!(verified.verdict, Verdict::Incomplete { reasons } if reasons.concat().contains("source1")));
         let contents = check_samples(&system.run_directory());

@@ -50,9 +50,7 @@ fn a_source_that_hangs_and_comes_to_life_again_takes_part_again() {
         let hung = entry(&report, "1.1");
         assert_eq!(hung["final_counters"], true, "{hung:#}");
         assert!(hung["recorded"].as_u64().unwrap() > 0 && hung["accepted"] != hung["recorded"], "{hung:#}");
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
         check_intact(&system.run_directory());
         let contents = check_samples(&system.run_directory());
         assert_eq!(contents.incomplete, number(&report, "/events/incomplete"));
@@ -77,9 +75,7 @@ fn a_source_that_hangs_for_ever_does_not_keep_the_run_from_ending() {
         check_books(&report);
         check_recorded(&report, "1.0");
         check_recorded(&report, "1.2");
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
         hung.kill();
         check_intact(&system.run_directory());
         check_samples(&system.run_directory());

@@ -84,9 +84,7 @@ fn a_source_that_is_started_twice_is_refused_the_second_time() {
         assert_eq!(report["state"], "COMPLETE", "{report:#}");
         check_books(&report);
         check_recorded(&report, "1.1");
-        for source in others.into_iter().chain([first]) {
-            source.finish().succeeded();
-        }
+        all_succeed(others.into_iter().chain([first]));
         check_samples(&system.run_directory());
     }
 }
@@ -113,9 +111,7 @@ fn connections_that_say_nothing_keep_nobody_out() {
         let report = builder.finish().report(0);
         assert_eq!(report["state"], "COMPLETE", "{report:#}");
         check_books(&report);
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
         check_samples(&system.run_directory());
     }
 }
@@ -464,7 +460,5 @@ fn a_hello_over_shared_memory_without_shared_memory_is_refused() {
     assert_eq!(HEADER_LEN, MESSAGE_LEN);
     let sources = system.sources([0, 1, 2]);
     assert_eq!(builder.finish().report(0)["state"], "COMPLETE");
-    for source in sources {
-        source.finish().succeeded();
-    }
+    all_succeed(sources);
 }

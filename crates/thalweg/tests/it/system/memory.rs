@@ -34,9 +34,7 @@ fn a_run_ends_with_the_memory_it_began_with() {
                 assert!(after <= before + TOLERANCE, "{before} KiB became {after} KiB: {node:?}");
             }
             nodes[0].tell("stop");
-            for node in nodes {
-                node.finish().succeeded();
-            }
+            all_succeed(nodes);
         }
     }
 }
@@ -67,8 +65,6 @@ fn no_source_runs_ahead_of_the_slowest_further_than_events_may_be_open() {
         assert!(builder.memory() <= before.unwrap() + TOLERANCE);
         builder.tell("stop");
         builder.finish().succeeded();
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
     }
 }

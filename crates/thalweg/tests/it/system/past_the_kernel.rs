@@ -103,9 +103,7 @@ fn three_sources_reach_a_builder_over_dpdk() {
     let sources: Vec<Node> =
         (0..3).map(|source| hosts.node(1 + source, &format!("source{source}"), &topology)).collect();
     let report = builder.finish().report(0);
-    for source in sources {
-        source.finish().succeeded();
-    }
+    all_succeed(sources);
     assert_eq!(report["state"], "COMPLETE", "{report:#}");
     check_books(&report);
     let contents = check_samples(&directory.path().join("runs/run-000001"));

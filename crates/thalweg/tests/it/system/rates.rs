@@ -112,9 +112,7 @@ fn a_disk_that_is_full_at_one_of_two_builders_ends_the_run_everywhere() {
         builders[1].wait_for("listening on");
         let sources = system.sources([0, 1]);
         let [first, second] = builders.map(Node::finish);
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
         let (first, second) = (first.report(0), second.report(1));
         assert!(reasons(&second).contains("No space left on device"), "{second:#}");
         for (report, directory) in [(&first, "runs/run-000001-b0"), (&second, "small/run-000001-b1")] {

@@ -101,9 +101,7 @@ fn round(end: End, mischief: &[Mischief; 2]) {
         let used = used.join().unwrap();
         assert!(used.memory <= MOST_MEMORY, "{used:?}: {ended:?}");
         assert!(used.disk <= MOST_DISK, "{used:?}: {ended:?}");
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
         ended
     });
 

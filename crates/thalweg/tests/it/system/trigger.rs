@@ -77,9 +77,7 @@ fn a_source_that_dies_leaves_decisions_that_are_made_without_it_and_books_that_b
         assert_eq!(check_samples(&system.run_directory()).events, built);
         assert_eq!(number(&report, "/trigger/filter_accepted"), built);
         assert!(number(&report, "/trigger/level1") > built);
-        for source in sources {
-            source.finish().succeeded();
-        }
+        all_succeed(sources);
     });
 }
 

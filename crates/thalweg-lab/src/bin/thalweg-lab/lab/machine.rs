@@ -1,13 +1,11 @@
 //! `thalweg lab machine`: a command in a virtual PC of its own, with devices, an IOMMU and a kernel that may be
 //! changed.
 
-use super::{heed_signals, size, time};
-use crate::lab::sweep::INTERRUPTED;
+use super::{size, time};
+use crate::bench::{INTERRUPTED, stop_on_signals};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use thalweg::terminal::{Failure, Output, outlet, progress, progress::Busy};
 use thalweg_lab::pc::{Iommu, Machine, Nic, Prepared, Progress, RunError, prepare};
@@ -76,8 +74,7 @@ pub(super) fn machine(options: &Options, json: bool) -> Result<ExitCode, Failure
         Ok(prepared) => prepared,
         Err(error) => return Ok(no_outcome(NOT_RUN, &error)),
     };
-    let stop = Arc::new(AtomicBool::new(false));
-    heed_signals(stop.clone())?;
+    let stop = stop_on_signals()?.flag();
     let kept;
     let out = match &options.out {
         Some(out) => out.as_path(),

@@ -1,9 +1,9 @@
 //! `thalweg lab sweep`: every combination of a scenario's lists.
 
-use super::{failure, heed_signals, kernel};
+use super::{failure, kernel};
+use crate::bench::{INTERRUPTED, stop_on_signals};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use thalweg::terminal::{Failure, Output, outlet};
@@ -11,9 +11,6 @@ use thalweg_lab::Laboratory;
 use thalweg_lab::kernel::Kernel;
 use thalweg_lab::sweep::{self, Progress, Results, Sweep};
 use thalweg_text::{seconds, wrapped};
-
-/// Exit code of a program that was interrupted: 128 and the number of SIGINT.
-pub(crate) const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Options {
@@ -69,8 +66,7 @@ pub(super) fn sweep(options: &Options, json: bool) -> Result<ExitCode, Failure> 
         asked.only(only).map_err(Failure::usage)?;
     }
     let out = options.out.clone().unwrap_or_else(|| format!("sweep-{}", asked.name).into());
-    let stop = Arc::new(AtomicBool::new(false));
-    heed_signals(stop.clone())?;
+    let stop = stop_on_signals()?.flag();
     let results = run(asked, options.how, &out, &stop)?;
     let mut output = Output::new();
     match json {

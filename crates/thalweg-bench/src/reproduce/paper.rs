@@ -1,12 +1,9 @@
 //! Measurements of a paper beside ours: its tables with our rows, and which of its findings hold here.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use thalweg_text::html;
 use thalweg_text::tone::verdict;
-use thalweg_text::wrapped;
-
-/// Value of `format` in the file of a reproduction.
-pub const FORMAT: &str = "thalweg-reproduction/1";
+use thalweg_text::{NOTHING, wrapped};
 
 /// A finding of a paper, and the result here.
 #[derive(Debug, Clone, Serialize)]
@@ -40,7 +37,7 @@ pub enum Verdict {
 pub struct Table {
     /// Title of the table.
     pub title: String,
-    /// Headings of the column of names and of each column of cells.
+    /// Headings of the column of names, which every table has, and of each column of cells.
     pub headings: Vec<String>,
     /// Rows of the paper.
     pub paper: Vec<Row>,
@@ -51,7 +48,8 @@ pub struct Table {
 }
 
 /// A row of a table.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Row {
     /// Name of the row.
     pub name: String,
@@ -61,7 +59,7 @@ pub struct Row {
 
 /// Returns the HTML of a report: the methods there and here (paragraphs with an empty line between them), findings and
 /// tables.
-pub fn html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) -> String {
+pub(super) fn html(method: &str, here: &str, findings: &[Finding], tables: &[Table]) -> String {
     let (headings, rows) = findings_table(findings);
     format!(
         "<h2>How the paper measured</h2>\n{}<h2>How it is measured here</h2>\n{}<h2>Findings</h2>\n{}{}",
@@ -77,7 +75,7 @@ fn paragraphs(text: &str) -> String {
 }
 
 /// Returns the findings as text for a terminal, under a heading.
-pub fn findings_text(findings: &[Finding]) -> String {
+pub(super) fn findings_text(findings: &[Finding]) -> String {
     let mut out = String::from("Findings\n");
     for finding in findings {
         out.push_str(&wrapped("  - ", &finding.paper));
@@ -88,7 +86,7 @@ pub fn findings_text(findings: &[Finding]) -> String {
 }
 
 /// Returns the findings as a table: its headings, and a row for each.
-pub fn findings_table(findings: &[Finding]) -> ([&'static str; 4], impl Iterator<Item = Vec<String>>) {
+pub(super) fn findings_table(findings: &[Finding]) -> ([&'static str; 4], impl Iterator<Item = Vec<String>>) {
     let rows = findings.iter().map(|Finding { paper, here, verdict, measured }| {
         vec![paper.clone(), here.clone(), verdict.to_string(), measured.clone()]
     });
@@ -117,9 +115,17 @@ impl std::fmt::Display for Verdict {
     }
 }
 
+impl Row {
+    /// Creates a row, with a dash for each cell that has no value.
+    pub fn new(name: &str, cells: impl IntoIterator<Item = Option<String>>) -> Self {
+        let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(|| NOTHING.to_owned()));
+        Self { name: name.to_owned(), cells: cells.collect() }
+    }
+}
+
 impl Table {
     /// Returns headings and rows, the paper's rows first; if the paper has rows, a first column names each row's side.
-    pub fn beside(&self) -> (Vec<String>, Vec<Vec<String>>) {
+    pub(super) fn beside(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let rows = self.paper.iter().map(|row| ("paper", row)).chain(self.here.iter().map(|row| ("here", row)));
         let rows = rows.map(|(side, row)| self.with_side(side, [&row.name].into_iter().chain(&row.cells)));
         (self.with_side("", &self.headings), rows.collect())
